@@ -1,0 +1,7 @@
+"""The contract between operator and workloads: messages, state machines, environment.
+
+Standard library only, no I/O, no clock, so that the operator, the workers and the model test
+share one definition.
+"""
+
+__version__ = "0.1.0"
