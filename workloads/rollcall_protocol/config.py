@@ -1,0 +1,104 @@
+"""The job as its pods see it: one JSON value in the environment, written by the operator."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRef:
+    """A registered engine by name, with that engine's own settings."""
+
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """Where and how often the trainer saves. `path` is a folder of a mounted volume."""
+
+    every_steps: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LossConfig:
+    """Off-policy correction: `type` is decoupled, tis or grpo; `clip` and `is_cap` are ratios."""
+
+    type: str
+    clip: float
+    is_cap: float
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerConfig:
+    """A registered optimizer and its learning rate."""
+
+    name: str
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmConfig:
+    """The asynchronous loop; `max_staleness` counts weight versions."""
+
+    name: str
+    group_size: int
+    prompts_per_step: int
+    max_steps: int
+    max_staleness: int
+    max_concurrent_rollouts: int
+    partial_rollout: bool
+    loss: LossConfig
+    optimizer: OptimizerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSyncConfig:
+    """Transport settings; times are seconds, sizes bytes. `enabled` off is for comparisons."""
+
+    engine: str
+    enabled: bool
+    bucket_bytes: int
+    trigger_parameter_sync_step: int
+    pause_mode: str
+    stage_timeout: float
+    commit_timeout: float
+    join_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipConfig:
+    """How the coordinator gathers and drops members; times are seconds."""
+
+    settle: float
+    ack_timeout: float
+    min_rollouts: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """Everything that a trainer and its rollouts must agree on."""
+
+    namespace: str
+    job: str
+    uid: str
+    model: str
+    prompts: str
+    data_seed: int
+    reward_function: str
+    trainer_replicas: int
+    trainer_engine: EngineRef
+    checkpoint: CheckpointConfig | None
+    algorithm: AlgorithmConfig
+    weight_sync: WeightSyncConfig
+    membership: MembershipConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """What only the rollouts of one pool need."""
+
+    pool: str
+    sync_group: str
+    engine: EngineRef
+    drain_timeout: float

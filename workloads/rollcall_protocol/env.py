@@ -1,0 +1,43 @@
+"""The environment of a worker pod: names, mounted files, ports, routes and exit codes."""
+
+from enum import IntEnum
+
+# The operator writes these into every worker container.
+CONFIG = "ROLLCALL_CONFIG"  # JobConfig as JSON
+POOL_CONFIG = "ROLLCALL_POOL_CONFIG"  # PoolConfig as JSON; rollouts only
+COORDINATOR = "ROLLCALL_COORDINATOR"  # DNS name of trainer rank 0
+POD_NAME = "ROLLCALL_POD_NAME"  # downward API
+POD_UID = "ROLLCALL_POD_UID"  # downward API
+POD_IP = "ROLLCALL_POD_IP"  # downward API
+TOKEN_DIR = "ROLLCALL_TOKEN_DIR"  # noqa: S105 - a folder: the mounted Secret
+STATE_DIR = "ROLLCALL_STATE_DIR"  # emptyDir that outlives a container restart (boot counter)
+
+MEMBER_TOKEN_FILE = "member"  # noqa: S105 - in every worker pod
+OPERATOR_TOKEN_FILE = "operator"  # noqa: S105 - in trainer pods only: who may push rosters
+TERMINATION_LOG = "/dev/termination-log"  # why a container gave up; shown in the job's conditions
+
+READINESS_GATE = "rollcall.dev/weights-in-sync"
+
+# Ports of worker pods.
+MEMBERSHIP_PORT = 7070  # coordinator: operator and members
+COMPLETIONS_PORT = 7071  # coordinator: completions, apart from membership and weight updates
+AGENT_PORT = 7072  # rollout: weights for peers, drain
+RENDEZVOUS_PORT = 7073  # trainer rank 0: the training engine's own process group
+METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
+
+# Routes.
+ROSTER_ROUTE = "/v1/roster"  # PUT, operator token
+OPERATOR_STREAM_ROUTE = "/v1/operator/stream"  # GET, operator token: one JSON object a line
+MEMBER_STREAM_ROUTE = "/v1/members/stream"  # WebSocket, member token
+COMPLETIONS_ROUTE = "/v1/completions"  # POST, member token
+WEIGHTS_ROUTE = "/v1/weights"  # GET, member token: one version whole, for a newcomer
+DRAIN_ROUTE = "/v1/drain"  # POST, member token
+
+
+class ExitCode(IntEnum):
+    """Exit codes of worker containers; documented for `failurePolicy.rules`."""
+
+    OK = 0
+    FAILED = 1  # a fault worth a restart
+    BAD_CONFIG = 64  # nothing but another spec helps: the job fails at once
+    FENCED = 65  # another coordinator took over

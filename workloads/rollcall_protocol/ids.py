@@ -1,0 +1,48 @@
+"""Identities and their order: who a member is, which session speaks, which weights are newer."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SessionId:
+    """One forming of a sync group: (roster epoch, coordinator boot, attempt), ordered.
+
+    A receiver keeps the highest it has seen and refuses lower ones (fencing).
+    """
+
+    epoch: int
+    boot: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.boot}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lineage:
+    """One life of the trainer: the epoch that first named its pod, and the container's boot."""
+
+    epoch: int
+    boot: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """A weight version. Lineage comes first: after a trainer restart numbers may repeat."""
+
+    lineage: Lineage
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.number}@{self.lineage.epoch}.{self.lineage.boot}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MemberId:
+    """One life of a worker container. A restart is another member of the same pod."""
+
+    pod_uid: str
+    boot_id: str
+
+    def __str__(self) -> str:
+        return f"{self.pod_uid}/{self.boot_id}"

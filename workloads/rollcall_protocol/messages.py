@@ -1,0 +1,309 @@
+"""Everything that crosses a wire, as frozen dataclasses.
+
+`dumps` and `loads` add and read a `type` field. Streams are authenticated once, when opened; what
+must be fenced carries the session (or, for prompts, the lease) in each message.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from rollcall_protocol.codec import CodecError, decode, encode
+from rollcall_protocol.ids import MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest
+
+# --- member -> coordinator ---------------------------------------------------------------------
+
+
+class Phase(StrEnum):
+    """The steps of a session and of a publication that are acknowledged one by one."""
+
+    PREPARE = "prepare"
+    JOIN = "join"
+    STAGE = "stage"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of a member's stream. `descriptor` is the sync engine's, base64.
+
+    `held` is the version it serves, `session` the highest it has seen, `address` the pod's IP.
+    """
+
+    job_uid: str
+    group: str
+    member: MemberId
+    pod: str
+    pool: str
+    address: str
+    descriptor: str
+    session: SessionId | None = None
+    held: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Outcome of one phase. `error` is empty when it went well; `version` with STAGE, COMMIT."""
+
+    session: SessionId
+    phase: Phase
+    version: Version | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """A newcomer fetched and applied `version` from a peer, or says why it could not."""
+
+    version: Version
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A message of an older session was refused; `held` is the session that the member holds."""
+
+    session: SessionId
+    held: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The rollout can take `prompts` more prompts (a credit, not a total)."""
+
+    prompts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The rollout is leaving: no new prompts; it goes within `seconds`."""
+
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReturned:
+    """A draining rollout hands back a prompt that it will not finish."""
+
+    lease: str
+
+
+# --- coordinator -> member ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member's place in a session: its rank follows from its position (the sender is 0)."""
+
+    member: MemberId
+    address: str
+    descriptor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Drop the older engine session and get ready for this one. Acknowledged."""
+
+    session: SessionId
+    seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Join the communicator of `session` (collective for group engines). Acknowledged."""
+
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReady:
+    """All seats have joined: the session is usable."""
+
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Receive `version` beside the served weights and check it. Acknowledged."""
+
+    session: SessionId
+    version: Version
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Serve the staged `version` from now on. Acknowledged."""
+
+    session: SessionId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Fetch `version` from one of `donors` (host:port, best first), apply it, say CaughtUp."""
+
+    version: Version
+    donors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One prompt to sample `group_size` responses for; completions quote `lease`."""
+
+    lease: str
+    prompt: int
+    tokens: tuple[int, ...]
+    group_size: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRevoked:
+    """Stop working on `lease`; its completion will not count."""
+
+    lease: str
+
+
+# --- completions (their own listener) ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One response. Each token has its behaviour log-probability and its weight version."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """All samples of one lease; idempotent by `lease`, `version` is the oldest token's."""
+
+    job_uid: str
+    member: MemberId
+    lease: str
+    version: Version
+    samples: tuple[Sample, ...]
+
+
+# --- coordinator -> operator (one JSON object a line) ------------------------------------------
+
+
+class MemberState(StrEnum):
+    """PROTOCOL: what the coordinator knows of a roster member."""
+
+    REGISTERED = "Registered"
+    CATCHING_UP = "CatchingUp"
+    IN_SYNC = "InSync"
+    SUSPECT = "Suspect"
+    STALE = "Stale"
+    DRAINING = "Draining"
+    GONE = "Gone"
+
+
+class SessionCause(StrEnum):
+    """Why a session was formed."""
+
+    NEW_ROSTER = "NewRoster"
+    MEMBER_LOST = "MemberLost"
+    MEMBER_CAUGHT_UP = "MemberCaughtUp"
+    ENGINE_ERROR = "EngineError"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReport:
+    """The state of one member; `reason` says why when it is not InSync."""
+
+    pod_uid: str
+    pod: str
+    pool: str
+    state: MemberState
+    version: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """A session is usable. `seconds` from its cause to now."""
+
+    session: SessionId
+    cause: SessionCause
+    members: int
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where training stands; `rollout_reward` is the mean over samples drawn by rollouts."""
+
+    step: int
+    max_steps: int
+    weight_version: int
+    rollout_reward: float | None
+    paused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The trainer did its `max_steps` (error empty) or gave up."""
+
+    step: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """First line of the operator's stream and again after each change: the whole state."""
+
+    pod_uid: str
+    boot: int
+    roster_epoch: int
+    roster_digest: str
+    members: tuple[MemberReport, ...]
+    progress: Progress
+    session: SessionReport | None = None
+    finished: Finished | None = None
+    rebuilds: int = 0
+
+
+_TYPES: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (
+        Hello, Ack, CaughtUp, Refused, Wanted, Draining, LeaseReturned,
+        Prepare, Join, SessionReady, Stage, Commit, CatchUp, Lease, LeaseRevoked,
+        Completion, Snapshot,
+    )
+}  # fmt: skip
+
+MemberMessage = Hello | Ack | CaughtUp | Refused | Wanted | Draining | LeaseReturned
+CoordinatorMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp | Lease | LeaseRevoked
+Wire = MemberMessage | CoordinatorMessage | Completion | Snapshot
+
+M = TypeVar("M")
+
+
+def dumps(message: Wire) -> str:
+    """One JSON object on one line, with the message's name in `type`."""
+    return json.dumps({"type": type(message).__name__, **encode(message)}, separators=(",", ":"))
+
+
+def loads(text: str | bytes, expected: type[M] | tuple[type[M], ...]) -> M:
+    """Read a message of one of the `expected` classes; raises CodecError that says what is wrong."""
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise CodecError(f"not JSON: {error}") from error
+    name = body.pop("type", None) if isinstance(body, dict) else None
+    allowed = expected if isinstance(expected, tuple) else (expected,)
+    cls = _TYPES.get(name) if isinstance(name, str) else None
+    if cls is None or cls not in allowed:
+        raise CodecError(f"type: {name!r} is not one of {[kind.__name__ for kind in allowed]}")
+    message: M = decode(cls, body)
+    return message
