@@ -45,12 +45,17 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Outcome of one phase. `error` is empty when it went well; `version` with STAGE, COMMIT."""
+    """Outcome of one phase. `error` is empty when it went well; `version` with STAGE, COMMIT.
+
+    `own_fault` says that the cause lies in this member (checksum, memory), so that the session is
+    better off without it; a collective that failed because of somebody else leaves it false.
+    """
 
     session: SessionId
     phase: Phase
     version: Version | None = None
     error: str = ""
+    own_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,178 @@
+"""A member's side of the protocol as a pure state machine: fencing, staging, committing.
+
+The driver feeds messages and the outcomes of slow work (join, receive, apply, fetch) and carries
+out the effects; the machine decides what is allowed. The trainer's sender is a member too: for it
+"receive" means send, and it gets no COMMIT.
+"""
+
+from dataclasses import dataclass
+
+from rollcall_protocol.ids import SessionId, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import (
+    Ack,
+    CatchUp,
+    CaughtUp,
+    Commit,
+    Join,
+    MemberMessage,
+    Phase,
+    Prepare,
+    Refused,
+    Seat,
+    SessionReady,
+    Stage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send `message` on the stream to the coordinator."""
+
+    message: MemberMessage
+
+
+@dataclass(frozen=True, slots=True)
+class AbortEngine:
+    """Drop the engine session that is open, if any; never waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinEngine:
+    """Join the communicator; report with `joined`."""
+
+    session: SessionId
+    seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Receive (a rollout) or send (the trainer) `version`; report with `staged`."""
+
+    session: SessionId
+    version: Version
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Serve the staged `version`; report with `applied`. No session: it was fetched."""
+
+    version: Version
+    session: SessionId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Fetch `version` from the first donor that has it; report with `fetched`."""
+
+    version: Version
+    donors: tuple[str, ...]
+
+
+MemberEffect = Reply | AbortEngine | JoinEngine | Transfer | Apply | Fetch
+SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
+
+
+class MemberMachine:
+    """What one member believes: the highest session, what is staged, what is served."""
+
+    def __init__(self) -> None:
+        self.session: SessionId | None = None
+        self.ready = False
+        self.held: Version | None = None
+        self._seats: tuple[Seat, ...] = ()
+        self._staged: Version | None = None
+
+    def receive(self, message: SessionMessage) -> list[MemberEffect]:
+        """React to a message of the coordinator; older sessions are refused, without effect."""
+        if isinstance(message, CatchUp):
+            return self._catch_up(message)
+        if self.session is not None and message.session < self.session:
+            return [Reply(Refused(session=message.session, held=self.session))]
+        if isinstance(message, Prepare):
+            return self._prepare(message)
+        if message.session != self.session:
+            return [self._never_prepared(message)]
+        if isinstance(message, Join):
+            return [JoinEngine(message.session, self._seats)]
+        if isinstance(message, SessionReady):
+            self.ready = True
+            return []
+        if isinstance(message, Stage):
+            return self._stage(message)
+        return self._commit(message)
+
+    def joined(self, session: SessionId, *, error: str = "") -> list[MemberEffect]:
+        """The engine's join ended; only the session that is still current is acknowledged."""
+        if session != self.session:
+            return []
+        return [Reply(Ack(session, Phase.JOIN, error=error))]
+
+    def staged(
+        self, session: SessionId, version: Version, *, error: str = "", own_fault: bool = False
+    ) -> list[MemberEffect]:
+        """The transfer of `version` ended, whole and verified unless `error` says otherwise."""
+        if session != self.session:
+            return []
+        self._staged = None if error else version
+        return [Reply(Ack(session, Phase.STAGE, version, error, own_fault))]
+
+    def applied(
+        self, version: Version, session: SessionId | None, *, error: str = ""
+    ) -> list[MemberEffect]:
+        """`version` is served from now on, or the old one still is and `error` says why."""
+        self._staged = None
+        if not error:
+            self.held = version
+        if session is None:
+            return [Reply(CaughtUp(version, error))]
+        return [Reply(Ack(session, Phase.COMMIT, version, error, own_fault=bool(error)))]
+
+    def fetched(self, version: Version, *, error: str = "") -> list[MemberEffect]:
+        """A catch-up ended."""
+        if error:
+            return [Reply(CaughtUp(version, error))]
+        if self.held is not None and version <= self.held:
+            return [Reply(CaughtUp(self.held))]
+        return [Apply(version, None)]
+
+    def _prepare(self, message: Prepare) -> list[MemberEffect]:
+        ack = Reply(Ack(message.session, Phase.PREPARE))
+        if message.session == self.session:
+            return [ack]
+        self.session = message.session
+        self.ready = False
+        self._seats = message.seats
+        self._staged = None
+        return [AbortEngine(), ack]
+
+    def _stage(self, message: Stage) -> list[MemberEffect]:
+        if self.held is not None and message.version < self.held:
+            error = f"holds {self.held}, which is newer"
+            ack = Ack(message.session, Phase.STAGE, message.version, error, own_fault=True)
+            return [Reply(ack)]
+        # A member that has this version already takes part all the same: the send is collective.
+        self._staged = None
+        return [Transfer(message.session, message.version, message.manifest)]
+
+    def _commit(self, message: Commit) -> list[MemberEffect]:
+        if self.held == message.version:
+            return [Reply(Ack(message.session, Phase.COMMIT, message.version))]
+        if self._staged != message.version:
+            error = f"has not staged it; staged is {self._staged}"
+            ack = Ack(message.session, Phase.COMMIT, message.version, error, own_fault=True)
+            return [Reply(ack)]
+        return [Apply(message.version, message.session)]
+
+    def _catch_up(self, message: CatchUp) -> list[MemberEffect]:
+        if self.held is not None and message.version <= self.held:
+            return [Reply(CaughtUp(self.held))]
+        return [Fetch(message.version, message.donors)]
+
+    @staticmethod
+    def _never_prepared(message: Join | SessionReady | Stage | Commit) -> MemberEffect:
+        phases = {Join: Phase.JOIN, SessionReady: Phase.JOIN, Stage: Phase.STAGE}
+        phase = phases.get(type(message), Phase.COMMIT)
+        version = message.version if isinstance(message, (Stage, Commit)) else None
+        return Reply(Ack(message.session, phase, version, "session was not prepared here", True))
