@@ -33,6 +33,10 @@ COMPLETIONS_ROUTE = "/v1/completions"  # POST, member token
 WEIGHTS_ROUTE = "/v1/weights"  # GET, member token: one version whole, for a newcomer
 DRAIN_ROUTE = "/v1/drain"  # POST, member token
 
+# The operator sends its token as `Authorization: Bearer ...` and, without a prefix, in this header:
+# an API server's pod proxy removes Authorization. The coordinator takes either.
+OPERATOR_TOKEN_HEADER = "X-Rollcall-Token"  # noqa: S105 - a header's name
+
 
 class ExitCode(IntEnum):
     """Exit codes of worker containers; documented for `failurePolicy.rules`."""
