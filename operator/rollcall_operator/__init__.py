@@ -1,0 +1,1 @@
+"""The Rollcall operator: custom resources in, pods, epochs and status out."""

@@ -1,0 +1,1 @@
+"""The custom resources as typed models, their names, and the generation of their CRDs."""

@@ -1,0 +1,49 @@
+"""Names that Rollcall puts on objects: group, labels, annotations, children."""
+
+GROUP = "rollcall.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+FIELD_MANAGER = "rollcall-operator"
+
+JOB = "rollcall.dev/job"
+ROLE = "rollcall.dev/role"
+POOL = "rollcall.dev/pool"
+NAME = "app.kubernetes.io/name"
+COMPONENT = "app.kubernetes.io/component"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+
+TRAINER = "trainer"
+ROLLOUT = "rollout"
+
+JOB_REPLICAS = "rollcall.dev/job-replicas"
+"""On an owned pool: the last number of replicas that came from the job."""
+WORKER_CONTAINER = "rollcall.dev/worker-container"
+"""On a pod: which of its containers is the worker."""
+
+GROUP_DEFAULT = "default"
+"""The sync group of a job."""
+
+
+def trainer_name(job: str) -> str:
+    """Name of the trainer's StatefulSet and headless Service."""
+    return f"{job}-trainer"
+
+
+def token_name(job: str) -> str:
+    """Name of the Secret with the job's tokens."""
+    return f"{job}-token"
+
+
+def pool_name(job: str, rollout: str) -> str:
+    """Name of the RolloutPool (and Deployment) of one entry of `spec.rollouts`."""
+    return f"{job}-{rollout}"
+
+
+def coordinator_pod(job: str) -> str:
+    """Name of the pod of trainer rank 0."""
+    return f"{trainer_name(job)}-0"
+
+
+def coordinator_host(job: str, namespace: str) -> str:
+    """DNS name of the coordinator, for the operator and the workers."""
+    return f"{coordinator_pod(job)}.{trainer_name(job)}.{namespace}.svc"
