@@ -300,7 +300,7 @@ def dumps(message: Wire) -> str:
 
 
 def loads(text: str | bytes, expected: type[M] | tuple[type[M], ...]) -> M:
-    """Read a message of one of the `expected` classes; raises CodecError that says what is wrong."""
+    """Read a message of one of the `expected` classes; CodecError says what is wrong."""
     try:
         body = json.loads(text)
     except ValueError as error:

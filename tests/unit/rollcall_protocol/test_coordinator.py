@@ -1,0 +1,159 @@
+"""The coordinator's machine: sessions form, survive losses, gather joins, publish versions."""
+
+import pytest
+from rollcall_protocol.coordinator import Forming
+from rollcall_protocol.effects import RosterRefusedError
+from rollcall_protocol.messages import MemberState, SessionCause
+
+from tests.unit.rollcall_protocol.world import World, hello, machine, roster
+
+
+def running(*pods: str) -> World:
+    world = World(seed=0)
+    world.push(*pods)
+    for pod in pods:
+        world.start(pod)
+    world.publish()
+    world.settle()
+    world.assert_converged()
+    return world
+
+
+def test_a_job_starts_with_one_session_and_the_first_version() -> None:
+    world = running("a", "b")
+    assert world.coordinator.session.attempt == 1
+    assert [version.number for version in world.published] == [1]
+
+
+def test_a_loss_forms_the_next_attempt_at_once_without_a_new_epoch() -> None:
+    world = running("a", "b", "c")
+    before, clock = world.coordinator.session, world.now
+    world.kill(next(w for w in world.workers.values() if w.pod == "b"))
+    assert world.coordinator.session > before
+    assert world.coordinator.session.epoch == before.epoch
+    while world.step():
+        pass
+    assert world.coordinator.forming is Forming.STABLE
+    assert world.now == clock, "no deadline had to pass"
+    assert world.coordinator.last_report.cause is SessionCause.MEMBER_LOST
+    assert len(world.coordinator.seated) == 2
+
+
+@pytest.mark.parametrize("moves", range(0, 24, 3))
+def test_a_loss_while_a_version_is_being_sent_resends_it_to_the_rest(moves: int) -> None:
+    world = running("a", "b", "c")
+    clock = world.now
+    world.publish()
+    for _ in range(moves):
+        world.step()
+    world.kill(next(w for w in world.workers.values() if w.pod == "c"))
+    while world.step():
+        pass
+    assert world.now == clock, "no deadline had to pass"
+    assert world.published[-1].number == 2
+    held = {w.machine.held.number for w in world.workers.values() if w.pod in {"a", "b"}}
+    assert held == {2}
+
+
+def test_a_scale_up_is_one_session_of_newcomers_that_have_caught_up() -> None:
+    world = running("a")
+    rebuilds = world.coordinator.rebuilds
+    world.push("a", "b", "c", "d")
+    for pod in "bcd":
+        world.start(pod)
+    world.settle()
+    world.assert_converged()
+    assert world.coordinator.rebuilds == rebuilds + 1
+
+
+def test_a_newcomer_that_never_registers_does_not_hold_the_others_up() -> None:
+    world = running("a")
+    world.push("a", "ghost")
+    world.publish()
+    world.settle()
+    assert world.coordinator.session.epoch == 2
+    assert len(world.coordinator.seated) == 1
+    assert world.published[-1].number == 2
+
+
+def test_a_worker_that_restarts_in_its_pod_is_another_member_and_catches_up() -> None:
+    world = running("a", "b")
+    world.kill(next(w for w in world.workers.values() if w.pod == "b"))
+    again = world.start("b")
+    state = {report.pod: report.state for report in world.coordinator.reports()}
+    assert state["b"] is MemberState.CATCHING_UP
+    world.settle()
+    world.assert_converged()
+    assert [version.number for version in again.serves] == [1]
+
+
+def test_a_silent_member_is_left_out_after_its_bound() -> None:
+    world = running("a", "b")
+    stopped = next(w for w in world.workers.values() if w.pod == "b")
+    world.kill(stopped, noticed=False)
+    world.publish()
+    world.settle()
+    assert [m.pod_uid for m in world.coordinator.seated] == ["uid-a"]
+    assert world.published[-1].number == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (roster(1, "a"), "epoch 1 is older than 2"),
+        (roster(2, "a", "z"), "epoch 2 is known with another roster"),
+        (roster(3, "a", coordinator="other"), "names another coordinator"),
+    ],
+)
+def test_a_roster_that_must_not_count_is_refused(wrong: object, message: str) -> None:
+    coordinator = machine()
+    coordinator.push_roster(roster(2, "a", "b"), 0)
+    with pytest.raises(RosterRefusedError, match=message) as caught:
+        coordinator.push_roster(wrong, 1)  # type: ignore[arg-type]
+    assert caught.value.epoch == 2
+    assert coordinator.push_roster(roster(2, "b", "a"), 2) == [], "the same again is accepted"
+
+
+def test_who_is_not_on_the_roster_sits_in_no_session() -> None:
+    coordinator = machine()
+    coordinator.push_roster(roster(1), 0)
+    coordinator.hello(hello("stranger"), 1)
+    coordinator.tick(10)
+    assert coordinator.seated == ()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_faults_break_no_invariant_and_the_group_converges(seed: int) -> None:
+    world = World(seed)
+    names = ["a", "b", "c"]
+    world.push(*names)
+    for pod in names:
+        world.start(pod)
+    for _ in range(500):
+        fault = world.random.random()
+        rollouts = [w for w in world.workers.values() if w.pod != "trainer"]
+        if fault < 0.02 and rollouts:
+            world.kill(world.random.choice(rollouts), noticed=world.random.random() < 0.7)
+        elif fault < 0.04:
+            world.push(*world.random.sample([*names, "d"], k=world.random.randint(0, 4)))
+        elif fault < 0.06:
+            world.start(world.random.choice([*names, "d"]))
+        elif fault < 0.08 and rollouts:
+            worker = world.random.choice(rollouts)
+            world.run(world.coordinator.lost(worker.id, "reset", world.now))
+            world.connect(worker)
+        elif fault < 0.09:
+            world.restart_coordinator()
+        elif fault < 0.2:
+            world.publish()
+        elif not world.step():
+            world.pass_time()
+    # Faults stop: every pod of a last roster runs, and one more version reaches all of them.
+    world.settle()
+    world.push(*names)
+    for pod in names:
+        world.start(pod)
+    world.settle()
+    world.publish()
+    world.settle()
+    world.assert_converged()

@@ -1,0 +1,380 @@
+"""The coordinator's side of the protocol as a pure state machine: sessions and versions.
+
+Events go in as method calls with the time (seconds, any monotonic clock), effects come out as
+values; the driver does the I/O. Forming a session is PREPARE, JOIN, ready. A loss forms the next
+attempt at once with those who are left; a join waits for `settle`, so that a scale-up is one
+session. A version is STAGEd to the session and COMMITted when every member holds it whole.
+"""
+
+from enum import StrEnum
+
+from rollcall_protocol.effects import Close, Effect, Published, Send, SessionFormed, Timing
+from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.members import Member, Members
+from rollcall_protocol.messages import (
+    Ack,
+    CaughtUp,
+    Draining,
+    Hello,
+    Join,
+    MemberReport,
+    MemberState,
+    Phase,
+    Prepare,
+    Refused,
+    Seat,
+    SessionCause,
+    SessionReady,
+    SessionReport,
+)
+from rollcall_protocol.publication import Publication
+from rollcall_protocol.roster import Roster
+
+MAX_ENGINE_FAILURES = 3  # in a row, before the members that did not acknowledge are left out
+
+
+class Forming(StrEnum):
+    """Where the session stands; the middle two are the phases that are acknowledged."""
+
+    NONE = "none"
+    PREPARE = Phase.PREPARE.value
+    JOIN = Phase.JOIN.value
+    STABLE = "stable"
+
+
+class CoordinatorMachine:
+    """Members, sessions and versions of one sync group.
+
+    `since_epoch` is the epoch that first named this pod as coordinator (kept over restarts of the
+    container); `boot` counts those restarts. `sender` is the trainer's own seat, always rank 0.
+    """
+
+    def __init__(
+        self, *, job_uid: str, group: str, boot: int, sender: Seat, fallback_donor: str,
+        timing: Timing, max_staleness: int, since_epoch: int | None = None,
+    ) -> None:  # fmt: skip
+        self.boot, self.sender, self.timing = boot, sender.member, timing
+        self.since_epoch = since_epoch
+        self.members = Members(
+            job_uid=job_uid, group=group, coordinator_uid=sender.member.pod_uid,
+            max_staleness=max_staleness, fallback_donor=fallback_donor,
+            catch_up_timeout=timing.stage_timeout,
+        )  # fmt: skip
+        self.session: SessionId | None = None
+        self.forming = Forming.NONE
+        self.seated: tuple[MemberId, ...] = ()  # receivers, without the sender
+        self.last_report: SessionReport | None = None
+        self.rebuilds = 0
+        self._sender_seat = sender
+        self._pending: set[MemberId] = set()
+        self._deadline: float | None = None  # of PREPARE or JOIN
+        self._due: float | None = None  # when gathered joins form a session
+        self._began: tuple[float, SessionCause, str] | None = None
+        self._engine_failures = 0
+        self._publication: Publication | None = None
+        self._out: list[Effect] = []
+
+    # --- events --------------------------------------------------------------------------------
+
+    def push_roster(self, roster: Roster, now: float) -> list[Effect]:
+        """Take a roster; raises RosterRefusedError for an older, contradicting or foreign one."""
+        if not self.members.take_roster(roster):
+            return []
+        if self.since_epoch is None:
+            self.since_epoch = roster.epoch
+        if any(seat.pod_uid not in self.members.listed for seat in self.seated):
+            self._form(SessionCause.NEW_ROSTER, roster.cause.value, now)
+        return self._settle(now)
+
+    def hello(self, hello: Hello, now: float) -> list[Effect]:
+        """A member opened its stream. An older life of the same pod is lost by that."""
+        if not self.members.belongs(hello):
+            self._out.append(Close(hello.member, "belongs to another job or sync group"))
+            return self._settle(now)
+        old = self.members.by_pod.get(hello.member.pod_uid)
+        if old is not None:
+            self._drop(old, MemberState.SUSPECT, "registered again", now)
+        self.members.by_pod[hello.member.pod_uid] = Member(hello=hello, held=hello.held)
+        return self._settle(now)
+
+    def lost(self, member: MemberId, reason: str, now: float) -> list[Effect]:
+        """The stream of `member` ended or its heartbeats stopped."""
+        known = self.members.find(member)
+        if known is not None:
+            leaving = known.state in {MemberState.DRAINING, MemberState.GONE}
+            state = MemberState.GONE if leaving else MemberState.SUSPECT
+            self._drop(known, state, reason, now)
+            self.members.disconnected(known)
+        return self._settle(now)
+
+    def receive(
+        self, sender: MemberId, message: Ack | CaughtUp | Refused | Draining, now: float
+    ) -> list[Effect]:
+        """A message of a member (or of the trainer's own sender)."""
+        known = self.members.find(sender)
+        if isinstance(message, Ack):
+            if known is not None or sender == self.sender:
+                self._on_ack(sender, message, now)
+        elif known is None:
+            pass  # an older life of the pod: nothing it says counts
+        elif isinstance(message, CaughtUp):
+            self._on_caught_up(known, message)
+        elif isinstance(message, Draining):
+            known.state, known.reason = MemberState.DRAINING, message.reason
+        elif message.session == self.session:
+            reason = f"holds session {message.held}, which is newer than {message.session}"
+            self._suspect({sender}, reason, now)
+        return self._settle(now)
+
+    def publish(self, version: Version, manifest: Manifest, now: float) -> list[Effect]:
+        """Bring `version` to the session. One at a time; ends with Published."""
+        if self._publication is not None:
+            raise RuntimeError(f"{self._publication.version} is still being published")
+        self._publication = Publication(version=version, manifest=manifest)
+        if self.forming is Forming.STABLE:
+            self._stage(now)
+        return self._settle(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Act on deadlines that have passed."""
+        if self._deadline is not None and now >= self._deadline:
+            self._forming_timed_out(now)
+        publication = self._publication
+        if publication and publication.deadline is not None and now >= publication.deadline:
+            self._publication_timed_out(publication, now)
+        return self._settle(now)
+
+    # --- what others may ask -------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due at the latest; None when nothing is waited for."""
+        times = [self._deadline, self._publication.deadline if self._publication else None]
+        times += [member.deadline for member in self.members.by_pod.values()]
+        if not self._busy:
+            times.append(self._due)
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def current(self) -> Version | None:
+        """The newest version that a COMMIT went out for."""
+        return self.members.current
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The lineage of versions that this life of the trainer publishes."""
+        return None if self.since_epoch is None else Lineage(self.since_epoch, self.boot)
+
+    @property
+    def highest_number(self) -> int:
+        """The highest version number that any member reported, -1 when none did."""
+        held = [member.held.number for member in self.members.by_pod.values() if member.held]
+        return max(held, default=-1)
+
+    def serving(self, member: MemberId) -> bool:
+        """Whether `member` may be given prompts."""
+        known = self.members.find(member)
+        return known is not None and known.state is MemberState.IN_SYNC
+
+    def reports(self) -> tuple[MemberReport, ...]:
+        """The state of all members on the roster, in the order of their pods' names."""
+        return self.members.reports()
+
+    # --- forming sessions ----------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        """Joins do not interrupt a session that is being formed nor a version being sent."""
+        staging = self._publication is not None and self._publication.staging
+        return staging or self.forming in {Forming.PREPARE, Forming.JOIN}
+
+    def _settle(self, now: float) -> list[Effect]:
+        """After every event: let newcomers in, drop the overdue, form a session for joins."""
+        self._out += self.members.admit_waiting(now, but=set(self.seated))
+        overdue = self.members.overdue(now)
+        if overdue:
+            self._suspect(overdue, "did not catch up in time", now)
+        self._gather(now)
+        out, self._out = self._out, []
+        return out
+
+    def _gather(self, now: float) -> None:
+        roster = self.members.roster
+        if roster is None or self._busy:
+            return
+        wanted = {member.id for member in self.members.eligible()}
+        same_epoch = self.session is not None and self.session.epoch == roster.epoch
+        if same_epoch and wanted == set(self.seated):
+            self._due = None
+            return
+        if self._due is None:
+            self._due = now + self.timing.settle
+        if now >= self._due or len(wanted) == len(roster.members):
+            cause = SessionCause.MEMBER_CAUGHT_UP if same_epoch else SessionCause.NEW_ROSTER
+            self._form(cause, "" if same_epoch else roster.cause.value, now)
+
+    def _form(self, cause: SessionCause, detail: str, now: float) -> None:
+        roster, last = self.members.roster, self.session
+        if roster is None:
+            return
+        attempt = last.attempt + 1 if last is not None and last.epoch == roster.epoch else 1
+        self.session = SessionId(roster.epoch, self.boot, attempt)
+        members = self.members.eligible()
+        self.seated = tuple(member.id for member in members)
+        self.forming, self._due = Forming.PREPARE, None
+        self._began = self._began or (now, cause, detail)
+        if self._publication is not None:
+            self._publication.interrupt()
+        seats = (self._sender_seat, *(member.seat() for member in members))
+        self._ask(Prepare(self.session, seats), now + self.timing.ack_timeout)
+
+    def _ask(self, message: Prepare | Join, deadline: float) -> None:
+        everybody = (self.sender, *self.seated)
+        self._pending, self._deadline = set(everybody), deadline
+        self._out += [Send(member, message) for member in everybody]
+
+    def _on_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
+        if ack.phase is Phase.COMMIT:
+            self._on_commit_ack(sender, ack, now)
+        elif ack.session != self.session:
+            pass  # of an attempt that was given up
+        elif ack.error and ack.own_fault and sender != self.sender:
+            self._suspect({sender}, f"{ack.phase.value} failed: {ack.error}", now)
+        elif ack.phase is Phase.STAGE:
+            self._on_stage_ack(sender, ack, now)
+        elif ack.phase.value == self.forming.value and sender in self._pending:
+            if ack.error:
+                self._engine_failed(ack.error, now)
+                return
+            self._pending.discard(sender)
+            if not self._pending:
+                self._next_phase(self.session, now)
+
+    def _next_phase(self, session: SessionId, now: float) -> None:
+        if self.forming is Forming.PREPARE:
+            self.forming = Forming.JOIN
+            self._ask(Join(session), now + self.timing.join_timeout)
+            return
+        self.forming, self._deadline, self._engine_failures = Forming.STABLE, None, 0
+        self.rebuilds += 1
+        since, cause, detail = self._began or (now, SessionCause.NEW_ROSTER, "")
+        self._began = None
+        report = SessionReport(session, cause, len(self.seated) + 1, now - since, detail)
+        self.last_report = report
+        self._out += [Send(m, SessionReady(session)) for m in (self.sender, *self.seated)]
+        self._out.append(SessionFormed(report))
+        self.members.settle_states(self.seated)
+        if self._publication is not None:
+            self._stage(now)
+
+    def _forming_timed_out(self, now: float) -> None:
+        silent = self._pending - {self.sender}
+        if self.forming is Forming.PREPARE and silent:
+            self._suspect(silent, "did not answer PREPARE in time", now)
+        else:
+            # A collective join blocks everybody, so silence accuses nobody: the next PREPARE,
+            # which is not collective, tells who is stuck.
+            self._engine_failed(f"{self.forming.value} timed out", now)
+
+    def _engine_failed(self, error: str, now: float) -> None:
+        self._engine_failures += 1
+        accused = self._pending - {self.sender} or set(self.seated)
+        if self._engine_failures >= MAX_ENGINE_FAILURES and accused:
+            self._engine_failures = 0
+            self._suspect(accused, f"engine failed {MAX_ENGINE_FAILURES} times: {error}", now)
+        else:
+            self._form(SessionCause.ENGINE_ERROR, error, now)
+
+    # --- members -------------------------------------------------------------------------------
+
+    def _on_caught_up(self, member: Member, message: CaughtUp) -> None:
+        if member.state is not MemberState.CATCHING_UP:
+            return
+        member.deadline, member.reason = None, message.error
+        if not message.error:
+            member.held = message.version
+
+    def _drop(self, member: Member, state: MemberState, reason: str, now: float) -> None:
+        member.out(state, reason)
+        if self._publication is not None:
+            self._publication.forget(member.id)
+        if member.id in self.seated:
+            self._form(SessionCause.MEMBER_LOST, f"{member.hello.pod}: {reason}", now)
+        self._check_commit()
+
+    def _suspect(self, members: set[MemberId], reason: str, now: float) -> None:
+        # All are marked before a session is formed, so that a batch of losses costs one attempt.
+        known = [found for member in sorted(members) if (found := self.members.find(member))]
+        for member in known:
+            member.ready = False
+        for member in known:
+            self._out.append(Close(member.id, reason))
+            self._drop(member, MemberState.SUSPECT, reason, now)
+
+    # --- publishing ----------------------------------------------------------------------------
+
+    def _stage(self, now: float) -> None:
+        publication = self._publication
+        if publication is None or self.session is None or publication.committing:
+            return
+        if not self.seated:
+            self._commit(publication, now)
+            return
+        everybody = (self.sender, *self.seated)
+        message = publication.stage(self.session, everybody, now + self.timing.stage_timeout)
+        self._out += [Send(member, message) for member in everybody]
+
+    def _on_stage_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
+        publication = self._publication
+        if publication is None or not publication.staging or ack.version != publication.version:
+            return
+        if ack.error:
+            self._stage_failed(publication, ack.error, now)
+        elif publication.acknowledged(sender):
+            self._commit(publication, now)
+
+    def _stage_failed(self, publication: Publication, error: str, now: float) -> None:
+        publication.failures += 1
+        accused = publication.waiting - {self.sender} or set(self.seated)
+        if publication.failures >= MAX_ENGINE_FAILURES:
+            publication.failures = 0
+            self._suspect(accused, f"stage failed: {error}", now)
+        else:
+            self._form(SessionCause.ENGINE_ERROR, error, now)
+
+    def _commit(self, publication: Publication, now: float) -> None:
+        if self.session is None:
+            return
+        self.members.current = publication.version
+        message = publication.commit(self.session, self.seated, now + self.timing.commit_timeout)
+        self._out += [Send(member, message) for member in self.seated]
+        self._check_commit()
+
+    def _on_commit_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
+        member = self.members.find(sender)
+        if member is None or ack.version is None:
+            return
+        if not ack.error:
+            # True whatever the session is by now: the member serves this version.
+            member.held = ack.version
+        publication = self._publication
+        if publication is None or not publication.committing or ack.version != publication.version:
+            return
+        publication.acknowledged(sender)
+        if ack.error:
+            self._drop(member, MemberState.STALE, f"commit failed: {ack.error}", now)
+        self._check_commit()
+
+    def _check_commit(self) -> None:
+        publication = self._publication
+        if publication is None or not publication.committing or publication.waiting:
+            return
+        self._publication = None
+        self.members.settle_states(self.seated)
+        self._out.append(Published(publication.version, len(self.seated) + 1))
+
+    def _publication_timed_out(self, publication: Publication, now: float) -> None:
+        if publication.committing:
+            self._suspect(set(publication.waiting), "did not commit in time", now)
+        else:
+            self._stage_failed(publication, "timed out", now)

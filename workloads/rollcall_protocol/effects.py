@@ -1,0 +1,59 @@
+"""What the coordinator's machine asks its driver to do, and the bounds it works with."""
+
+from dataclasses import dataclass
+
+from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.messages import CoordinatorMessage, SessionReport
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Bounds of every wait, seconds."""
+
+    settle: float
+    ack_timeout: float
+    join_timeout: float
+    stage_timeout: float
+    commit_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send `message` to a member (the trainer's own sender is one)."""
+
+    to: MemberId
+    message: CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the member's stream: it has to register again."""
+
+    to: MemberId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """`version` is served by all members of the live session, `members` of them."""
+
+    version: Version
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFormed:
+    """A session is usable."""
+
+    report: SessionReport
+
+
+Effect = Send | Close | Published | SessionFormed
+
+
+class RosterRefusedError(ValueError):
+    """A push that must not count; the message says why, `epoch` is the one held."""
+
+    def __init__(self, message: str, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch

@@ -1,0 +1,192 @@
+"""What the coordinator knows of the members of a sync group: roster, states, who is current."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from rollcall_protocol.effects import RosterRefusedError, Send
+from rollcall_protocol.env import AGENT_PORT
+from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.messages import CatchUp, Hello, MemberReport, MemberState, Seat
+from rollcall_protocol.roster import Roster
+
+MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a suspect
+MAX_DONORS = 3
+
+
+@dataclass(slots=True)
+class Member:
+    """A registered worker. `ready`: may sit in the next session. `deadline` bounds a catch-up."""
+
+    hello: Hello
+    state: MemberState = MemberState.REGISTERED
+    held: Version | None = None
+    reason: str = ""
+    ready: bool = False
+    connected: bool = True
+    deadline: float | None = None
+    catch_ups: int = 0
+    donors: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> MemberId:
+        """Its identity: pod and boot."""
+        return self.hello.member
+
+    def seat(self) -> Seat:
+        """Its place in a session."""
+        return Seat(self.id, self.hello.address, self.hello.descriptor)
+
+    def out(self, state: MemberState, reason: str) -> None:
+        """Take it out of service; the first reason is kept, later ones follow from it."""
+        if self.state is not state or not self.reason:
+            self.reason = reason
+        self.state, self.ready = state, False
+        self.deadline, self.donors = None, ()
+
+    def report(self) -> MemberReport:
+        """What the operator is told."""
+        version = self.held.number if self.held else None
+        pod, pool = self.hello.pod, self.hello.pool
+        return MemberReport(self.id.pod_uid, pod, pool, self.state, version, self.reason)
+
+
+class Members:
+    """Registered members of one group, the roster they are checked against, and their versions.
+
+    `current` is the newest version that a COMMIT went out for; `max_staleness` counts versions.
+    `fallback_donor` (the trainer) comes last, so that catching up costs it nothing while a peer
+    lives.
+    """
+
+    def __init__(
+        self, *, job_uid: str, group: str, coordinator_uid: str, max_staleness: int,
+        fallback_donor: str, catch_up_timeout: float,
+    ) -> None:  # fmt: skip
+        self.roster: Roster | None = None
+        self.current: Version | None = None
+        self.by_pod: dict[str, Member] = {}
+        self._job = (job_uid, group)
+        self._coordinator_uid = coordinator_uid
+        self._max_staleness = max_staleness
+        self._fallback_donor = fallback_donor
+        self._catch_up_timeout = catch_up_timeout
+
+    @property
+    def listed(self) -> set[str]:
+        """Pod uids on the roster."""
+        return {member.pod_uid for member in self.roster.members} if self.roster else set()
+
+    def find(self, member: MemberId) -> Member | None:
+        """The member, unless another life of its pod took its place."""
+        known = self.by_pod.get(member.pod_uid)
+        return known if known is not None and known.id == member else None
+
+    def belongs(self, hello: Hello) -> bool:
+        """Whether a newcomer is of this job and group."""
+        return (hello.job_uid, hello.group) == self._job
+
+    def take_roster(self, roster: Roster) -> bool:
+        """Take a newer roster; False when it is known. Raises RosterRefusedError."""
+        held = self.roster.epoch if self.roster else 0
+        if (roster.job_uid, roster.group) != self._job:
+            raise RosterRefusedError("the roster is of another job or sync group", held)
+        if roster.coordinator_uid != self._coordinator_uid:
+            raise RosterRefusedError("the roster names another coordinator", held)
+        if roster.epoch < held:
+            raise RosterRefusedError(f"epoch {roster.epoch} is older than {held}", held)
+        if self.roster is not None and roster.epoch == held:
+            if roster.digest != self.roster.digest:
+                raise RosterRefusedError(f"epoch {held} is known with another roster", held)
+            return False
+        self.roster = roster
+        for uid in [u for u in self.by_pod if u not in self.listed]:
+            self._off_roster(uid)
+        for member in self.by_pod.values():
+            if member.state is MemberState.GONE and member.connected:
+                member.state, member.reason = MemberState.REGISTERED, ""
+        return True
+
+    def disconnected(self, member: Member) -> None:
+        """Its stream is gone; nothing is kept of those that are not on the roster either."""
+        member.connected = False
+        if member.id.pod_uid not in self.listed:
+            self.by_pod.pop(member.id.pod_uid, None)
+
+    def eligible(self) -> list[Member]:
+        """Who may sit in the next session, in the order of ranks."""
+        ready = [m for uid, m in self.by_pod.items() if m.ready and uid in self.listed]
+        return sorted(ready, key=lambda m: (m.hello.pod, m.id))
+
+    def is_current(self, held: Version | None) -> bool:
+        """Whether `held` may be served; True before anything is published in this lineage."""
+        if self.current is None:
+            return True
+        return (
+            held is not None
+            and held.lineage == self.current.lineage
+            and self.current.number - held.number <= self._max_staleness
+        )
+
+    def admit_waiting(self, now: float, *, but: set[MemberId]) -> list[Send]:
+        """Let those who wait in, or have them catch up. `but`: who sits in the session."""
+        asked = []
+        for uid, member in sorted(self.by_pod.items()):
+            waiting = member.state in {
+                MemberState.REGISTERED, MemberState.STALE, MemberState.CATCHING_UP,
+            }  # fmt: skip
+            if uid in self.listed and member.connected and waiting and member.id not in but:
+                asked += self._admit(member, now)
+        return asked
+
+    def overdue(self, now: float) -> set[MemberId]:
+        """Newcomers that take too long or too many turns to catch up."""
+        return {
+            m.id for m in self.by_pod.values()
+            if (m.deadline is not None and now >= m.deadline)
+            or (m.connected and m.state is MemberState.CATCHING_UP and m.catch_ups > MAX_CATCH_UPS)
+        }  # fmt: skip
+
+    def settle_states(self, seated: tuple[MemberId, ...]) -> None:
+        """Members of the session that serve a current version are InSync."""
+        for member in self.by_pod.values():
+            if member.id in seated and member.state is not MemberState.DRAINING:
+                serves = self.current is not None and self.is_current(member.held)
+                member.state = MemberState.IN_SYNC if serves else MemberState.REGISTERED
+                member.reason, member.catch_ups = "", 0
+
+    def reports(self) -> tuple[MemberReport, ...]:
+        """The state of all members on the roster, in the order of their pods' names."""
+        known = [m.report() for uid, m in self.by_pod.items() if uid in self.listed]
+        return tuple(sorted(known, key=lambda report: report.pod))
+
+    def _off_roster(self, uid: str) -> None:
+        member = self.by_pod[uid]
+        if not member.connected:
+            del self.by_pod[uid]
+        elif member.state is MemberState.DRAINING:
+            member.ready = False
+        else:
+            member.out(MemberState.GONE, "left the roster")
+
+    def _admit(self, member: Member, now: float) -> list[Send]:
+        if self.current is None or self.is_current(member.held):
+            member.ready, member.deadline, member.donors = True, None, ()
+            return []
+        member.ready = False
+        if member.deadline is not None or member.catch_ups > MAX_CATCH_UPS:
+            return []
+        member.state, member.catch_ups = MemberState.CATCHING_UP, member.catch_ups + 1
+        member.donors = self._choose_donors(self.current)
+        member.deadline = now + self._catch_up_timeout
+        return [Send(member.id, CatchUp(self.current, member.donors))]
+
+    def _choose_donors(self, version: Version) -> tuple[str, ...]:
+        """Peers that hold `version`, least busy with other newcomers first, then the trainer."""
+        busy = Counter(m.donors[0] for m in self.by_pod.values() if m.donors)
+        holders = [
+            f"{m.hello.address}:{AGENT_PORT}"
+            for m in self.by_pod.values()
+            if m.held == version and m.state is MemberState.IN_SYNC
+        ]
+        holders.sort(key=lambda address: (busy[address], address))
+        return (*holders[:MAX_DONORS], self._fallback_donor)

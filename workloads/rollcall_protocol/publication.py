@@ -1,0 +1,63 @@
+"""One version on its way: waiting for a session, STAGE, COMMIT."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rollcall_protocol.ids import MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Commit, Stage
+
+
+class Step(StrEnum):
+    """Where a publication stands."""
+
+    QUEUED = "queued"
+    STAGING = "staging"
+    COMMITTING = "committing"
+
+
+@dataclass(slots=True)
+class Publication:
+    """Book-keeping of one version; `waiting` are the members whose ack is still to come."""
+
+    version: Version
+    manifest: Manifest
+    step: Step = Step.QUEUED
+    waiting: set[MemberId] = field(default_factory=set)
+    deadline: float | None = None
+    failures: int = 0
+
+    @property
+    def staging(self) -> bool:
+        """Chunks flow."""
+        return self.step is Step.STAGING
+
+    @property
+    def committing(self) -> bool:
+        """Every receiver has staged it whole; no way back."""
+        return self.step is Step.COMMITTING
+
+    def stage(self, session: SessionId, members: tuple[MemberId, ...], deadline: float) -> Stage:
+        """Begin to send in `session`."""
+        self.step, self.waiting, self.deadline = Step.STAGING, set(members), deadline
+        return Stage(session, self.version, self.manifest)
+
+    def commit(self, session: SessionId, members: tuple[MemberId, ...], deadline: float) -> Commit:
+        """Begin to commit; nobody to wait for ends it at once."""
+        self.step, self.waiting, self.deadline = Step.COMMITTING, set(members), deadline
+        return Commit(session, self.version)
+
+    def acknowledged(self, member: MemberId) -> bool:
+        """Note an ack; True when it was the last one."""
+        self.waiting.discard(member)
+        return not self.waiting
+
+    def forget(self, member: MemberId) -> None:
+        """A lost member is not waited for in COMMIT (in STAGE the session starts again)."""
+        if self.committing:
+            self.waiting.discard(member)
+
+    def interrupt(self) -> None:
+        """The session is formed anew: what was being staged is sent again in the next one."""
+        if self.staging:
+            self.step, self.waiting, self.deadline = Step.QUEUED, set(), None
