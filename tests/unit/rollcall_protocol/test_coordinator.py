@@ -1,10 +1,10 @@
 """The coordinator's machine: sessions form, survive losses, gather joins, publish versions."""
 
 import pytest
+
 from rollcall_protocol.coordinator import Forming
 from rollcall_protocol.effects import RosterRefusedError
 from rollcall_protocol.messages import MemberState, SessionCause
-
 from tests.unit.rollcall_protocol.world import World, hello, machine, roster
 
 

@@ -35,7 +35,8 @@ def machine(
     *, max_staleness: int = 2, boot: int = 1, since_epoch: int | None = None
 ) -> CoordinatorMachine:
     return CoordinatorMachine(
-        job_uid="job", group="default", boot=boot, since_epoch=since_epoch, sender=Seat(SENDER, "ip-trainer", ""),
+        job_uid="job", group="default", boot=boot, since_epoch=since_epoch,
+        sender=Seat(SENDER, "ip-trainer", ""),
         fallback_donor="trainer:7070", timing=TIMING, max_staleness=max_staleness,
     )  # fmt: skip
 

@@ -1,0 +1,110 @@
+"""A member's machine: older sessions have no effect, versions never go back, nothing is mixed."""
+
+import pytest
+
+from rollcall_protocol.ids import Lineage, SessionId, Version
+from rollcall_protocol.member import AbortEngine, Apply, Fetch, JoinEngine, MemberMachine, Reply
+from rollcall_protocol.messages import (
+    Ack,
+    CatchUp,
+    CaughtUp,
+    Commit,
+    Join,
+    Phase,
+    Prepare,
+    Refused,
+    SessionReady,
+    Stage,
+)
+from tests.unit.rollcall_protocol.world import MANIFEST
+
+OLD, NEW = SessionId(2, 1, 1), SessionId(2, 1, 2)
+V1, V2 = Version(Lineage(1, 1), 1), Version(Lineage(1, 1), 2)
+
+
+def member(session: SessionId = NEW, *, holds: Version | None = None) -> MemberMachine:
+    machine = MemberMachine()
+    if holds is not None:
+        machine.applied(holds, None)
+    machine.receive(Prepare(session, ()))
+    return machine
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Prepare(OLD, ()),
+        Join(OLD),
+        SessionReady(OLD),
+        Stage(OLD, V2, MANIFEST),
+        Commit(OLD, V2),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_message_of_an_older_session_is_refused_without_effect(message: object) -> None:
+    machine = member(NEW, holds=V1)
+    assert machine.receive(message) == [Reply(Refused(OLD, held=NEW))]  # type: ignore[arg-type]
+    assert (machine.session, machine.held, machine.ready) == (NEW, V1, False)
+
+
+def test_a_newer_session_aborts_the_engine_of_the_older_one() -> None:
+    machine = member(OLD)
+    effects = machine.receive(Prepare(NEW, ()))
+    assert effects == [AbortEngine(), Reply(Ack(NEW, Phase.PREPARE))]
+    assert machine.receive(Prepare(NEW, ())) == [Reply(Ack(NEW, Phase.PREPARE))], "told twice"
+
+
+def test_a_session_that_was_never_prepared_is_not_joined() -> None:
+    (reply,) = member(OLD).receive(Join(NEW))
+    assert reply.message.error == "session was not prepared here"
+
+
+def test_slow_work_of_an_older_session_is_not_acknowledged() -> None:
+    machine = member(OLD)
+    assert machine.receive(Join(OLD)) == [JoinEngine(OLD, ())]
+    machine.receive(Prepare(NEW, ()))
+    assert machine.joined(OLD) == []
+    assert machine.staged(OLD, V2) == []
+
+
+def test_a_version_is_served_only_after_it_was_staged_whole() -> None:
+    machine = member(holds=V1)
+    (reply,) = machine.receive(Commit(NEW, V2))
+    assert "has not staged it" in reply.message.error
+    machine.staged(NEW, V2, error="checksum", own_fault=True)
+    (reply,) = machine.receive(Commit(NEW, V2))
+    assert "has not staged it" in reply.message.error
+    machine.staged(NEW, V2)
+    assert machine.receive(Commit(NEW, V2)) == [Apply(V2, NEW)]
+    assert machine.applied(V2, NEW) == [Reply(Ack(NEW, Phase.COMMIT, V2))]
+    assert machine.held == V2
+
+
+def test_what_was_staged_in_an_older_session_is_not_committed_in_a_newer_one() -> None:
+    machine = member(OLD)
+    machine.staged(OLD, V2)
+    machine.receive(Prepare(NEW, ()))
+    (reply,) = machine.receive(Commit(NEW, V2))
+    assert "has not staged it" in reply.message.error
+
+
+def test_a_served_version_never_goes_back() -> None:
+    machine = member(holds=V2)
+    (reply,) = machine.receive(Stage(NEW, V1, MANIFEST))
+    assert "newer" in reply.message.error
+    assert machine.receive(CatchUp(V1, ())) == [Reply(CaughtUp(V2))]
+    assert machine.fetched(V1) == [Reply(CaughtUp(V2))]
+
+
+def test_a_later_life_of_the_trainer_is_newer_whatever_its_number() -> None:
+    restarted = Version(Lineage(1, 2), 0)
+    assert member(holds=V2).receive(CatchUp(restarted, ("d",))) == [Fetch(restarted, ("d",))]
+
+
+def test_a_failed_apply_leaves_the_old_version_and_says_so() -> None:
+    machine = member(holds=V1)
+    machine.staged(NEW, V2)
+    machine.receive(Commit(NEW, V2))
+    (reply,) = machine.applied(V2, NEW, error="out of memory")
+    assert reply.message.own_fault
+    assert machine.held == V1
