@@ -12,13 +12,12 @@ _SUFFIXES = {
     **{s: Decimal(10) ** e for s, e in {"G": 9, "T": 12, "P": 15, "E": 18}.items()},
     **{s: Decimal(1024) ** e for e, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
 }
-_QUANTITY = re.compile(
-    r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))((?:[KMGTPE]i|[numkMGTPE])?|[eE][+-]?[0-9]{1,3})"
-)
+_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_QUANTITY = re.compile(rf"({_NUMBER})((?:[KMGTPE]i|[numkMGTPE])?|[eE][+-]?[0-9]{{1,3}})")
 
-DECIMAL_PATTERN = r"^[0-9]{1,12}(\\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?$"
-"""A decimal string of a spec, as CEL writes the expression (backslash doubled)."""
-_DECIMAL = re.compile(DECIMAL_PATTERN.replace("\\\\", "\\"))
+DECIMAL_PATTERN = "^[0-9]{1,12}([.][0-9]{1,12})?([eE][+-]?[0-9]{1,2})?$"
+"""A decimal string of a spec; read the same by Python and by CEL."""
+_DECIMAL = re.compile(DECIMAL_PATTERN)
 
 
 def parse_quantity(text: str) -> Decimal:
@@ -40,3 +39,8 @@ def parse_decimal(text: str) -> Decimal:
     if _DECIMAL.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a decimal string; write it like '0.2' or '1e-3'")
     return Decimal(text)
+
+
+def is_quantity(text: str) -> bool:
+    """Whether `parse_quantity` accepts the text."""
+    return _QUANTITY.fullmatch(text) is not None

@@ -1,0 +1,87 @@
+"""Condition types, reasons and phases: constants that users and tests may rely on."""
+
+from enum import StrEnum
+
+
+class JobCondition(StrEnum):
+    """Conditions of an RLJob."""
+
+    VALIDATED = "Validated"
+    SUSPENDED = "Suspended"
+    TRAINER_READY = "TrainerReady"
+    ROLLOUTS_READY = "RolloutsReady"
+    WEIGHTS_IN_SYNC = "WeightsInSync"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class PoolCondition(StrEnum):
+    """Conditions of a RolloutPool."""
+
+    JOB_FOUND = "JobFound"
+    VALIDATED = "Validated"
+    READY = "Ready"
+
+
+class Phase(StrEnum):
+    """One word for a job, derived from its conditions."""
+
+    PENDING = "Pending"
+    SUSPENDED = "Suspended"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class GroupPhase(StrEnum):
+    """Where a sync group stands."""
+
+    FORMING = "Forming"
+    REBUILDING = "Rebuilding"
+    STABLE = "Stable"
+
+
+class Reason(StrEnum):
+    """Reasons of conditions, gates and events."""
+
+    # Validated
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    CHILD_REFUSED = "ChildRefused"
+    NAME_TAKEN = "NameTaken"
+    # whole jobs
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    FINISHED = "Finished"
+    COMPLETED = "Completed"
+    BAD_CONFIG = "BadConfig"
+    EXIT_CODE_RULE = "ExitCodeRule"
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    TRAINING_FAILED = "TrainingFailed"
+    # pods
+    READY = "Ready"
+    STARTING = "Starting"
+    RESTARTING = "Restarting"
+    SCALING = "Scaling"
+    SCALED_TO_ZERO = "ScaledToZero"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    CANNOT_START = "CannotStart"
+    CRASH_LOOP = "CrashLoop"
+    UNSCHEDULABLE = "Unschedulable"
+    # weights and training
+    IN_SYNC = "InSync"
+    CATCHING_UP = "CatchingUp"
+    REBUILDING = "Rebuilding"
+    NO_COORDINATOR = "NoCoordinator"
+    NO_ROLLOUTS = "NoRollouts"
+    SYNC_DISABLED = "SyncDisabled"
+    TRAINING = "Training"
+    WAITING_FOR_TRAINER = "WaitingForTrainer"
+    TOO_FEW_ROLLOUTS = "TooFewRollouts"
+    # pools
+    JOB_FOUND = "JobFound"
+    JOB_NOT_FOUND = "JobNotFound"

@@ -1,0 +1,168 @@
+"""RLJob: one reinforcement-learning run with its trainer and its rollouts."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from rollcall_operator.api.rolloutpool import RolloutBase
+from rollcall_operator.api.rules import Model, Rule
+from rollcall_operator.api.scalars import (
+    JOB_NAME_MAX,
+    BucketSize,
+    Count,
+    LongSeconds,
+    RolloutName,
+    Seconds,
+    SyncEngineName,
+    dns_label,
+)
+from rollcall_operator.api.training import (
+    Algorithm,
+    Data,
+    ModelSource,
+    Reward,
+    Trainer,
+    nested,
+)
+
+
+class Rollout(RolloutBase):
+    """Rollouts that the job owns; each entry becomes a RolloutPool."""
+
+    name: RolloutName
+    """Its RolloutPool is named <job>-<name>."""
+
+
+class WeightSync(Model):
+    """How new weights reach the rollouts."""
+
+    engine: SyncEngineName = "auto"
+    """auto takes the best that the pods can run."""
+    enabled: bool = True
+    """false only to compare: rollouts then keep their first weights."""
+    bucket_size: BucketSize = "64Mi"
+    """Weights travel in buckets of this size."""
+    trigger_parameter_sync_step: Count = 1
+    """Publish weights every so many steps."""
+    pause_mode: Literal["Abort", "Keep", "Wait"] = "Keep"
+    """What happens to running requests while weights are applied."""
+    stage_timeout_seconds: Seconds = 30
+    commit_timeout_seconds: Seconds = 10
+    join_timeout_seconds: Seconds = 10
+
+
+class Membership(Model):
+    """How the sync group gathers and drops members."""
+
+    settle_seconds: Annotated[int, Field(ge=0, le=3600)] = 1
+    """Newcomers are gathered this long, so that a scale-up is one epoch."""
+    ack_timeout_seconds: Seconds = 10
+    min_rollouts: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Training waits while fewer rollouts are in sync."""
+
+
+class FailureRule(Model):
+    """What an exit code of the trainer means."""
+
+    exit_codes: Annotated[
+        list[Annotated[int, Field(ge=1, le=255)]],
+        Field(min_length=1, max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ]
+    action: Literal["Fail", "Ignore"]
+    """Fail: the job fails at once. Ignore: the restart does not count."""
+
+
+class FailurePolicy(Model):
+    """What to do when the trainer ends early. Rollouts are always replaced."""
+
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
+    """The job fails when the trainer restarts more often than this."""
+    stability_window_seconds: LongSeconds = 600
+    """After running this long without a restart, counting begins at zero."""
+    rules: Annotated[
+        list[FailureRule],
+        Field(
+            default_factory=list,
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        ),
+    ]
+
+
+def _unique_names(rollouts: list[Rollout]) -> bool:
+    return len({rollout.name for rollout in rollouts}) == len(rollouts)
+
+
+_SUSPEND_FIRST = (
+    "is immutable while the job is not suspended; set spec.suspend: true first, or make a new job"
+)
+
+
+def _frozen(field: str, *, optional: bool = False) -> Rule:
+    same = f"self.{field} == oldSelf.{field}"
+    if optional:
+        same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {same})"
+    return Rule(message=_SUSPEND_FIRST, cel=f"oldSelf.suspend || ({same})", path=f".{field}")
+
+
+def _frozen_for_good(field: str, why: str) -> Rule:
+    return Rule(
+        message=f"is immutable ({why}); make a new job",
+        cel=f"self.{field} == oldSelf.{field}",
+        path=f".{field}",
+    )
+
+
+class RLJobSpec(Model):
+    """Everything that is wanted of a job."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        _frozen_for_good("model", "checkpoints belong to it"),
+        _frozen_for_good("trainer.engine.name", "checkpoints are in its format"),
+        _frozen("data"),
+        _frozen("reward"),
+        _frozen("trainer.replicas"),
+        _frozen("trainer.checkpoint", optional=True),
+        _frozen("algorithm"),
+        _frozen("weightSync"),
+        _frozen("membership"),
+    )
+
+    suspend: bool = False
+    """true frees all pods and keeps the job; false goes on from the last checkpoint."""
+    model: ModelSource
+    data: Data
+    reward: Reward
+    trainer: Trainer
+    rollouts: Annotated[
+        list[Rollout],
+        Field(
+            min_length=1,
+            max_length=32,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        ),
+        Rule(message="each name may occur once only", holds=_unique_names),
+    ]
+    """Pools of rollouts that the job owns. More may be lent: apply a RolloutPool."""
+    algorithm: Algorithm
+    weight_sync: WeightSync = nested(WeightSync)
+    membership: Membership = nested(Membership)
+    failure_policy: FailurePolicy = nested(FailurePolicy)
+    clean_pod_policy: Literal["All", "None"] = "All"
+    """All frees the pods of a finished job; None leaves them running for a look."""
+    active_deadline_seconds: LongSeconds | None = None
+    """The job fails when it is not done after this long (time suspended does not count)."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
+    """The job is deleted this long after it finished; without it it stays."""
+
+
+JOB_RULES = (
+    Rule(
+        message="metadata.name " + dns_label(JOB_NAME_MAX, "its pods are named after it").message,
+        cel=f"self.metadata.name.size() <= {JOB_NAME_MAX} && "
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    ),
+)

@@ -1,0 +1,127 @@
+"""The scalar types of the API, each with its rule and its message."""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from rollcall_operator.api.quantity import (
+    DECIMAL_PATTERN,
+    is_quantity,
+    parse_decimal,
+    parse_quantity,
+)
+from rollcall_operator.api.rules import Rule
+
+JOB_NAME_MAX = 43
+"""The trainer's StatefulSet is named <job>-trainer, and must stay under 52 characters: its pods
+carry a label of this name and a hash."""
+ROLLOUT_NAME_MAX = 19
+"""<job>-<rollout> is a label value: at most 63 characters."""
+POOL_NAME_MAX = 63
+
+_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
+
+TRAIN_ENGINES = ("fsdp2",)
+ROLLOUT_ENGINES = ("tiny",)
+SYNC_ENGINES = ("auto", "gloo")
+_QUALIFIED = "^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)+$"
+
+
+def matches(pattern: str, message: str) -> Rule:
+    """A rule that a string matches the pattern, which is anchored and has no quotes."""
+    compiled = re.compile(pattern)
+    return Rule(
+        message=message,
+        cel=f"self.matches('{pattern}')",
+        holds=lambda value: compiled.fullmatch(value) is not None,
+    )
+
+
+def dns_label(longest: int, why: str) -> Rule:
+    """A rule that a string is a lower-case DNS label of at most `longest` characters."""
+    return Rule(
+        message=f"must be at most {longest} characters ({why}): lower-case letters, digits and "
+        "'-', beginning with a letter and not ending with '-'",
+        cel=f"self.size() <= {longest} && self.matches('^{_LABEL}$')",
+        holds=lambda value: len(value) <= longest and re.fullmatch(_LABEL, value) is not None,
+    )
+
+
+def _engine(kind: str, builtin: tuple[str, ...]) -> Any:
+    names = ", ".join(builtin)
+    cel_names = ", ".join(f"'{name}'" for name in builtin)
+    rule = Rule(
+        message=f"unknown {kind} engine; builtin: {names}. An engine that your image registers by "
+        "entry point has a qualified name, such as example.my-engine",
+        cel=f"self in [{cel_names}] || self.matches('{_QUALIFIED}')",
+        holds=lambda value: value in builtin or re.fullmatch(_QUALIFIED, value) is not None,
+    )
+    return Annotated[str, Field(min_length=1, max_length=63), rule]
+
+
+def _decimal(low: str, high: str, example: str) -> Any:
+    def inside(value: str) -> bool:
+        try:
+            return Decimal(low) < parse_decimal(value) <= Decimal(high)
+        except ValueError:
+            return False
+
+    number = "double(self)"
+    rule = Rule(
+        message=f'must be a decimal string above {low} and at most {high}, such as "{example}"',
+        cel=f"self.matches('{DECIMAL_PATTERN}') && {number} > {low} && {number} <= {high}",
+        holds=inside,
+    )
+    return Annotated[str, Field(min_length=1, max_length=24), rule]
+
+
+def _bytes_between(low: str, high: str) -> Callable[[str], bool]:
+    def inside(value: str) -> bool:
+        if not is_quantity(value):
+            return False
+        amount = parse_quantity(value)
+        return amount == amount.to_integral_value() and parse_quantity(
+            low
+        ) <= amount <= parse_quantity(high)
+
+    return inside
+
+
+TrainEngineName = _engine("training", TRAIN_ENGINES)
+RolloutEngineName = _engine("inference", ROLLOUT_ENGINES)
+SyncEngineName = _engine("weight sync", SYNC_ENGINES)
+
+Ratio = _decimal("0.0", "1.0", "0.2")
+Cap = _decimal("0.0", "1000.0", "5")
+LearningRate = _decimal("0.0", "10.0", "1e-3")
+
+BucketSize = Annotated[
+    str,
+    Field(min_length=1, max_length=24),
+    Rule(
+        message="must be a quantity of whole bytes from 4Ki to 4Gi, such as 64Mi",
+        cel="isQuantity(self) && quantity(self).isInteger() && "
+        "quantity(self).compareTo(quantity('4Ki')) >= 0 && "
+        "quantity(self).compareTo(quantity('4Gi')) <= 0",
+        holds=_bytes_between("4Ki", "4Gi"),
+    ),
+]
+
+JobName = Annotated[
+    str,
+    Field(min_length=1, max_length=253),
+    dns_label(JOB_NAME_MAX, "its trainer pods are named after it"),
+]
+RolloutName = Annotated[
+    str,
+    Field(min_length=1, max_length=63),
+    dns_label(ROLLOUT_NAME_MAX, "its RolloutPool is named <job>-<name>"),
+]
+
+Seconds = Annotated[int, Field(ge=1, le=86_400)]
+LongSeconds = Annotated[int, Field(ge=1, le=31_536_000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Replicas = Annotated[int, Field(ge=0, le=10_000)]
