@@ -1,0 +1,34 @@
+"""Completions arrive as callbacks on a listener of their own, apart from weight updates."""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from aiohttp import web
+from rollcall_protocol.codec import CodecError
+from rollcall_protocol.messages import Completion, loads
+
+
+class Verdict(StrEnum):
+    """What became of a completion."""
+
+    COUNTED = "counted"
+    DUPLICATE = "duplicate"  # the lease is not the current one any more
+    FOREIGN = "foreign"  # of another job
+
+
+async def take_completion(
+    request: web.Request,
+    complete: Callable[[Completion], Verdict],
+    refused: Callable[[str], None],
+) -> web.Response:
+    """POST of a completion: 200 counted, 409 dropped for good, 400 malformed. Safe to repeat."""
+    try:
+        completion = loads(await request.read(), Completion)
+    except CodecError as error:
+        refused("malformed")
+        return web.json_response({"error": str(error)}, status=400)
+    verdict = complete(completion)
+    if verdict is Verdict.COUNTED:
+        return web.json_response({})
+    refused(f"{verdict.value}_completion")
+    return web.json_response({"error": f"{verdict.value} completion"}, status=409)

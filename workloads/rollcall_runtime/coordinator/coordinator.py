@@ -1,0 +1,299 @@
+"""The coordinator: drives the protocol's machine and the ledger of prompts over real streams.
+
+Everything here runs in one event loop. Slow work (joining, sending weights) is done by the sender's
+MemberDriver in threads, so the loop answers in milliseconds whatever the trainer computes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rollcall_protocol import env
+from rollcall_protocol.config import JobConfig
+from rollcall_protocol.coordinator import CoordinatorMachine
+from rollcall_protocol.effects import Close, Effect, Published, Send, SessionFormed, Timing
+from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.messages import (
+    Completion,
+    Finished,
+    Hello,
+    LeaseReturned,
+    LeaseRevoked,
+    MemberMessage,
+    Progress,
+    Seat,
+    Wanted,
+)
+from rollcall_protocol.messages import Snapshot as Report
+from rollcall_protocol.prompts import LedgerState, PromptLedger
+from rollcall_protocol.roster import Roster
+
+from rollcall_runtime.coordinator import memory
+from rollcall_runtime.coordinator.completions import Verdict
+from rollcall_runtime.coordinator.links import Links
+from rollcall_runtime.coordinator.observer import Observer
+from rollcall_runtime.coordinator.operator_stream import OperatorStream
+from rollcall_runtime.coordinator.sender import SenderDuties
+from rollcall_runtime.membership import MemberDriver
+from rollcall_runtime.sync.engine import SyncEngine
+from rollcall_runtime.sync.staging import Snapshot
+
+log = logging.getLogger(__name__)
+
+GROUP = "default"
+LEASE_SECONDS = 120.0
+
+
+class Coordinator:
+    """Membership, weight versions and prompts of one job; owned by trainer rank 0.
+
+    `source` gives the tokens of prompt number i. All methods belong to the event loop that
+    called `start`.
+    """
+
+    def __init__(
+        self, *, config: JobConfig, member: MemberId, address: str, descriptor: str,
+        state_dir: Path, engine: SyncEngine, source: Callable[[int], tuple[int, ...]],
+        ledger_state: LedgerState | None, observer: Observer,
+    ) -> None:  # fmt: skip
+        self.config, self.member = config, member
+        self._state_dir, self._observer, self._source = state_dir, observer, source
+        self._memory = memory.boot(state_dir, member.pod_uid)
+        self._ledger_state = ledger_state
+        self._ledger: PromptLedger | None = None
+        sync, bounds = config.weight_sync, config.membership
+        self.machine = CoordinatorMachine(
+            job_uid=config.uid, group=GROUP, boot=self._memory.boot,
+            sender=Seat(member, address, descriptor),
+            fallback_donor=f"{address}:{env.MEMBERSHIP_PORT}",
+            timing=Timing(
+                settle=bounds.settle, ack_timeout=bounds.ack_timeout,
+                join_timeout=sync.join_timeout, stage_timeout=sync.stage_timeout,
+                commit_timeout=sync.commit_timeout,
+            ),
+            max_staleness=config.algorithm.max_staleness,
+            since_epoch=self._memory.since_epoch,
+        )  # fmt: skip
+        self.duties = SenderDuties(stage_timeout=sync.stage_timeout)
+        self.links = Links(self, observer.refused)
+        self.stream = OperatorStream(self.report)
+        self._driver = MemberDriver(
+            member=member, group=f"{config.uid}/{GROUP}", engine=engine, duties=self.duties,
+            send=self._sender_said, join_timeout=sync.join_timeout,
+        )  # fmt: skip
+        self._progress = Progress(0, config.algorithm.max_steps, 0, None)
+        self._finished: Finished | None = None
+        self._first_number: int | None = None
+        self._roster_taken, self._batch_ready = asyncio.Event(), asyncio.Event()
+        self._published: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- the trainer's side --------------------------------------------------------------------
+
+    async def ready(self) -> int:
+        """Wait for the first roster; returns the first version number to publish.
+
+        Numbers go on above whatever a member reported, so that they never repeat within the job.
+        A restarted coordinator knows its roster and waits `settle` for members to come back.
+        """
+        restored = self._memory.roster
+        if restored is not None:
+            self.push_roster(restored)
+            await asyncio.sleep(self.config.membership.settle)
+        await self._roster_taken.wait()
+        if self._first_number is None:
+            self._first_number = self.machine.highest_number + 1
+        return self._first_number
+
+    async def publish(self, number: int, snapshot: Snapshot) -> None:
+        """Bring weights to the live session; returns when all of it acked or was excluded.
+
+        The snapshot is kept for newcomers until the next one is published.
+        """
+        lineage = self.machine.lineage
+        if lineage is None or self._first_number is None:
+            raise RuntimeError("publish before ready")
+        version, began = Version(lineage, number), time.monotonic()
+        self.duties.offer(version, snapshot)
+        self._published = asyncio.get_running_loop().create_future()
+        self._run(self.machine.publish(version, snapshot.manifest, began))
+        await self._published
+        self.duties.retire_all_but(version)
+        seconds, nbytes = time.monotonic() - began, snapshot.manifest.total_bytes
+        self._observer.published(number, len(self.machine.seated) + 1, seconds, nbytes)
+
+    async def next_batch(self, number: int) -> list[Completion]:
+        """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
+        ledger = self._need_ledger()
+        ledger.version = number - (self._first_number or 0)
+        while True:
+            batch = ledger.take_batch(number)
+            self._dispatch()
+            if batch is not None:
+                return batch
+            self._batch_ready.clear()
+            await self._batch_ready.wait()
+
+    def progress(self, *, step: int, number: int, reward: float | None) -> None:
+        """Note where training stands."""
+        steps = self.config.algorithm.max_steps
+        self._progress = Progress(step, steps, number, reward, self._paused())
+        self.stream.progressed()
+
+    def finish(self, *, step: int, error: str = "") -> None:
+        """Tell the operator that training is over."""
+        self._finished = Finished(step, error)
+        self.stream.changed()
+
+    def ledger_state(self) -> LedgerState | None:
+        """What a checkpoint keeps of the prompts."""
+        return self._ledger.state() if self._ledger else self._ledger_state
+
+    async def stop(self) -> None:
+        """Close streams and the sender's engine session."""
+        self.links.close_all("the trainer stops")
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._driver.close()
+
+    # --- events from the network ---------------------------------------------------------------
+
+    def push_roster(self, roster: Roster) -> None:
+        """Take a roster; raises RosterRefusedError."""
+        effects = self.machine.push_roster(roster, time.monotonic())
+        self._memory = replace(self._memory, roster=roster, since_epoch=self.machine.since_epoch)
+        memory.save(self._state_dir, self._memory)
+        if self._ledger is None:
+            self._ledger = self._new_ledger()
+        self._roster_taken.set()
+        self._run(effects)
+
+    def member_joined(self, hello: Hello) -> None:
+        """A stream opened."""
+        log.info("member %s of pool %s registered", hello.pod, hello.pool)
+        self._run(self.machine.hello(hello, time.monotonic()))
+
+    def member_left(self, member: MemberId, reason: str) -> None:
+        """A stream ended."""
+        log.info("member %s lost: %s", member, reason)
+        if self._ledger is not None:
+            self._ledger.forget(member)
+        self._run(self.machine.lost(member, reason, time.monotonic()))
+
+    def member_said(self, member: MemberId, message: MemberMessage) -> None:
+        """A message of a member."""
+        if isinstance(message, Wanted):
+            self._need_ledger().want(member, message.prompts)
+            self._dispatch()
+        elif isinstance(message, LeaseReturned):
+            self._need_ledger().give_back(message.lease, member)
+            self._dispatch()
+        elif not isinstance(message, Hello):
+            self._run(self.machine.receive(member, message, time.monotonic()))
+
+    def complete(self, completion: Completion) -> Verdict:
+        """A completion came in."""
+        if completion.job_uid != self.config.uid or self._ledger is None:
+            return Verdict.FOREIGN
+        if not self._ledger.complete(completion):
+            return Verdict.DUPLICATE
+        self._batch_ready.set()
+        self._dispatch()
+        return Verdict.COUNTED
+
+    def report(self) -> Report:
+        """The whole state for the operator."""
+        roster = self.machine.members.roster
+        return Report(
+            pod_uid=self.member.pod_uid,
+            boot=self.machine.boot,
+            roster_epoch=roster.epoch if roster else 0,
+            roster_digest=roster.digest if roster else "",
+            members=self.machine.reports(),
+            progress=replace(self._progress, paused=self._paused()),
+            session=self.machine.last_report,
+            finished=self._finished,
+            rebuilds=self.machine.rebuilds,
+        )
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _new_ledger(self) -> PromptLedger:
+        lineage, algorithm = self.machine.lineage, self.config.algorithm
+        if lineage is None:
+            raise RuntimeError("a ledger needs a roster")
+        return PromptLedger(
+            source=self._source, lineage=lineage, group_size=algorithm.group_size,
+            batch=algorithm.prompts_per_step, max_concurrent=algorithm.max_concurrent_rollouts,
+            max_staleness=algorithm.max_staleness, lease_seconds=LEASE_SECONDS,
+            seed=self.config.data_seed, state=self._ledger_state,
+        )  # fmt: skip
+
+    def _need_ledger(self) -> PromptLedger:
+        if self._ledger is None:
+            self._ledger = self._new_ledger()
+        return self._ledger
+
+    def _sender_said(self, message: MemberMessage) -> None:
+        # Later, not now: the machine is not re-entered while its effects are carried out.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.member_said, self.member, message)
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect)
+            elif isinstance(effect, Close):
+                log.warning("closing the stream of %s: %s", effect.to, effect.reason)
+                self.links.close(effect.to, effect.reason)
+            elif isinstance(effect, SessionFormed):
+                log.info("session %s formed", effect.report.session)
+                self._observer.session_formed(effect.report)
+            elif isinstance(effect, Published) and self._published is not None:
+                self._published.set_result(None)
+                self._published = None
+        self._dispatch()
+        self._set_timer()
+        if effects:
+            self.stream.changed()
+
+    def _send(self, effect: Send) -> None:
+        if effect.to == self.member:
+            self._driver.handle(effect.message)
+        else:
+            self.links.send(effect.to, effect.message)
+
+    def _dispatch(self) -> None:
+        if self._ledger is None:
+            return
+        if not self._paused() and self._finished is None:
+            serving = [member for member in self.machine.seated if self.machine.serving(member)]
+            for member, lease in self._ledger.dispatch(serving, time.monotonic()):
+                self.links.send(member, lease)
+        self._observer.prompts(self._ledger)
+
+    def _paused(self) -> str:
+        least, live = self.config.membership.min_rollouts, len(self.machine.seated)
+        return "" if live >= least else f"{live} rollouts in session, minRollouts is {least}"
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadlines = [self.machine.next_deadline()]
+        deadlines.append(self._ledger.next_deadline() if self._ledger else None)
+        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        if due is not None:
+            delay = max(0.0, due - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        if self._ledger is not None:
+            for member, lease in self._ledger.expire(now):
+                self.links.send(member, LeaseRevoked(lease))
+        self._run(self.machine.tick(now))

@@ -1,0 +1,90 @@
+"""The operator's side door: roster pushes in, one stream of snapshots out."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from rollcall_protocol.codec import CodecError, decode
+from rollcall_protocol.effects import RosterRefusedError
+from rollcall_protocol.messages import Snapshot, dumps
+from rollcall_protocol.roster import Roster
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 5.0
+PROGRESS_SECONDS = 1.0  # progress alone is told this often at most; membership at once
+
+
+class OperatorStream:
+    """Serves snapshots to whoever follows; a slow follower skips states, never delays one."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+        self._changed: set[asyncio.Event] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def changed(self) -> None:
+        """Tell followers now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for event in self._changed:
+            event.set()
+
+    def progressed(self) -> None:
+        """Tell followers within a second."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(PROGRESS_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        self.changed()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Stream one JSON object a line after each change, an empty line as heartbeat."""
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        event = asyncio.Event()
+        event.set()
+        self._changed.add(event)
+        last = ""
+        try:
+            while True:
+                line = ""
+                if event.is_set():
+                    event.clear()
+                    line = dumps(self._snapshot())
+                if line != last or not line:
+                    await response.write(f"{line}\n".encode())
+                    last = line or last
+                try:
+                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                        await event.wait()
+                except TimeoutError:
+                    continue
+        except ConnectionResetError:
+            log.info("the operator's stream ended")
+        finally:
+            self._changed.discard(event)
+        return response
+
+
+async def take_roster(
+    request: web.Request, push: Callable[[Roster], None], refused: Callable[[str], None]
+) -> web.Response:
+    """PUT of a roster: 200 when it counts, 400 when malformed, 409 when it must not count."""
+    try:
+        roster = decode(Roster, json.loads(await request.text()), path="roster")
+    except (CodecError, ValueError) as error:
+        refused("malformed")
+        return web.json_response({"error": str(error)}, status=400)
+    try:
+        push(roster)
+    except RosterRefusedError as error:
+        refused("stale_roster")
+        log.warning("roster of epoch %d refused: %s", roster.epoch, error)
+        return web.json_response({"error": str(error), "epoch": error.epoch}, status=409)
+    return web.json_response({})

@@ -1,0 +1,44 @@
+"""The trainer's own seat: rank 0 of every session, and the donor of last resort."""
+
+import asyncio
+
+from rollcall_protocol.ids import Version
+from rollcall_protocol.manifest import Manifest
+
+from rollcall_runtime.sync.engine import SyncError, SyncSession
+from rollcall_runtime.sync.staging import Snapshot
+
+
+class SenderDuties:
+    """Sends the snapshot that was offered for a version; keeps it for newcomers till retired."""
+
+    def __init__(self, *, stage_timeout: float) -> None:
+        self._stage_timeout = stage_timeout
+        self._offered: dict[Version, Snapshot] = {}
+
+    def offer(self, version: Version, snapshot: Snapshot) -> None:
+        """`snapshot` is what `version` means from now on."""
+        self._offered[version] = snapshot
+
+    def retire_all_but(self, version: Version) -> None:
+        """Older snapshots are not given to newcomers any more."""
+        self._offered = {version: self._offered[version]}
+
+    def held(self, version: Version) -> Snapshot | None:
+        """For newcomers that catch up from the trainer."""
+        return self._offered.get(version)
+
+    async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+        """Send to the session."""
+        snapshot = self._offered.get(version)
+        if snapshot is None:
+            raise SyncError(f"version {version} was never offered")
+        await asyncio.to_thread(session.publish, snapshot.buffer, manifest, self._stage_timeout)
+
+    async def apply(self, version: Version) -> None:
+        """Never asked: COMMIT goes to receivers."""
+        raise SyncError(f"the trainer does not receive weights, yet was told to apply {version}")
+
+    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+        """Never asked: the trainer is what others catch up from."""
+        raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")

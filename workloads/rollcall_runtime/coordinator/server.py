@@ -1,0 +1,69 @@
+"""The coordinator's two listeners: membership and weights on one, completions on the other."""
+
+from aiohttp import web
+from rollcall_protocol import env
+
+from rollcall_runtime.coordinator.auth import Tokens, guard
+from rollcall_runtime.coordinator.completions import take_completion
+from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.observer import Observer
+from rollcall_runtime.coordinator.operator_stream import take_roster
+from rollcall_runtime.sync.catchup import Handler as WeightsHandler
+
+STOP_SECONDS = 2.0
+
+
+class CoordinatorServer:
+    """Binds to the pod's address only; `stop` ends both listeners and all streams."""
+
+    def __init__(
+        self, coordinator: Coordinator, *, address: str, tokens: Tokens, observer: Observer,
+        weights: WeightsHandler,
+    ) -> None:  # fmt: skip
+        self._coordinator, self._address = coordinator, address
+        self._tokens, self._observer, self._weights = tokens, observer, weights
+        self._runners: list[web.AppRunner] = []
+
+    async def start(self) -> None:
+        """Open both listeners. Raises OSError when a port is taken."""
+        await self._listen(self._membership(), env.MEMBERSHIP_PORT)
+        await self._listen(self._completions(), env.COMPLETIONS_PORT)
+
+    async def stop(self) -> None:
+        """Close both listeners within bounds."""
+        for runner in self._runners:
+            await runner.cleanup()
+
+    def _membership(self) -> web.Application:
+        coordinator, refused = self._coordinator, self._observer.refused
+
+        async def roster(request: web.Request) -> web.StreamResponse:
+            return await take_roster(request, coordinator.push_roster, refused)
+
+        app = web.Application()
+        operator, member = self._tokens.operator, self._tokens.member
+        app.add_routes([
+            web.put(env.ROSTER_ROUTE, guard(operator, roster, refused)),
+            web.get(env.OPERATOR_STREAM_ROUTE, guard(operator, coordinator.stream.serve, refused)),
+            web.get(env.MEMBER_STREAM_ROUTE, guard(member, coordinator.links.serve, refused)),
+            web.get(env.WEIGHTS_ROUTE, guard(member, self._weights, refused)),
+        ])  # fmt: skip
+        return app
+
+    def _completions(self) -> web.Application:
+        coordinator, refused = self._coordinator, self._observer.refused
+
+        async def completion(request: web.Request) -> web.StreamResponse:
+            return await take_completion(request, coordinator.complete, refused)
+
+        app = web.Application(client_max_size=64 * 2**20)
+        app.add_routes([
+            web.post(env.COMPLETIONS_ROUTE, guard(self._tokens.member, completion, refused))
+        ])  # fmt: skip
+        return app
+
+    async def _listen(self, app: web.Application, port: int) -> None:
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
+        await runner.setup()
+        self._runners.append(runner)
+        await web.TCPSite(runner, self._address, port).start()

@@ -1,0 +1,140 @@
+"""Carries out what the member's machine decides: the agent's and the sender's common half."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.member import (
+    AbortEngine,
+    Apply,
+    Fetch,
+    JoinEngine,
+    MemberEffect,
+    MemberMachine,
+    Reply,
+    SessionMessage,
+    Transfer,
+)
+from rollcall_protocol.messages import MemberMessage
+
+from rollcall_runtime.sync.engine import SyncEngine, SyncError, SyncSession
+
+log = logging.getLogger(__name__)
+
+
+class Duties(Protocol):
+    """What differs between a rollout and the trainer's sender. All raise SyncError."""
+
+    async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+        """Receive `version` into the stage and verify it, or send it."""
+
+    async def apply(self, version: Version) -> None:
+        """Serve what is staged; on error the old weights stay, whole."""
+
+    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+        """Stage `version` from the first donor that gives it."""
+
+
+class MemberDriver:
+    """One member's machine, its engine session and the tasks that do slow work for it.
+
+    Belongs to one event loop. `handle` never blocks; an outcome that comes too late is dropped by
+    the machine, which knows the session it belonged to.
+    """
+
+    def __init__(
+        self, *, member: MemberId, group: str, engine: SyncEngine, duties: Duties,
+        send: Callable[[MemberMessage], None], join_timeout: float,
+    ) -> None:  # fmt: skip
+        self.machine = MemberMachine()
+        self._member, self._group, self._engine = member, group, engine
+        self._duties, self._send, self._join_timeout = duties, send, join_timeout
+        self._session: SyncSession | None = None
+        self._joining: JoinEngine | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, message: SessionMessage) -> None:
+        """React to a message of the coordinator."""
+        self._perform(self.machine.receive(message))
+
+    async def close(self) -> None:
+        """Abort the engine session and wait for what was started."""
+        self._abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _perform(self, effects: list[MemberEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Reply):
+                self._send(effect.message)
+            elif isinstance(effect, AbortEngine):
+                self._abort()
+            else:
+                self._spawn(self._work(effect))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, effect: JoinEngine | Transfer | Apply | Fetch) -> None:
+        if isinstance(effect, JoinEngine):
+            self._perform(await self._join(effect))
+        elif isinstance(effect, Transfer):
+            self._perform(await self._transfer(effect))
+        elif isinstance(effect, Apply):
+            error = await _error_of(self._duties.apply(effect.version))
+            message = str(error) if error else ""
+            self._perform(self.machine.applied(effect.version, effect.session, error=message))
+        else:
+            error = await _error_of(self._duties.fetch(effect.version, effect.donors))
+            message = str(error) if error else ""
+            self._perform(self.machine.fetched(effect.version, error=message))
+
+    async def _join(self, effect: JoinEngine) -> list[MemberEffect]:
+        members = [seat.member for seat in effect.seats]
+        if self._member not in members:
+            return self.machine.joined(effect.session, error="has no seat in this session")
+        try:
+            session = await asyncio.to_thread(
+                self._engine.join,
+                self._group, effect.session, effect.seats, members.index(self._member),
+                self._join_timeout,
+            )  # fmt: skip
+        except SyncError as error:
+            return self.machine.joined(effect.session, error=str(error))
+        if self.machine.session != effect.session:
+            session.abort()
+            return []
+        self._session = session
+        return self.machine.joined(effect.session)
+
+    async def _transfer(self, effect: Transfer) -> list[MemberEffect]:
+        session = self._session
+        if session is None:
+            return self.machine.staged(effect.session, effect.version, error="has not joined")
+        error = await _error_of(self._duties.transfer(session, effect.version, effect.manifest))
+        return self.machine.staged(
+            effect.session,
+            effect.version,
+            error=str(error) if error else "",
+            own_fault=error is not None and error.own_fault,
+        )
+
+    def _abort(self) -> None:
+        if self._session is not None:
+            self._session.abort()
+            self._session = None
+
+
+async def _error_of(work: Coroutine[None, None, None]) -> SyncError | None:
+    try:
+        await work
+    except SyncError as error:
+        log.warning("%s: %s", type(error).__name__, error)
+        return error
+    return None
