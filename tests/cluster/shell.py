@@ -1,0 +1,117 @@
+"""Running other programs: always with a deadline, always with the tail of what they said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_START = time.monotonic()
+_TAIL = 2000
+
+
+class ClusterError(RuntimeError):
+    """Something about the cluster went wrong; the message says what, and what to do."""
+
+
+class CommandError(ClusterError):
+    """A program failed or ran past its deadline.
+
+    Attributes:
+        output: everything that it wrote to standard error, and to standard output if captured.
+    """
+
+    def __init__(self, message: str, *, output: str) -> None:
+        tail = output.strip()[-_TAIL:]
+        super().__init__(f"{message}\n{tail}" if tail else message)
+        self.output = output
+
+
+def say(message: str) -> None:
+    """Prints one line of progress with the seconds since the start, on standard error."""
+    print(f"[{time.monotonic() - _START:5.0f} s] {message}", file=sys.stderr, flush=True)
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    log: Path | None = None,
+) -> str:
+    """Runs a program and returns its standard output.
+
+    Args:
+        argv: the program and its arguments.
+        timeout_s: seconds after which it is killed.
+        env: variables set on top of this process's own.
+        cwd: the folder to run in.
+        stdin: text for its standard input; none means an empty one.
+        log: a file that gets both outputs as they come; the result is then empty.
+
+    Raises:
+        CommandError: it is missing, exited with a status other than 0, or ran too long.
+    """
+    words = [str(word) for word in argv]
+    shown = " ".join(words[:6]) + (" ..." if len(words) > 6 else "")
+    full_env = {**os.environ, **env} if env else None
+    try:
+        if log is None:
+            done = subprocess.run(
+                words, input=stdin or "", capture_output=True, text=True, errors="replace",
+                timeout=timeout_s, env=full_env, cwd=cwd, check=False,
+            )
+            out, err = done.stdout, done.stderr
+        else:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("wb") as sink:
+                done = subprocess.run(  # type: ignore[assignment]
+                    words, input=(stdin or "").encode(), stdout=sink, stderr=subprocess.STDOUT,
+                    timeout=timeout_s, env=full_env, cwd=cwd, check=False,
+                )
+            out, err = "", ("" if done.returncode == 0 else tail_of(log))
+    except subprocess.TimeoutExpired as error:
+        said = tail_of(log) if log else _text(error.stdout) + _text(error.stderr)
+        raise CommandError(f"{shown}: not done after {timeout_s:.0f} s", output=said) from error
+    except FileNotFoundError as error:
+        raise CommandError(f"{words[0]}: no such program", output="") from error
+    if done.returncode != 0:
+        raise CommandError(f"{shown}: exit status {done.returncode}", output=f"{out}\n{err}")
+    return out
+
+
+def wait_for(
+    what: str, ready: Callable[[], bool], *, timeout_s: float, every_s: float = 0.2,
+    log: Path | None = None,
+) -> None:
+    """Waits until `ready()` is true.
+
+    Raises:
+        ClusterError: it was not within `timeout_s` seconds; quotes the tail of `log`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"{what}: not ready after {timeout_s:.0f} s", output=tail_of(log) if log else ""
+            )
+        time.sleep(every_s)
+
+
+def tail_of(path: Path) -> str:
+    """The last part of a log file, or nothing if there is none."""
+    try:
+        return path.read_text(errors="replace")[-_TAIL:]
+    except FileNotFoundError:
+        return ""
+
+
+def _text(data: bytes | str | None) -> str:
+    if data is None:
+        return ""
+    return data if isinstance(data, str) else data.decode(errors="replace")
