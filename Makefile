@@ -1,14 +1,59 @@
 # Every target installs what it needs; `make demo` and `make test` start from a fresh machine.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-VENV_STAMP := $(VENV)/.stamp
+IMAGE_PREFIX ?= rollcall
+IMAGE_TAG ?= dev
+BIN := .venv/bin
+CLUSTER := $(BIN)/python -m tests.cluster
+STAMP := .venv/.stamp
 
-.PHONY: venv lock lint
-venv: $(VENV_STAMP)
+.PHONY: help demo test lint unit cluster cluster-down kubeconfig images push bench-recovery lock venv
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
-$(VENV_STAMP): requirements/dev.txt
-	$(PYTHON) -m venv --clear $(VENV)
+demo: $(STAMP) ## All set-up, then the main job with a scale-up and a kill, and a verdict
+	$(BIN)/python -m tests.e2e.demo
+
+test: lint unit ## All set-up, then everything that CI runs
+	$(BIN)/pytest tests/unit tests/local -m slow
+	$(BIN)/pytest tests/integration
+	$(BIN)/pytest tests/e2e
+
+lint: $(STAMP) ## Style, types, layers, drift of the generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy operator workloads tests
+	$(BIN)/lint-imports
+	PYTHONPATH=operator:workloads $(BIN)/python -m rollcall_operator.cli crds --check
+
+unit: $(STAMP) ## The fast tests alone
+	$(BIN)/pytest tests/unit tests/local -m "not slow and not cluster and not gpu"
+
+cluster: $(STAMP) ## The local cluster alone (kind), or check the one of ROLLCALL_USE_KUBECONFIG=1
+	$(CLUSTER) up
+
+cluster-down: $(STAMP) ## Remove the local cluster and every trace of it but the cache
+	$(CLUSTER) down
+
+kubeconfig: $(STAMP) ## Print the path of the cluster's kubeconfig (make -s kubeconfig)
+	@$(CLUSTER) kubeconfig
+
+images: $(STAMP) ## Build the images; IMAGE_PREFIX= and IMAGE_TAG= name them
+	$(CLUSTER) images --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)
+
+push: images ## Push the images to the registry that IMAGE_PREFIX names
+	$(CLUSTER) push --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)
+
+bench-recovery: $(STAMP) ## Kill rollouts and measure; the last line is JSON
+	$(BIN)/python -m tests.bench.bench_recovery
+
+lock: $(STAMP) ## Write requirements/*.txt anew from pyproject.toml
+	requirements/lock.sh
+
+venv: $(STAMP) ## The Python environment alone
+$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  echo "python3-venv is missing; installing it"; apt-get update -qq && apt-get install -y -qq python3-venv; }
+	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r requirements/bootstrap.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps -r requirements/dev.txt
-	touch $@
+	@touch $@
