@@ -68,7 +68,7 @@ class Kubectl:
 
 
 def wait_for(what: str, look: Callable[[], T | None], *, seconds: float, every: float = 0.5) -> T:
-    """Call `look` until it returns something true; raises TimeoutError that says what was awaited."""
+    """Call `look` until it returns something true; TimeoutError says what was awaited."""
     deadline = time.monotonic() + seconds
     trouble = ""
     while time.monotonic() < deadline:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rollcall_protocol.ids import MemberId, Version
-from rollcall_protocol.messages import CoordinatorMessage, SessionReport
+from rollcall_protocol.messages import SessionMessage, SessionReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Send:
     """Send `message` to a member (the trainer's own sender is one)."""
 
     to: MemberId
-    message: CoordinatorMessage
+    message: SessionMessage
 
 
 @dataclass(frozen=True, slots=True)

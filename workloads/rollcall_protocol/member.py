@@ -20,6 +20,7 @@ from rollcall_protocol.messages import (
     Prepare,
     Refused,
     Seat,
+    SessionMessage,
     SessionReady,
     Stage,
 )
@@ -71,7 +72,6 @@ class Fetch:
 
 
 MemberEffect = Reply | AbortEngine | JoinEngine | Transfer | Apply | Fetch
-SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
 
 
 class MemberMachine:

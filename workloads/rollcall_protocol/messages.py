@@ -288,7 +288,8 @@ _TYPES: dict[str, type[Any]] = {
 }  # fmt: skip
 
 MemberMessage = Hello | Ack | CaughtUp | Refused | Wanted | Draining | LeaseReturned
-CoordinatorMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp | Lease | LeaseRevoked
+SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
+CoordinatorMessage = SessionMessage | Lease | LeaseRevoked
 Wire = MemberMessage | CoordinatorMessage | Completion | Snapshot
 
 M = TypeVar("M")

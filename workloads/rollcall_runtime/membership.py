@@ -15,12 +15,11 @@ from rollcall_protocol.member import (
     MemberEffect,
     MemberMachine,
     Reply,
-    SessionMessage,
     Transfer,
 )
-from rollcall_protocol.messages import MemberMessage
-
-from rollcall_runtime.sync.engine import SyncEngine, SyncError, SyncSession
+from rollcall_protocol.messages import MemberMessage, SessionMessage
+from rollcall_runtime.sync.engine import SyncEngine, SyncSession
+from rollcall_runtime.sync.errors import SyncError
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,6 @@ class MemberDriver:
         self._member, self._group, self._engine = member, group, engine
         self._duties, self._send, self._join_timeout = duties, send, join_timeout
         self._session: SyncSession | None = None
-        self._joining: JoinEngine | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, message: SessionMessage) -> None:
@@ -100,17 +98,16 @@ class MemberDriver:
         if self._member not in members:
             return self.machine.joined(effect.session, error="has no seat in this session")
         try:
-            session = await asyncio.to_thread(
-                self._engine.join,
-                self._group, effect.session, effect.seats, members.index(self._member),
-                self._join_timeout,
-            )  # fmt: skip
+            session = self._engine.open_session(
+                group=self._group,
+                session=effect.session,
+                seats=effect.seats,
+                rank=members.index(self._member),
+            )
+            self._session = session
+            await asyncio.to_thread(session.join, timeout=self._join_timeout)
         except SyncError as error:
             return self.machine.joined(effect.session, error=str(error))
-        if self.machine.session != effect.session:
-            session.abort()
-            return []
-        self._session = session
         return self.machine.joined(effect.session)
 
     async def _transfer(self, effect: Transfer) -> list[MemberEffect]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
+
 from rollcall_protocol import env
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from aiohttp import web
+
 from rollcall_protocol.codec import CodecError
 from rollcall_protocol.messages import Completion, loads
 

@@ -30,7 +30,6 @@ from rollcall_protocol.messages import (
 from rollcall_protocol.messages import Snapshot as Report
 from rollcall_protocol.prompts import LedgerState, PromptLedger
 from rollcall_protocol.roster import Roster
-
 from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.completions import Verdict
 from rollcall_runtime.coordinator.links import Links

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aiohttp import WSMsgType, web
+
 from rollcall_protocol.codec import CodecError
 from rollcall_protocol.ids import MemberId
 from rollcall_protocol.messages import (
@@ -29,7 +30,9 @@ HELLO_SECONDS = 5.0
 HEARTBEAT_SECONDS = 4.0  # a ping this often; a pong within half of it
 CLOSE_SECONDS = 1.0
 MAX_MESSAGE_BYTES = 16 * 2**20
-SPOKEN = (Ack, CaughtUp, Refused, Wanted, Draining, LeaseReturned)
+SPOKEN: tuple[type[MemberMessage], ...] = (
+    Ack, CaughtUp, Refused, Wanted, Draining, LeaseReturned,
+)  # fmt: skip
 
 
 class Listener(Protocol):
@@ -131,7 +134,7 @@ class Links:
             if frame.type is not WSMsgType.TEXT:
                 continue
             try:
-                message: MemberMessage = loads(frame.data, SPOKEN)
+                message = loads(frame.data, SPOKEN)
             except CodecError as error:
                 self._refused("malformed")
                 raise ConnectionResetError(f"malformed message: {error}") from error

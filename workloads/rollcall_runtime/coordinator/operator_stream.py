@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from aiohttp import web
+
 from rollcall_protocol.codec import CodecError, decode
 from rollcall_protocol.effects import RosterRefusedError
 from rollcall_protocol.messages import Snapshot, dumps

@@ -4,8 +4,8 @@ import asyncio
 
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
-
-from rollcall_runtime.sync.engine import SyncError, SyncSession
+from rollcall_runtime.sync.engine import SyncSession
+from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.staging import Snapshot
 
 

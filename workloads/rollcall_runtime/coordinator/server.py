@@ -1,8 +1,8 @@
 """The coordinator's two listeners: membership and weights on one, completions on the other."""
 
 from aiohttp import web
-from rollcall_protocol import env
 
+from rollcall_protocol import env
 from rollcall_runtime.coordinator.auth import Tokens, guard
 from rollcall_runtime.coordinator.completions import take_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
