@@ -1,0 +1,274 @@
+"""The composition root: makes the parts, starts them in order, and stops them in bounded time."""
+
+import asyncio
+import datetime as dt
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+from rollcall_operator import handlers
+from rollcall_operator.config import Settings
+from rollcall_operator.control.apply import Applier
+from rollcall_operator.control.lease import LeaseElector, LeaseLostError, LeaseSettings
+from rollcall_operator.control.observe import Observer
+from rollcall_operator.control.queue import QueueSettings, WorkQueue
+from rollcall_operator.control.reconciler import Reconciler
+from rollcall_operator.control.startup import wait_for_definitions
+from rollcall_operator.kube.client import KubeClient
+from rollcall_operator.kube.connection import ConfigurationError, Connection, connect
+from rollcall_operator.kube.dial import PodDialer
+from rollcall_operator.kube.events import EventRecorder
+from rollcall_operator.kube.transport import Transport
+from rollcall_operator.telemetry.logs import configure
+from rollcall_operator.telemetry.metrics import Metrics
+from rollcall_operator.telemetry.probes import Heartbeat, ProbeServer
+
+log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_BAD_SETTINGS = 0, 1, 2
+
+_FLUSH_SECONDS = 2.0
+_KOPF_SECONDS = 5.0
+_HARD_EXIT_SECONDS = 15.0  # beyond the drain time
+
+
+class StoppedError(Exception):
+    """Somebody asked for the end."""
+
+
+def run(settings: Settings) -> int:
+    """Run until a signal; returns the process's exit code."""
+    configure(level=settings.log_level, style=settings.log_format)
+    return asyncio.run(Operator(settings).run())
+
+
+class Operator:
+    """One operator process: `run` once, `stop` from anywhere in its loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stop = asyncio.Event()
+        self._drain = settings.drain
+        self._not_ready = "starting"
+        self._metrics = Metrics()
+        self._heartbeat = Heartbeat()
+        self._probes = ProbeServer(metrics=self._metrics, live=self._live, ready=self._ready)
+        self._queue: WorkQueue[tuple[str, str]] | None = None
+        self._last_resort: threading.Timer | None = None
+
+    @property
+    def http_port(self) -> int:
+        """The port of probes and metrics; 0 before it listens."""
+        return self._probes.port
+
+    async def run(self) -> int:
+        """Serve until stopped. 0 after a signal, 1 when the Lease or a part was lost, 2 when the
+        cluster's configuration cannot be read.
+        """
+        self._catch_signals()
+        try:
+            async with AsyncExitStack() as stack:
+                await self._serve(stack)
+        except StoppedError:
+            log.info("Stopped")
+            return EXIT_OK
+        except ConfigurationError as error:
+            log.critical("Exiting: %s", error)
+            return EXIT_BAD_SETTINGS
+        except LeaseLostError as error:
+            log.critical("Exiting: %s", error)
+        except Exception:
+            log.exception("Exiting: a part of the operator failed")
+        finally:
+            if self._last_resort is not None:
+                self._last_resort.cancel()
+        return EXIT_FAILED
+
+    def stop(self) -> None:
+        """Ask for the end, as SIGTERM does."""
+        self._stop.set()
+
+    # --- the parts, in order -------------------------------------------------------------------
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        connection = await connect(kubeconfig=settings.kubeconfig, context=settings.context)
+        stack.push_async_callback(connection.close)
+        await self._probes.start(host=settings.http_host, port=settings.http_port)
+        stack.push_async_callback(self._probes.close)
+        log.info("Probes and metrics on port %d", self._probes.port)
+        heartbeat = _start(stack, self._heartbeat.run(), "heartbeat")
+
+        elector = LeaseElector(self._client(connection, None), self._lease_settings(connection))
+        vital = [heartbeat]
+        if settings.leader_elect:
+            self._not_ready = ""  # a standby is ready to take over
+            await self._race(_start(stack, elector.acquire(), "candidate"), *vital)
+            stack.push_async_callback(elector.release)
+            vital.append(_start(stack, elector.hold(), "lease"))
+        self._metrics.leading(held=True)
+
+        client = self._client(connection, elector.guard if settings.leader_elect else None)
+        definitions = wait_for_definitions(
+            client, namespaces=settings.namespaces, tell=self._wait_on
+        )
+        await self._race(_start(stack, definitions, "definitions"), *vital)
+        await self._watch(connection, client, stack, vital)
+
+    async def _watch(
+        self,
+        connection: Connection,
+        client: KubeClient,
+        stack: AsyncExitStack,
+        vital: list[asyncio.Task[None]],
+    ) -> None:
+        settings = self._settings
+        direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
+        dialer = PodDialer(connection, direct=direct)
+        stack.push_async_callback(dialer.close)
+        # kopf cancels, when it ends, whatever was started after it: so it ends after the queue,
+        # whose callback is therefore pushed later.
+        kopf_stop = asyncio.Event()
+        kopf: list[asyncio.Task[None]] = []
+        stack.push_async_callback(_end, kopf, kopf_stop)
+        recorder = EventRecorder(client, clock=time.monotonic)
+        vital.append(_start(stack, recorder.run(), "events"))
+        stack.push_async_callback(recorder.flush, seconds=_FLUSH_SECONDS)
+
+        reconciler = Reconciler(
+            observer=Observer(client, clock=time.time),
+            applier=Applier(client, recorder, timestamp=_timestamp),
+            dialer=dialer,
+            metrics=self._metrics,
+            wake=lambda key, delay: queue.add(key, delay=delay),
+        )
+        stack.push_async_callback(reconciler.close)
+        queue: WorkQueue[tuple[str, str]] = WorkQueue(
+            reconciler, settings=QueueSettings(workers=settings.workers), observer=self._metrics
+        )
+        self._queue = queue
+        queue.start()
+        stack.push_async_callback(lambda: queue.close(seconds=self._drain))
+
+        watching = handlers.watch(
+            connection=connection,
+            namespaces=settings.namespaces,
+            enqueue=lambda namespace, name: queue.add((namespace, name)),
+            seen=self._metrics.event_seen,
+            started=self._watching,
+            stop=kopf_stop,
+        )
+        kopf.append(asyncio.create_task(watching, name="kopf"))
+        await self._race(*kopf, *vital)
+        raise StoppedError  # kopf ends without an error only when it caught the signal itself
+
+    async def _race(self, *tasks: asyncio.Task[Any]) -> None:
+        """Wait until one of `tasks` ends, raising its error; StoppedError when asked to stop."""
+        stop = asyncio.create_task(self._stop.wait(), name="stop")
+        try:
+            done, _ = await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+        for task in done - {stop}:
+            error = task.exception()
+            if isinstance(error, LeaseLostError):
+                self._drain = 0.0  # somebody else may be acting
+            if error is not None:
+                self._limit_shutdown()
+                raise error
+        if stop in done:
+            raise StoppedError
+
+    def _client(self, connection: Connection, guard: Callable[[], None] | None) -> KubeClient:
+        return KubeClient(
+            Transport(
+                connection,
+                timeout=self._settings.request_timeout,
+                observe=self._metrics.api_request,
+                guard=guard,
+            )
+        )
+
+    def _lease_settings(self, connection: Connection) -> LeaseSettings:
+        settings = self._settings
+        duration = settings.lease_duration
+        return LeaseSettings(
+            namespace=settings.lease_namespace or connection.namespace,
+            name=settings.lease_name,
+            identity=settings.identity,
+            duration=duration,
+            renew_deadline=duration * 2 / 3,
+            retry_period=duration * 2 / 15,
+        )
+
+    # --- signals and health --------------------------------------------------------------------
+
+    def _catch_signals(self) -> None:
+        """SIGTERM and SIGINT stop us; again once kopf runs, which puts up its own handlers."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        log.info("Signal %s: stopping", number.name)
+        self._limit_shutdown()
+        self.stop()
+
+    def _limit_shutdown(self) -> None:
+        """A last resort that works even when the event loop does not."""
+        if self._last_resort is None:
+            seconds = self._drain + _HARD_EXIT_SECONDS
+            self._last_resort = threading.Timer(seconds, os._exit, args=(EXIT_FAILED,))
+            self._last_resort.daemon = True
+            self._last_resort.start()
+
+    def _watching(self) -> None:
+        self._catch_signals()
+        self._not_ready = ""
+        log.info("Watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
+
+    def _wait_on(self, problem: str) -> None:
+        self._not_ready = problem
+
+    def _live(self) -> str:
+        return self._heartbeat.problem() or (self._queue.problem() if self._queue else "")
+
+    def _ready(self) -> str:
+        return self._not_ready
+
+
+def _start(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """A task that the stack ends."""
+    task = asyncio.create_task(work, name=name)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)
+    return task
+
+
+async def _end(tasks: list[asyncio.Task[None]], stop: asyncio.Event) -> None:
+    """Ask kopf to stop, and cancel it when it takes its time."""
+    stop.set()
+    if not tasks:
+        return
+    await asyncio.wait(tasks, timeout=_KOPF_SECONDS)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _timestamp() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+__all__ = ["Operator", "run"]

@@ -1,0 +1,124 @@
+"""The operator's own settings: flags, each with an environment variable of the same name."""
+
+import argparse
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ENV_PREFIX = "ROLLCALL_OPERATOR_"
+
+REACHES = ("auto", "direct", "proxy")
+
+
+class SettingsError(ValueError):
+    """A flag or environment variable has a value that cannot be used; the message names it."""
+
+
+def _identity() -> str:
+    return f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one operator process runs. Times are seconds.
+
+    namespaces: those it serves; empty means all of the cluster.
+    lease_namespace: empty takes the namespace of the pod or of the kubeconfig's context.
+    reach: how coordinators are reached; auto is direct inside the cluster, else the pod proxy.
+    drain: how long running reconciles may take to end at shutdown.
+    """
+
+    namespaces: tuple[str, ...] = ()
+    kubeconfig: str | None = None
+    context: str | None = None
+    leader_elect: bool = True
+    lease_namespace: str = ""
+    lease_name: str = "rollcall-operator"
+    lease_duration: int = 15
+    identity: str = field(default_factory=_identity)
+    workers: int = 10
+    http_host: str = "0.0.0.0"  # noqa: S104 - probes and metrics come from other hosts
+    http_port: int = 8080
+    reach: str = "auto"
+    request_timeout: float = 15.0
+    drain: float = 10.0
+    log_level: str = "info"
+    log_format: str = "json"
+
+    def __post_init__(self) -> None:
+        if self.reach not in REACHES:
+            raise SettingsError(f"--reach: {self.reach!r} is not one of {', '.join(REACHES)}")
+        if self.log_format not in {"json", "text"}:
+            raise SettingsError(f"--log-format: {self.log_format!r} is not json or text")
+        if self.log_level.lower() not in {"debug", "info", "warning", "error"}:
+            raise SettingsError(f"--log-level: {self.log_level!r} is not a level")
+        if self.workers < 1:
+            raise SettingsError("--workers: at least one")
+        if self.lease_duration < 6:
+            raise SettingsError("--lease-duration: at least 6 seconds")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `rollcall-operator run`."""
+    add = parser.add_argument
+    add("--namespace", dest="namespaces", action="append", metavar="NS",
+        help="serve this namespace only; may be repeated (default: all)")  # fmt: skip
+    add("--kubeconfig", help="file to use instead of KUBECONFIG or the pod's service account")
+    add("--context", help="context of the kubeconfig")
+    add("--no-leader-elect", dest="leader_elect", action="store_false", default=None,
+        help="run without a Lease; only when nothing else serves these namespaces")  # fmt: skip
+    add("--lease-namespace", help="where the Lease is (default: the operator's own namespace)")
+    add("--lease-name", help="name of the Lease (default: rollcall-operator)")
+    add("--lease-duration", help="seconds until a Lease that is not renewed is free (default: 15)")
+    add("--workers", help="jobs that are reconciled at once (default: 10)")
+    add("--http-host", help="address for probes and metrics (default: all)")
+    add("--http-port", help="port for probes and metrics; 0 takes a free one (default: 8080)")
+    add("--reach", help="how to reach coordinators: auto, direct or proxy (default: auto)")
+    add("--request-timeout", help="seconds for one request to the API server (default: 15)")
+    add("--drain", help="seconds for running reconciles to end at shutdown (default: 10)")
+    add("--log-level", help="debug, info, warning or error (default: info)")
+    add("--log-format", help="json or text (default: json)")
+
+
+_KINDS = {
+    "workers": int,
+    "http_port": int,
+    "lease_duration": int,
+    "request_timeout": float,
+    "drain": float,
+}
+
+
+def from_arguments(
+    arguments: argparse.Namespace, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from parsed flags, then ROLLCALL_OPERATOR_* variables, then defaults.
+
+    Raises SettingsError.
+    """
+    environ = os.environ if environ is None else environ
+    values: dict[str, object] = {}
+    for name in Settings.__dataclass_fields__:
+        variable = ENV_PREFIX + name.upper()
+        value = getattr(arguments, name, None)
+        if value is None:
+            value = environ.get(variable) or None
+        if value is not None:
+            values[name] = _parse(name, value, variable)
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def _parse(name: str, value: object, variable: str) -> object:
+    if name == "namespaces":
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(part.strip() for part in parts if part.strip())  # type: ignore[attr-defined]
+    if name == "leader_elect":
+        return value if isinstance(value, bool) else str(value).lower() not in {"0", "false", "no"}
+    kind = _KINDS.get(name, str)
+    try:
+        return kind(value)
+    except ValueError as error:
+        flag = "--" + name.replace("_", "-")
+        raise SettingsError(f"{flag} ({variable}): {value!r} is not a number") from error

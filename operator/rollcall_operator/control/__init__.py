@@ -1,0 +1,1 @@
+"""The moving parts: queue, observe, apply, coordinator links and the Lease."""

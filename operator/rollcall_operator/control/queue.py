@@ -1,0 +1,202 @@
+"""A coalescing work queue: many notices about a key become one run, never two at once.
+
+A key is dirty (to be run), active (being run), both (changed while it ran: it runs again), or
+delayed (a timer). Failures wait exponentially with jitter, each key for itself.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+Handler = Callable[[K], Awaitable[float | None]]
+"""Runs a key; returns seconds until it must run again at the latest, None when it is gone."""
+
+
+class RetryError(Exception):
+    """The run could not go through for a reason that passes (conflict, server away): try again."""
+
+
+class QueueObserver(Protocol):
+    """Whoever counts what the queue does."""
+
+    def queue_depth(self, waiting: int) -> None:
+        """Keys that are dirty and not being run."""
+
+    def reconciled(self, *, seconds: float, result: str) -> None:
+        """One run ended; result is ok, retry, error or timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Times are seconds. `min_interval`: rest between two runs of a key, so that bursts coalesce.
+
+    `event_delay`: the least wait after a failure, even when news of the key arrives.
+    """
+
+    workers: int = 10
+    min_interval: float = 0.05
+    first_delay: float = 0.2
+    event_delay: float = 1.0
+    max_delay: float = 60.0
+    run_timeout: float = 60.0
+
+
+class WorkQueue(Generic[K]):
+    """Owns its workers and timers: `start`, then `close`."""
+
+    def __init__(
+        self,
+        handler: Handler[K],
+        *,
+        settings: QueueSettings | None = None,
+        observer: QueueObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._handler = handler
+        self._settings = settings or QueueSettings()
+        self._observer = observer
+        self._clock = clock
+        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._dirty: set[K] = set()
+        self._active: dict[K, float] = {}  # since when
+        self._timers: dict[K, tuple[float, asyncio.TimerHandle]] = {}
+        self._failures: dict[K, int] = {}
+        self._rest_until: dict[K, float] = {}
+        self._workers: list[asyncio.Task[None]] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+
+    def add(self, key: K, *, delay: float = 0.0) -> None:
+        """Have `key` run in `delay` seconds; an earlier appointment stays."""
+        if self._closing or key in self._dirty:
+            return
+        delay = max(delay, self._rest_until.get(key, 0.0) - self._clock())
+        if delay <= 0:
+            self._cancel_timer(key)
+            self._mark(key)
+            return
+        due = self._clock() + delay
+        planned = self._timers.get(key)
+        if planned is not None and planned[0] <= due:
+            return
+        self._cancel_timer(key)
+        handle = asyncio.get_running_loop().call_later(delay, self._due, key)
+        self._timers[key] = (due, handle)
+
+    def start(self) -> None:
+        """Start the workers; call inside a running loop."""
+        for number in range(self._settings.workers):
+            self._workers.append(asyncio.create_task(self._work(), name=f"queue worker {number}"))
+
+    async def close(self, *, seconds: float) -> None:
+        """Take no more keys, let running ones end for `seconds`, then cancel them."""
+        self._closing = True
+        for key in list(self._timers):
+            self._cancel_timer(key)
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except TimeoutError:
+            log.warning("Stopping in the middle of %s", list(self._active))
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    def problem(self) -> str:
+        """Why the queue is not alive; empty when it is."""
+        ended = [worker.get_name() for worker in self._workers if worker.done()]
+        if ended and not self._closing:
+            return f"ended: {', '.join(ended)}"
+        bound = 2 * self._settings.run_timeout
+        stuck = [key for key, since in self._active.items() if self._clock() - since > bound]
+        return f"stuck for over {bound:.0f} s: {stuck}" if stuck else ""
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _due(self, key: K) -> None:
+        self._timers.pop(key, None)
+        if not self._closing and key not in self._dirty:
+            self._mark(key)
+
+    def _mark(self, key: K) -> None:
+        self._dirty.add(key)
+        if key not in self._active:
+            self._ready.put_nowait(key)
+        self._tell()
+
+    def _cancel_timer(self, key: K) -> None:
+        planned = self._timers.pop(key, None)
+        if planned is not None:
+            planned[1].cancel()
+
+    def _tell(self) -> None:
+        if self._observer is not None:
+            self._observer.queue_depth(self._ready.qsize())
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._ready.get()
+            if self._closing:
+                return
+            self._dirty.discard(key)
+            self._active[key] = self._clock()
+            self._idle.clear()
+            self._tell()
+            try:
+                again = await self._run(key)
+            finally:
+                del self._active[key]
+                if not self._active:
+                    self._idle.set()
+            self._finish(key, again)
+
+    async def _run(self, key: K) -> float | None:
+        started = self._clock()
+        result = "ok"
+        try:
+            async with asyncio.timeout(self._settings.run_timeout):
+                again = await self._handler(key)
+        except TimeoutError:
+            result = "timeout"
+            log.warning("Reconciling %s took over %.0f s", key, self._settings.run_timeout)
+            again = self._back_off(key)
+        except RetryError as error:
+            result = "retry"
+            again = self._back_off(key)
+            log.info("Reconciling %s again in %.1f s: %s", key, again, error)
+        except Exception:
+            result = "error"
+            again = self._back_off(key)
+            log.exception("Reconciling %s failed; again in %.1f s", key, again)
+        else:
+            self._failures.pop(key, None)
+            self._rest_until[key] = self._clock() + self._settings.min_interval
+        if self._observer is not None:
+            self._observer.reconciled(seconds=self._clock() - started, result=result)
+        return again
+
+    def _back_off(self, key: K) -> float:
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        settings = self._settings
+        delay = min(settings.first_delay * 2.0 ** min(count - 1, 16), settings.max_delay)
+        delay *= random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards no secret
+        self._rest_until[key] = self._clock() + min(delay, settings.event_delay)
+        return delay
+
+    def _finish(self, key: K, again: float | None) -> None:
+        if key in self._dirty:  # changed while it ran
+            self._dirty.discard(key)
+            self.add(key)
+        elif again is not None:
+            self.add(key, delay=again)
+        else:
+            self._cancel_timer(key)
+            self._rest_until.pop(key, None)

@@ -1,0 +1,155 @@
+"""The only file that knows kopf: watch events in, keys out.
+
+kopf lists and watches; every handler here does nothing but name the job that an event is about.
+Nothing is written to any object by kopf: no finalizers, annotations, peerings or events.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
+
+import aiohttp
+import kopf
+
+from rollcall_operator.api import labels
+from rollcall_operator.kube.connection import Connection
+from rollcall_operator.kube.resources import (
+    DEPLOYMENTS,
+    PODS,
+    RL_JOBS,
+    ROLLOUT_POOLS,
+    STATEFUL_SETS,
+    Resource,
+)
+
+log = logging.getLogger(__name__)
+
+Enqueue = Callable[[str, str], None]
+"""Takes namespace and job name."""
+
+LABELLED = (PODS, DEPLOYMENTS, STATEFUL_SETS)
+WATCHED = (RL_JOBS, ROLLOUT_POOLS, *LABELLED)
+
+
+class EndlessBackoffs(Iterable[float]):
+    """Seconds between tries of a LIST or WATCH, without end: kopf would exit after the last."""
+
+    def __iter__(self) -> Iterator[float]:
+        """A fresh series; kopf takes one for each request."""
+        for count in itertools.count():
+            yield min(0.5 * 2.0 ** min(count, 8), 15.0) * random.uniform(0.7, 1.0)  # noqa: S311
+
+
+def job_of(resource: Resource, body: Any) -> tuple[str, str] | None:
+    """Namespace and name of the job that an object belongs to; None when it names none."""
+    meta = body.get("metadata") or {}
+    if resource == RL_JOBS:
+        job = meta.get("name")
+    elif resource == ROLLOUT_POOLS:
+        job = ((body.get("spec") or {}).get("jobRef") or {}).get("name")
+    else:
+        job = (meta.get("labels") or {}).get(labels.JOB)
+    return (meta["namespace"], job) if job else None
+
+
+def register(
+    registry: kopf.OperatorRegistry, *, enqueue: Enqueue, seen: Callable[[str], None]
+) -> None:
+    """Register an event handler for each watched kind."""
+    for resource in WATCHED:
+        handler = _handler(resource, enqueue=enqueue, seen=seen)
+        on_event = kopf.on.event(*_selector(resource), registry=registry, id="enqueue")
+        on_event(handler)
+
+
+def _handler(
+    resource: Resource, *, enqueue: Enqueue, seen: Callable[[str], None]
+) -> Callable[..., Awaitable[None]]:
+    async def handle(*, body: kopf.Body, **_: Any) -> None:
+        seen(resource.plural)
+        key = job_of(resource, body)
+        if key is not None:
+            enqueue(*key)
+
+    return handle
+
+
+def _selector(resource: Resource) -> tuple[str, str, str]:
+    group, _, version = resource.api_version.rpartition("/")
+    return group, version, resource.plural
+
+
+def make_settings() -> kopf.OperatorSettings:
+    """The framework without the parts that write, and with streams that survive the API server."""
+    settings = kopf.OperatorSettings()
+    settings.networking.error_backoffs = EndlessBackoffs()
+    settings.networking.request_timeout = 60
+    settings.networking.connect_timeout = 10
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.posting.level = logging.WARNING
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.watching.inactivity_timeout = 70
+    settings.watching.chunk_size = 500
+    settings.process.ultimate_exiting_timeout = None
+    settings.queueing.idle_timeout = 1.0
+    for resource in LABELLED:
+        settings.watching.label_selectors[_selector(resource)] = labels.JOB
+    return settings
+
+
+def _log_in(connection: Connection) -> Callable[..., Awaitable[kopf.AiohttpSession]]:
+    async def authorize(
+        request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        request.headers.update(await connection.auth_headers())  # a rotated token is picked up
+        return await send(request)
+
+    logins = itertools.count()
+
+    async def log_in(**_: Any) -> kopf.AiohttpSession:
+        if next(logins):  # not the first: the API server said 401
+            await connection.refresh()
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context),
+            middlewares=(authorize,),
+        )
+        return kopf.AiohttpSession(server=connection.server, aiohttp_session=session)
+
+    return log_in
+
+
+async def watch(
+    *,
+    connection: Connection,
+    namespaces: tuple[str, ...],
+    enqueue: Enqueue,
+    seen: Callable[[str], None],
+    started: Callable[[], None],
+    stop: asyncio.Event,
+) -> None:
+    """Watch until `stop` is set; `started` is called once kopf has put up its signal handlers.
+
+    Raises what kopf cannot survive: a resource definition that was deleted, credentials that
+    are refused. Cancels, when it ends, every task that was started after it.
+    """
+    registry = kopf.OperatorRegistry()
+    register(registry, enqueue=enqueue, seen=seen)
+    kopf.on.login(registry=registry)(_log_in(connection))
+
+    async def on_startup(**_: Any) -> None:
+        started()
+
+    kopf.on.startup(registry=registry)(on_startup)
+    await kopf.operator(
+        registry=registry,
+        settings=make_settings(),
+        namespaces=namespaces,
+        clusterwide=not namespaces,
+        stop_flag=stop,
+    )

@@ -1,0 +1,1 @@
+"""The only package that knows the Kubernetes client; above it are plain dictionaries."""

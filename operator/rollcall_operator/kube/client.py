@@ -1,0 +1,191 @@
+"""The few verbs that the operator uses, on raw dictionaries (typed models take more memory)."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from rollcall_operator.kube.errors import NotFoundError
+from rollcall_operator.kube.resources import PODS, Resource, resource_of
+from rollcall_operator.kube.transport import (
+    APPLY_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Transport,
+)
+
+Object = dict[str, Any]
+
+FIELD_MANAGER = "rollcall-operator"
+_PAGE = 500
+
+
+class KubeClient:
+    """Reads and writes single objects; each call is one request (a long list: one a page)."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    async def get(self, resource: Resource, *, namespace: str | None, name: str) -> Object:
+        """One object; raises NotFoundError."""
+        path = resource.path(namespace=namespace, name=name)
+        return await self.transport.request("GET", path, verb="get", plural=resource.plural)
+
+    async def find(self, resource: Resource, *, namespace: str | None, name: str) -> Object | None:
+        """One object, or None when there is none."""
+        try:
+            return await self.get(resource, namespace=namespace, name=name)
+        except NotFoundError:
+            return None
+
+    async def list(
+        self, resource: Resource, *, namespace: str | None, labels: str = ""
+    ) -> tuple[Object, ...]:
+        """All objects that match a label selector. Items get the apiVersion and kind back."""
+        found = [item async for item in self._pages(resource, namespace=namespace, labels=labels)]
+        return tuple(found)
+
+    async def _pages(
+        self, resource: Resource, *, namespace: str | None, labels: str
+    ) -> AsyncIterator[Object]:
+        query = {"limit": str(_PAGE)}
+        if labels:
+            query["labelSelector"] = labels
+        while True:
+            page = await self.transport.request(
+                "GET",
+                resource.path(namespace=namespace),
+                verb="list",
+                plural=resource.plural,
+                query=query,
+            )
+            for item in page.get("items") or ():
+                yield {"apiVersion": resource.api_version, "kind": resource.kind, **item}
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return
+            query["continue"] = token
+
+    async def probe(self, resource: Resource, *, namespace: str | None) -> None:
+        """Try to list; raises what a watch would meet (NotFoundError, RefusedError)."""
+        path = resource.path(namespace=namespace)
+        await self.transport.request(
+            "GET", path, verb="list", plural=resource.plural, query={"limit": "1"}
+        )
+
+    async def plurals(self, group: str) -> frozenset[str]:
+        """Plural names of the resources that the server says `group` has, in any version."""
+        ask = self.transport.request
+        served = await ask("GET", f"/apis/{group}", verb="get", plural="discovery")
+        found: set[str] = set()
+        for version in served.get("versions") or ():
+            path = f"/apis/{version['groupVersion']}"
+            page = await ask("GET", path, verb="get", plural="discovery")
+            found.update(item["name"] for item in page.get("resources") or ())
+        return frozenset(found)
+
+    async def create(self, resource: Resource, body: Object) -> Object:
+        """Create; raises AlreadyExistsError."""
+        return await self.transport.request(
+            "POST",
+            resource.path(namespace=body["metadata"].get("namespace")),
+            verb="create",
+            plural=resource.plural,
+            query={"fieldManager": FIELD_MANAGER},
+            body=body,
+        )
+
+    async def apply(self, body: Object, *, dry_run: bool = False) -> Object:
+        """Server-side apply with strict field checks; the operator owns what it sets.
+
+        A `metadata.resourceVersion` in `body` makes it conditional: ConflictError when it moved.
+        """
+        resource = resource_of(body["kind"])
+        metadata = body["metadata"]
+        return await self.transport.request(
+            "PATCH",
+            resource.path(namespace=metadata.get("namespace"), name=metadata["name"]),
+            verb="apply",
+            plural=resource.plural,
+            query={
+                "fieldManager": FIELD_MANAGER,
+                "force": "true",
+                "fieldValidation": "Strict",
+                **({"dryRun": "All"} if dry_run else {}),
+            },
+            body=body,
+            content_type=APPLY_PATCH,
+        )
+
+    async def patch_status(
+        self,
+        resource: Resource,
+        *,
+        namespace: str,
+        name: str,
+        patch: Object,
+        resource_version: str,
+    ) -> Object:
+        """Merge `patch` into the status; raises ConflictError if the object was written since."""
+        return await self.transport.request(
+            "PATCH",
+            resource.path(namespace=namespace, name=name, subresource="status"),
+            verb="patch_status",
+            plural=resource.plural,
+            query={"fieldManager": FIELD_MANAGER},
+            body={"metadata": {"resourceVersion": resource_version}, "status": patch},
+            content_type=MERGE_PATCH,
+        )
+
+    async def set_pod_condition(
+        self, *, namespace: str, name: str, uid: str, condition: dict[str, str]
+    ) -> Object:
+        """Set one condition (readiness gates); ConflictError if the name is another pod by now."""
+        return await self.transport.request(
+            "PATCH",
+            PODS.path(namespace=namespace, name=name, subresource="status"),
+            verb="patch_status",
+            plural=PODS.plural,
+            query={"fieldManager": FIELD_MANAGER},
+            body={"metadata": {"uid": uid}, "status": {"conditions": [condition]}},
+            content_type=STRATEGIC_PATCH,
+        )
+
+    async def replace(self, resource: Resource, body: Object) -> Object:
+        """Write a whole object under its resourceVersion; raises ConflictError."""
+        metadata = body["metadata"]
+        return await self.transport.request(
+            "PUT",
+            resource.path(namespace=metadata.get("namespace"), name=metadata["name"]),
+            verb="update",
+            plural=resource.plural,
+            query={"fieldManager": FIELD_MANAGER},
+            body=body,
+        )
+
+    async def merge(
+        self, resource: Resource, *, namespace: str, name: str, patch: Object
+    ) -> Object:
+        """A plain merge patch, without a precondition."""
+        return await self.transport.request(
+            "PATCH",
+            resource.path(namespace=namespace, name=name),
+            verb="patch",
+            plural=resource.plural,
+            query={"fieldManager": FIELD_MANAGER},
+            body=patch,
+            content_type=MERGE_PATCH,
+        )
+
+    async def delete(
+        self, resource: Resource, *, namespace: str | None, name: str, uid: str | None = None
+    ) -> None:
+        """Delete in the background, only this `uid`; an object that is gone already is fine."""
+        options: Object = {"propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        path = resource.path(namespace=namespace, name=name)
+        try:
+            await self.transport.request(
+                "DELETE", path, verb="delete", plural=resource.plural, body=options
+            )
+        except NotFoundError:
+            return

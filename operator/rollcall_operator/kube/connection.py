@@ -1,0 +1,89 @@
+"""Where the API server is and how to prove who we are: in a pod, or from a kubeconfig."""
+
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes.aio import client, config
+
+log = logging.getLogger(__name__)
+
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class ConfigurationError(Exception):
+    """There is no usable configuration; the message says what was tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An opened configuration. The owner closes it; `refresh` reads credentials again."""
+
+    api: Any  # kubernetes.aio's ApiClient, which is not typed
+    in_cluster: bool
+    namespace: str
+    refresh: Callable[[], Awaitable[None]]
+
+    @property
+    def server(self) -> str:
+        """Base URL without a trailing slash."""
+        return str(self.api.configuration.host).rstrip("/")
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext:
+        """The context with the cluster's CA and, where configured, the client's certificate."""
+        context: ssl.SSLContext = self.api.rest_client.ssl_context
+        return context
+
+    async def auth_headers(self) -> dict[str, str]:
+        """Headers with the current bearer token; none with client certificates."""
+        bearer = (await self.api.configuration.auth_settings()).get("BearerToken")
+        return {"Authorization": str(bearer["value"])} if bearer and bearer["value"] else {}
+
+    async def close(self) -> None:
+        """Close the connection pool."""
+        await self.api.close()
+
+
+def _pod_namespace() -> str:
+    return _POD_NAMESPACE.read_text().strip()
+
+
+async def connect(*, kubeconfig: str | None = None, context: str | None = None) -> Connection:
+    """Open the in-cluster configuration, else `kubeconfig` (default: KUBECONFIG, ~/.kube/config).
+
+    An explicit `kubeconfig` wins over the pod's own. Raises ConfigurationError.
+    """
+    settings: Any = client.Configuration()
+    in_cluster = kubeconfig is None and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+    async def load() -> str:
+        if in_cluster:
+            into: Any = config.load_incluster_config
+            into(client_configuration=settings)
+            return _pod_namespace()
+        read: Any = config.load_kube_config
+        loaded = await read(
+            config_file=kubeconfig,
+            context=context,
+            client_configuration=settings,
+            persist_config=False,
+        )
+        return (loaded.current_context.get("context") or {}).get("namespace") or "default"
+
+    async def refresh() -> None:
+        await load()
+
+    try:
+        namespace = await load()
+        settings.connection_pool_maxsize = 100
+        api = client.ApiClient(settings)
+    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        where = "the pod's service account" if in_cluster else (kubeconfig or "KUBECONFIG")
+        raise ConfigurationError(f"cannot read {where}: {error}") from error
+    log.info("API server %s (%s)", settings.host, "in cluster" if in_cluster else "kubeconfig")
+    return Connection(api=api, in_cluster=in_cluster, namespace=namespace, refresh=refresh)

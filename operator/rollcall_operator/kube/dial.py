@@ -1,0 +1,67 @@
+"""How to reach a pod's port: its own address inside the cluster, the API server's proxy outside."""
+
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from rollcall_operator.kube.connection import Connection
+from rollcall_operator.kube.resources import PODS
+from rollcall_protocol.env import OPERATOR_TOKEN_HEADER
+
+
+@dataclass(frozen=True, slots=True)
+class PodAddress:
+    """A pod as something to talk to."""
+
+    namespace: str
+    name: str
+    uid: str
+    ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where requests to one port of a pod go; `url` plus a route, with these headers."""
+
+    url: str
+    headers: dict[str, str] = field(repr=False)
+
+
+class PodDialer:
+    """Owns the HTTP session of all coordinator links, apart from the API client's pool."""
+
+    def __init__(self, connection: Connection | None, *, direct: bool) -> None:
+        """`connection` may be None when `direct`."""
+        if connection is None and not direct:
+            raise ValueError("the pod proxy needs a connection to the API server")
+        self._connection = connection
+        self._direct = direct
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The session; made at first use, inside a running loop."""
+        if self._session is None:
+            # A stream for each job stays open, so there is no limit on connections.
+            context = True if self._direct or not self._connection else self._connection.ssl_context
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=context), trust_env=False
+            )
+        return self._session
+
+    async def endpoint(self, pod: PodAddress, *, port: int, token: str) -> Endpoint:
+        """Base URL and headers for `port` of `pod`, with the job's operator token."""
+        headers = {OPERATOR_TOKEN_HEADER: token}
+        if self._direct or self._connection is None:
+            host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+            headers["Authorization"] = f"Bearer {token}"
+            return Endpoint(url=f"http://{host}:{port}", headers=headers)
+        # The proxy takes Authorization for itself and does not pass it on.
+        headers.update(await self._connection.auth_headers())
+        path = PODS.path(namespace=pod.namespace, name=pod.name)
+        return Endpoint(url=f"{self._connection.server}{path}:{port}/proxy", headers=headers)
+
+    async def close(self) -> None:
+        """Close the session and every stream on it."""
+        if self._session is not None:
+            await self._session.close()

@@ -1,0 +1,100 @@
+"""What a request to the API server can end in, sorted by what the caller may do about it."""
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+
+class ApiError(Exception):
+    """An answer that is not a success. `reason` is the Status object's, `message` for people."""
+
+    def __init__(self, *, status: int, reason: str, message: str, what: str) -> None:
+        super().__init__(f"{what}: {status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class NotFoundError(ApiError):
+    """404: the object, its namespace or its resource definition is not there."""
+
+
+class ConflictError(ApiError):
+    """409: the resource version moved, or the object is another one by now (uid)."""
+
+
+class AlreadyExistsError(ConflictError):
+    """409 on create."""
+
+
+class RefusedError(ApiError):
+    """The server understood and said no (400, 403, 413, 422): only another object helps."""
+
+
+class UnauthorizedError(ApiError):
+    """401: credentials are expired or wrong."""
+
+
+class ThrottledError(ApiError):
+    """429: ask again after `retry_after` seconds; the request had no effect."""
+
+    def __init__(
+        self, *, status: int, reason: str, message: str, what: str, retry_after: float
+    ) -> None:
+        super().__init__(status=status, reason=reason, message=message, what=what)
+        self.retry_after = retry_after
+
+
+class ServerError(ApiError):
+    """5xx: perhaps it took effect, perhaps not."""
+
+
+class UnreachableError(Exception):
+    """No answer in time, or no connection: perhaps it took effect, perhaps not."""
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    HTTPStatus.BAD_REQUEST: RefusedError,
+    HTTPStatus.UNAUTHORIZED: UnauthorizedError,
+    HTTPStatus.FORBIDDEN: RefusedError,
+    HTTPStatus.NOT_FOUND: NotFoundError,
+    HTTPStatus.CONFLICT: ConflictError,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: RefusedError,
+    HTTPStatus.UNPROCESSABLE_ENTITY: RefusedError,
+}
+
+# Server-side apply answers 500 to a field that is not in the schema; retrying cannot help.
+_BAD_OBJECT = ("failed to create typed patch object", "failed to convert new object")
+
+
+def error_from(*, status: int, body: bytes, retry_after: str | None, what: str) -> ApiError:
+    """The exception for an answer; `body` is a metav1.Status where the server sent one."""
+    details = _status_object(body)
+    reason = str(details.get("reason") or HTTPStatus(status).phrase.replace(" ", ""))
+    message = str(details.get("message") or body[:500].decode(errors="replace"))
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        seconds = _seconds(retry_after)
+        return ThrottledError(
+            status=status, reason=reason, message=message, what=what, retry_after=seconds
+        )
+    kind = _BY_STATUS.get(status, ServerError if status >= 500 else RefusedError)
+    if status == HTTPStatus.CONFLICT and reason == "AlreadyExists":
+        kind = AlreadyExistsError
+    if kind is ServerError and any(text in message for text in _BAD_OBJECT):
+        kind = RefusedError
+    return kind(status=status, reason=reason, message=message, what=what)
+
+
+def _status_object(body: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return max(0.1, min(float(text or "1"), 30.0))
+    except ValueError:
+        return 1.0

@@ -1,0 +1,132 @@
+"""Kubernetes events: posted in the background, the same note within minutes as one series."""
+
+import asyncio
+import datetime as dt
+import logging
+import os
+import secrets
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollcall_operator.kube.client import KubeClient
+from rollcall_operator.kube.errors import ApiError, UnreachableError
+from rollcall_operator.kube.resources import EVENTS
+
+log = logging.getLogger(__name__)
+
+_SERIES_SECONDS = 360.0
+_KEPT_SERIES = 4096
+_NOTE_LIMIT = 1024  # the API's own
+_PENDING = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    regarding: Mapping[str, str]
+    type: str
+    reason: str
+    note: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return (self.regarding.get("uid", ""), self.type, self.reason, self.note)
+
+
+@dataclass(slots=True)
+class _Series:
+    name: str
+    count: int
+    last: float
+
+
+class EventRecorder:
+    """Takes notes without waiting; `run` posts them. Lost when the queue is full (counted)."""
+
+    def __init__(self, client: KubeClient, *, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._pending: asyncio.Queue[_Note] = asyncio.Queue(_PENDING)
+        self._series: OrderedDict[tuple[str, str, str, str], _Series] = OrderedDict()
+        self._instance = (os.environ.get("HOSTNAME") or socket.gethostname())[:128]
+        self.dropped = 0
+
+    def record(
+        self, regarding: Mapping[str, str], *, type_: str, reason: str, message: str
+    ) -> None:
+        """Note what happened to the object `regarding` (a reference); type Normal or Warning."""
+        note = message[:_NOTE_LIMIT]
+        try:
+            self._pending.put_nowait(
+                _Note(regarding=regarding, type=type_, reason=reason, note=note)
+            )
+        except asyncio.QueueFull:
+            self.dropped += 1
+
+    async def run(self) -> None:
+        """Post notes until cancelled. A note that cannot be posted is logged and let go."""
+        while True:
+            note = await self._pending.get()
+            try:
+                await self._post(note)
+            except (ApiError, UnreachableError) as error:
+                log.warning("Event %s not posted: %s", note.reason, error)
+            finally:
+                self._pending.task_done()
+
+    async def flush(self, *, seconds: float) -> None:
+        """Wait until what was noted is posted, or `seconds` have passed."""
+        try:
+            await asyncio.wait_for(self._pending.join(), seconds)
+        except TimeoutError:
+            log.warning("%d events left unposted", self._pending.qsize())
+
+    async def _post(self, note: _Note) -> None:
+        now = self._clock()
+        series = self._series.get(note.key)
+        if series is not None and now - series.last < _SERIES_SECONDS:
+            series.count += 1
+            series.last = now
+            try:
+                await self._bump(note, series)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            else:
+                return
+        name = f"{note.regarding['name'][:200]}.{secrets.token_hex(8)}"
+        await self._client.create(EVENTS, self._body(note, name=name))
+        self._series[note.key] = _Series(name=name, count=1, last=now)
+        self._series.move_to_end(note.key)
+        while len(self._series) > _KEPT_SERIES:
+            self._series.popitem(last=False)
+
+    async def _bump(self, note: _Note, series: _Series) -> None:
+        last = {"count": series.count, "lastObservedTime": _micro_time()}
+        await self._client.merge(
+            EVENTS,
+            namespace=note.regarding["namespace"],
+            name=series.name,
+            patch={"series": last},
+        )
+
+    def _body(self, note: _Note, *, name: str) -> dict[str, Any]:
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": note.regarding["namespace"]},
+            "eventTime": _micro_time(),
+            "reportingController": "rollcall.dev/operator",
+            "reportingInstance": self._instance,
+            "action": "Reconcile",
+            "reason": note.reason,
+            "type": note.type,
+            "note": note.note,
+            "regarding": dict(note.regarding),
+        }
+
+
+def _micro_time() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

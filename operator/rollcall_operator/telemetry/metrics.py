@@ -1,0 +1,95 @@
+"""The operator's metrics, on a registry of its own. Labels never hold pod names or uids."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from rollcall_operator.telemetry.jobs import JobCollector
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Everything that is counted. Its methods are the observers of queue, links and client."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.jobs = JobCollector()
+        self.registry.register(self.jobs)
+        ProcessCollector(registry=self.registry)
+        self._reconcile_seconds = Histogram(
+            "rollcall_reconcile_seconds",
+            "Time of one reconcile by result (ok, retry, error, timeout).",
+            ["result"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._queue_depth = Gauge(
+            "rollcall_queue_depth", "Jobs waiting for a worker.", registry=self.registry
+        )
+        self._api_requests = Counter(
+            "rollcall_api_requests",
+            "Requests to the API server; status 0 is one without an answer.",
+            ["verb", "resource", "status"],
+            registry=self.registry,
+        )
+        self._events_seen = Counter(
+            "rollcall_watch_events", "Watch events seen.", ["resource"], registry=self.registry
+        )
+        self._links = Gauge(
+            "rollcall_coordinator_streams", "Open coordinator streams.", registry=self.registry
+        )
+        self._pushes = Counter(
+            "rollcall_roster_pushes",
+            "Rosters pushed to coordinators by result (accepted, refused, failed).",
+            ["result"],
+            registry=self.registry,
+        )
+        self._refused_snapshots = Counter(
+            "rollcall_snapshots_refused",
+            "Snapshots that did not count (malformed, other_pod).",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._leader = Gauge(
+            "rollcall_leader", "1 while this process holds the Lease.", registry=self.registry
+        )
+
+    def queue_depth(self, waiting: int) -> None:
+        """Jobs waiting for a worker now."""
+        self._queue_depth.set(waiting)
+
+    def reconciled(self, *, seconds: float, result: str) -> None:
+        """One reconcile ended."""
+        self._reconcile_seconds.labels(result).observe(seconds)
+
+    def api_request(self, verb: str, resource: str, status: int) -> None:
+        """One request to the API server ended."""
+        self._api_requests.labels(verb, resource, str(status)).inc()
+
+    def event_seen(self, resource: str) -> None:
+        """One watch event arrived."""
+        self._events_seen.labels(resource).inc()
+
+    def link_connected(self, *, up: bool) -> None:
+        """A coordinator stream opened or ended."""
+        if up:
+            self._links.inc()
+        else:
+            self._links.dec()
+
+    def roster_pushed(self, result: str) -> None:
+        """A push of a roster ended."""
+        self._pushes.labels(result).inc()
+
+    def snapshot_refused(self, reason: str) -> None:
+        """A coordinator's snapshot did not count."""
+        self._refused_snapshots.labels(reason).inc()
+
+    def leading(self, *, held: bool) -> None:
+        """The Lease was acquired or given up."""
+        self._leader.set(1 if held else 0)
+
+    def expose(self) -> tuple[bytes, str]:
+        """The page and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST

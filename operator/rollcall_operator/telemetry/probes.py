@@ -1,0 +1,76 @@
+"""One small HTTP server: liveness, readiness and metrics."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from rollcall_operator.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+Check = Callable[[], str]
+"""Says what is wrong; empty when nothing is."""
+
+
+class Heartbeat:
+    """Notices that the event loop was blocked: a task that should run every second did not."""
+
+    def __init__(self, *, bound: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bound = bound
+        self._clock = clock
+        self._last = clock()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            self._last = self._clock()
+            await asyncio.sleep(1.0)
+            lag = self._clock() - self._last - 1.0
+            if lag > 1.0:
+                log.warning("The event loop was blocked for %.1f s", lag)
+
+    def problem(self) -> str:
+        """Why the loop is not responsive; empty when it is."""
+        late = self._clock() - self._last
+        return f"the event loop is {late:.0f} s late" if late > self._bound else ""
+
+
+class ProbeServer:
+    """Serves /healthz, /readyz and /metrics on one port until closed."""
+
+    def __init__(self, *, metrics: Metrics, live: Check, ready: Check) -> None:
+        self._metrics = metrics
+        self._checks = {"/healthz": live, "/readyz": ready}
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self, *, host: str, port: int) -> None:
+        """Listen; `port` 0 takes a free one (see `self.port`). Raises OSError."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._probe)
+        app.router.add_get("/readyz", self._probe)
+        app.router.add_get("/metrics", self._expose)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        self._runner = runner
+        self.port = runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _probe(self, request: web.Request) -> web.Response:
+        problem = self._checks[request.path]()
+        if problem:
+            return web.Response(status=503, text=problem + "\n")
+        return web.Response(text="ok\n")
+
+    async def _expose(self, _request: web.Request) -> web.Response:
+        body, content_type = self._metrics.expose()
+        return web.Response(body=body, headers={"Content-Type": content_type})
