@@ -33,7 +33,9 @@ class SenderDuties:
         snapshot = self._offered.get(version)
         if snapshot is None:
             raise SyncError(f"version {version} was never offered")
-        await asyncio.to_thread(session.publish, snapshot.buffer, manifest, self._stage_timeout)
+        await asyncio.to_thread(
+            session.publish, snapshot.buffer, manifest, timeout=self._stage_timeout
+        )
 
     async def apply(self, version: Version) -> None:
         """Never asked: COMMIT goes to receivers."""
