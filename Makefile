@@ -5,6 +5,7 @@ IMAGE_TAG ?= dev
 BIN := .venv/bin
 CLUSTER := $(BIN)/python -m tests.cluster
 STAMP := .venv/.stamp
+export PYTHONPATH := operator:workloads
 
 .PHONY: help demo test lint unit cluster cluster-down kubeconfig images push bench-recovery lock venv
 help: ## List the targets
@@ -23,7 +24,7 @@ lint: $(STAMP) ## Style, types, layers, drift of the generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy operator workloads tests
 	$(BIN)/lint-imports
-	PYTHONPATH=operator:workloads $(BIN)/python -m rollcall_operator.cli crds --check
+	$(BIN)/python -m rollcall_operator.cli crds --check
 
 unit: $(STAMP) ## The fast tests alone
 	$(BIN)/pytest tests/unit tests/local -m "not slow and not cluster and not gpu"

@@ -5,6 +5,7 @@ must be fenced carries the session (or, for prompts, the lease) in each message.
 """
 
 import json
+import typing
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -290,6 +291,8 @@ _TYPES: dict[str, type[Any]] = {
 MemberMessage = Hello | Ack | CaughtUp | Refused | Wanted | Draining | LeaseReturned
 SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
 CoordinatorMessage = SessionMessage | Lease | LeaseRevoked
+MEMBER_MESSAGES: tuple[type[MemberMessage], ...] = typing.get_args(MemberMessage)
+COORDINATOR_MESSAGES: tuple[type[CoordinatorMessage], ...] = typing.get_args(CoordinatorMessage)
 Wire = MemberMessage | CoordinatorMessage | Completion | Snapshot
 
 M = TypeVar("M")

@@ -11,15 +11,10 @@ from aiohttp import WSMsgType, web
 from rollcall_protocol.codec import CodecError
 from rollcall_protocol.ids import MemberId
 from rollcall_protocol.messages import (
-    Ack,
-    CaughtUp,
+    MEMBER_MESSAGES,
     CoordinatorMessage,
-    Draining,
     Hello,
-    LeaseReturned,
     MemberMessage,
-    Refused,
-    Wanted,
     dumps,
     loads,
 )
@@ -30,9 +25,6 @@ HELLO_SECONDS = 5.0
 HEARTBEAT_SECONDS = 4.0  # a ping this often; a pong within half of it
 CLOSE_SECONDS = 1.0
 MAX_MESSAGE_BYTES = 16 * 2**20
-SPOKEN: tuple[type[MemberMessage], ...] = (
-    Ack, CaughtUp, Refused, Wanted, Draining, LeaseReturned,
-)  # fmt: skip
 
 
 class Listener(Protocol):
@@ -134,7 +126,7 @@ class Links:
             if frame.type is not WSMsgType.TEXT:
                 continue
             try:
-                message = loads(frame.data, SPOKEN)
+                message = loads(frame.data, MEMBER_MESSAGES)
             except CodecError as error:
                 self._refused("malformed")
                 raise ConnectionResetError(f"malformed message: {error}") from error

@@ -1,0 +1,128 @@
+"""The coordinator over real sockets: who may speak, how sessions form, where prompts go."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol.messages import MemberState, SessionCause, Wanted
+from tests.unit.rollcall_runtime.coordinator.group import Group, eventually, with_bounds
+
+
+async def test_a_roster_counts_only_with_the_operators_token_and_a_newer_epoch(
+    tmp_path: Path,
+) -> None:
+    async with Group(tmp_path) as group:
+        assert await group.push(3, "a", token="member-token") == (
+            401,
+            {"error": "wrong or missing token"},
+        )
+        assert (await group.put({"epoch": 3}))[0] == 400
+        assert await group.push(3, "a") == (200, {})
+        assert await group.push(3, "a") == (200, {}), "the same again"
+        status, answer = await group.push(2, "a")
+        assert (status, answer["epoch"]) == (409, 3)
+        assert (await group.push(3, "a", "b"))[0] == 409, "same epoch, another roster"
+        expected = ["unauthenticated", "malformed", "stale_roster", "stale_roster"]
+        assert group.counts.refusals == expected
+
+
+async def test_members_form_a_session_and_get_a_version_and_prompts(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group, group.follow() as seen:
+        await group.push(1, "a", "b")
+        a, b = await group.join("a"), await group.join("b")
+        assert await group.coordinator.ready() == 0
+        await group.publish(0)
+        await a.say(Wanted(2))
+        await b.say(Wanted(1))
+        leases = [await asyncio.wait_for(a.leases.get(), 5), await a.leases.get()]
+        last = await asyncio.wait_for(b.leases.get(), 5)
+        assert {lease.prompt for lease in (*leases, last)} == {0, 1, 2}
+        assert await group.complete(a, leases[0]) == 200
+        assert await group.complete(a, leases[0]) == 409, "told twice"
+        assert await group.complete(a, last) == 409, "somebody else's lease"
+        assert await group.complete(a, leases[1], token="guess") == 401
+        assert await group.complete(a, leases[1], job_uid="other") == 409
+        expected = ["duplicate_completion"] * 2 + ["unauthenticated", "foreign_completion"]
+        assert group.counts.refusals == expected
+        await eventually(lambda: not seen.empty())
+        while not seen.empty():
+            state = seen.get_nowait()
+        assert [m.state for m in state.members] == [MemberState.IN_SYNC] * 2
+        assert state.session.members == 3
+
+
+async def test_a_batch_wakes_the_trainer_when_it_is_full(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        await group.push(1, "a")
+        worker = await group.join("a")
+        await group.coordinator.ready()
+        await group.publish(0)
+        waiting = asyncio.create_task(group.coordinator.next_batch(0))
+        await worker.say(Wanted(4))
+        for _ in range(4):
+            assert not waiting.done()
+            lease = await asyncio.wait_for(worker.leases.get(), 5)
+            assert await group.complete(worker, lease) == 200
+        assert len(await asyncio.wait_for(waiting, 5)) == 4
+
+
+async def test_a_broken_stream_costs_an_attempt_and_its_prompts_go_to_another(
+    tmp_path: Path,
+) -> None:
+    async with Group(tmp_path) as group:
+        await group.push(1, "a", "b")
+        a, b = await group.join("a"), await group.join("b")
+        await group.coordinator.ready()
+        await group.publish(0)
+        await a.say(Wanted(1))
+        lease = await asyncio.wait_for(a.leases.get(), 5)
+        await b.say(Wanted(4))
+        for _ in range(4):
+            await asyncio.wait_for(b.leases.get(), 5)
+        await b.say(Wanted(1))
+        before = group.coordinator.machine.session
+        a.socket._response.connection.transport.abort()
+        again = await asyncio.wait_for(b.leases.get(), 5)
+        assert (again.prompt, again.lease != lease.lease) == (lease.prompt, True)
+        await eventually(lambda: group.counts.sessions[-1].cause is SessionCause.MEMBER_LOST)
+        after = group.coordinator.machine.session
+        assert (after.epoch, after.attempt) == (before.epoch, before.attempt + 1)
+
+
+async def test_too_few_rollouts_pause_admission_and_say_so(tmp_path: Path) -> None:
+    async with Group(tmp_path, config=with_bounds(min_rollouts=2)) as group:
+        await group.push(1, "a", "b")
+        a = await group.join("a")
+        await group.coordinator.ready()
+        await group.publish(0)
+        await a.say(Wanted(1))
+        await eventually(lambda: "minRollouts is 2" in group.coordinator.report().progress.paused)
+        assert a.leases.empty()
+        await group.join("b")
+        await asyncio.wait_for(a.leases.get(), 5)
+
+
+async def test_a_restarted_coordinator_knows_its_roster_and_speaks_with_a_higher_boot(
+    tmp_path: Path,
+) -> None:
+    async with Group(tmp_path) as group:
+        await group.push(4, "a")
+        await group.coordinator.ready()
+        assert group.coordinator.machine.lineage.boot == 1
+    async with Group(tmp_path) as group:
+        await group.coordinator.ready()
+        lineage = group.coordinator.machine.lineage
+        assert (lineage.epoch, lineage.boot) == (4, 2)
+
+
+@pytest.mark.parametrize("first", ["not json", '{"type": "Wanted", "prompts": 1}'])
+async def test_a_stream_begins_with_a_hello(tmp_path: Path, first: str) -> None:
+    async with Group(tmp_path) as group:
+        stranger = await group.http.ws_connect(
+            group.url("/v1/members/stream"), headers={"Authorization": "Bearer member-token"}
+        )
+        await stranger.send_str(first)
+        await stranger.receive(timeout=5)
+        assert stranger.closed
+        assert group.counts.refusals == ["malformed"]
