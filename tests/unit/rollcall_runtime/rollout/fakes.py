@@ -1,0 +1,85 @@
+"""An inference engine that draws without a model and stops where a test wants it to."""
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from rollcall_protocol.messages import Lease
+from rollcall_runtime.rollout.engine import Generation, InferenceEngine, PauseMode
+from rollcall_runtime.telemetry import RolloutMetrics
+
+TOKENS = (3, 4, 2)
+WAIT_SECONDS = 5.0
+
+
+def rollout_metrics() -> RolloutMetrics:
+    return RolloutMetrics(namespace="default", job="reverse", pool="cpu", group="default")
+
+
+def lease(number: int, *, group_size: int = 2) -> Lease:
+    return Lease(f"1.1.{number}", number, (0, 5, 6, 1), group_size, seed=number)
+
+
+class FakeEngine(InferenceEngine):
+    """Each call waits for `go`, then answers; the first `cut_short` calls give one token each."""
+
+    def __init__(self, *, cut_short: int = 0, blocked: bool = False) -> None:
+        self.calls: list[tuple[int, object]] = []  # prompts, partials
+        self.go = threading.Event()
+        self.called = threading.Semaphore(0)
+        self.loaded: list[int] = []
+        self.pauses: list[PauseMode] = []
+        self.error: Exception | None = None
+        self._version: int | None = 0
+        self._cut_short = cut_short
+        if not blocked:
+            self.go.set()
+
+    @property
+    def version(self) -> int | None:
+        return self._version
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        group_size: int,
+        seed: int,
+        timeout: float,
+        partials: Sequence[Sequence[Generation]] | None = None,
+    ) -> list[list[Generation]]:
+        self.calls.append((len(prompts), partials))
+        self.called.release()
+        if not self.go.wait(WAIT_SECONDS):
+            raise TimeoutError("the test never let the engine go")
+        if self.error is not None:
+            raise self.error
+        begun = partials or [[Generation()] * group_size] * len(prompts)
+        return [[self._draw(part) for part in group] for group in begun]
+
+    def _draw(self, begun: Generation) -> Generation:
+        count = 1 if len(self.calls) <= self._cut_short else len(TOKENS)
+        new = count - len(begun.tokens)
+        version = self._version or 0
+        return Generation(
+            tokens=TOKENS[:count],
+            logprobs=begun.logprobs + (-1.0,) * new,
+            versions=begun.versions + (version,) * new,
+            finished=count == len(TOKENS),
+        )
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        for _ in weights:
+            pass
+        self.loaded.append(version)
+        self._version = version
+
+    def pause(self, mode: PauseMode, *, timeout: float) -> None:
+        self.pauses.append(mode)
+
+    def resume(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.go.set()

@@ -1,0 +1,151 @@
+"""Leases become samples: batched, continued after a pause, thrown away when revoked."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.ids import Lineage, Version
+from rollcall_runtime.errors import SpecError
+from rollcall_runtime.rollout.generation import Drawn, Generator, ServedVersions
+from tests.unit.rollcall_runtime.rollout.fakes import TOKENS, FakeEngine, lease, rollout_metrics
+
+V0, V1 = Version(Lineage(1, 1), 0), Version(Lineage(1, 1), 1)
+
+
+class Bench:
+    """A generator over a fake engine, with what it delivered."""
+
+    def __init__(self, engine: FakeEngine, **changes: Any) -> None:
+        self.engine, self.drawn = engine, list[Drawn]()
+        self.served, self.metrics = ServedVersions(), rollout_metrics()
+        self.served.add(V0)
+        values: dict[str, Any] = {
+            "engine": engine,
+            "reward": lambda _, response: len(response) / 4,
+            "concurrency": 4,
+            "keep_partial": True,
+            "served": self.served,
+            "metrics": self.metrics,
+            "done": self.drawn.append,
+        }
+        self.generator = Generator(**values | changes)
+
+    @asynccontextmanager
+    async def running(self) -> Any:
+        task = asyncio.create_task(self.generator.run())
+        try:
+            async with asyncio.timeout(5):
+                yield self
+        finally:
+            self.engine.close()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def engine_called(self) -> None:
+        await asyncio.to_thread(self.engine.called.acquire, timeout=5)
+
+
+async def test_leases_that_wait_are_drawn_in_one_call() -> None:
+    bench = Bench(FakeEngine(blocked=True))
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.engine_called()
+        for number in range(1, 7):
+            bench.generator.add(lease(number))
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert [prompts for prompts, _ in bench.engine.calls] == [1, 4, 2]
+    assert [drawn.lease.prompt for drawn in bench.drawn] == list(range(7))
+
+
+async def test_a_sample_carries_its_tokens_versions_and_reward() -> None:
+    bench = Bench(FakeEngine())
+    async with bench.running():
+        bench.generator.add(lease(0, group_size=2))
+        await bench.generator.idle()
+    (drawn,) = bench.drawn
+    assert drawn.version == V0
+    assert [sample.tokens for sample in drawn.samples] == [TOKENS] * 2
+    assert drawn.samples[0].versions == (0, 0, 0)
+    assert drawn.samples[0].reward == 0.75
+    assert bench.metrics.registry.get_sample_value(
+        "rollcall_rollout_reward", bench.metrics.labels
+    ) == pytest.approx(0.75)
+
+
+async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token() -> None:
+    bench = Bench(FakeEngine(cut_short=1))
+    bench.served.add(V1)
+
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.engine_called()
+        bench.engine.load_weights([], version=1)
+        await bench.generator.idle()
+    (drawn,) = bench.drawn
+    assert drawn.version in {V0, V1}
+    assert [partials is None for _, partials in bench.engine.calls] == [True, False]
+    assert drawn.version.number == min(drawn.samples[0].versions)
+
+
+async def test_without_partial_rollout_it_is_drawn_anew() -> None:
+    bench = Bench(FakeEngine(cut_short=1), keep_partial=False)
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.generator.idle()
+    assert [partials for _, partials in bench.engine.calls] == [None, None]
+    assert len(bench.drawn) == 1
+
+
+async def test_a_revoked_lease_is_thrown_away_whether_it_waits_or_runs() -> None:
+    bench = Bench(FakeEngine(blocked=True), concurrency=1)
+    async with bench.running():
+        for number in range(3):
+            bench.generator.add(lease(number))
+        await bench.engine_called()
+        bench.generator.revoke(lease(0).lease)
+        bench.generator.revoke(lease(1).lease)
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert [drawn.lease.prompt for drawn in bench.drawn] == [2]
+
+
+async def test_surrender_gives_up_what_waits_and_abandon_all() -> None:
+    bench = Bench(FakeEngine(blocked=True), concurrency=1)
+    async with bench.running():
+        for number in range(3):
+            bench.generator.add(lease(number))
+        await bench.engine_called()
+        assert bench.generator.surrender() == [lease(1).lease, lease(2).lease]
+        assert bench.generator.abandon() == [lease(0).lease]
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert not bench.drawn
+
+
+async def test_a_prompt_that_the_model_cannot_take_is_the_specs_fault() -> None:
+    bench = Bench(FakeEngine())
+    bench.engine.error = ValueError("unknown token 99")
+    bench.generator.add(lease(7))
+    with pytest.raises(SpecError, match=r"spec.data.prompts: .* 7 .* unknown token 99"):
+        await bench.generator.run()
+
+
+async def test_a_failing_engine_ends_the_work() -> None:
+    bench = Bench(FakeEngine())
+    bench.engine.error = RuntimeError("out of memory")
+    bench.generator.add(lease(0))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        await bench.generator.run()
+
+
+def test_a_number_of_two_lineages_means_the_older_one() -> None:
+    served = ServedVersions()
+    old, new = Version(Lineage(1, 1), 5), Version(Lineage(1, 2), 5)
+    served.add(old)
+    served.add(new)
+    assert served.oldest([5]) == old
+    with pytest.raises(ValueError, match="empty"):
+        served.oldest([6])

@@ -1,0 +1,99 @@
+"""Delivers samples to the coordinator: buffered, retried, and safe to repeat."""
+
+import asyncio
+import logging
+import random
+import time
+
+import aiohttp
+
+from rollcall_protocol.messages import Completion, dumps
+from rollcall_runtime.concurrency import first_of
+from rollcall_runtime.rollout.credentials import CredentialsRefusedError, bearer
+from rollcall_runtime.telemetry import RolloutMetrics
+
+log = logging.getLogger(__name__)
+
+CAPACITY = 64  # completions that may wait for the coordinator
+POSTS_AT_ONCE = 4
+FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between attempts
+ATTEMPT_SECONDS = 10.0
+GIVE_UP_SECONDS = 600.0  # a lease has long expired by then
+
+
+class CompletionSender:
+    """Posts completions to `url` in the order they come, a few at once.
+
+    200 counts, 409 says that the lease is somebody else's by now, 400 that the completion will
+    never count; 401 ends `run` with CredentialsRefusedError. Anything else is tried again.
+    """
+
+    def __init__(self, *, url: str, token: str, metrics: RolloutMetrics) -> None:
+        self._url, self._token, self._metrics = url, token, metrics
+        self._queue: asyncio.Queue[Completion] = asyncio.Queue()
+        self._unsent = 0
+        self._delivered = asyncio.Event()
+        self._delivered.set()
+
+    @property
+    def backlog(self) -> int:
+        """Completions without an answer."""
+        return self._unsent
+
+    def offer(self, completion: Completion) -> None:
+        """Queue a completion; never waits. Whoever leases prompts keeps `backlog` in bounds."""
+        self._unsent += 1
+        self._delivered.clear()
+        self._queue.put_nowait(completion)
+
+    async def flush(self, seconds: float) -> bool:
+        """Wait until all is answered; False if that took too long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._delivered.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
+        headers = bearer(self._token)
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+            await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
+
+    async def _work(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            completion = await self._queue.get()
+            try:
+                outcome = await self._deliver(session, completion)
+            finally:
+                self._unsent -= 1
+                if not self._unsent:
+                    self._delivered.set()
+            self._metrics.completions(outcome=outcome).inc()
+
+    async def _deliver(self, session: aiohttp.ClientSession, completion: Completion) -> str:
+        body, give_up = dumps(completion).encode(), time.monotonic() + GIVE_UP_SECONDS
+        delay, problem = FIRST_DELAY, ""
+        while time.monotonic() < give_up:
+            try:
+                async with session.post(self._url, data=body) as answer:
+                    outcome = _OUTCOMES.get(answer.status)
+                    problem = f"status {answer.status}"
+                    if answer.status in {401, 403}:
+                        raise CredentialsRefusedError(self._url)
+                    if outcome == "refused":
+                        log.error("completion refused: %s", await answer.text())
+                    if outcome is not None:
+                        return outcome
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                problem = f"{type(error).__name__}: {error}"
+            log.info("completion not delivered (%s), again in %.1f s", problem, delay)
+            await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            delay = min(LONGEST_DELAY, delay * 2)
+        log.error("completion given up after %.0f s: %s", GIVE_UP_SECONDS, problem)
+        return "given_up"
+
+
+_OUTCOMES = {200: "counted", 409: "dropped", 400: "refused", 413: "refused"}

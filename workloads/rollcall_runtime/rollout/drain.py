@@ -1,0 +1,74 @@
+"""Leaving in order: finish what runs, hand back what waits, deliver, and only then go."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from rollcall_protocol.messages import Draining, LeaseReturned, MemberMessage
+from rollcall_runtime.rollout.completions import CompletionSender
+from rollcall_runtime.rollout.generation import Generator
+from rollcall_runtime.telemetry import RolloutMetrics
+
+log = logging.getLogger(__name__)
+
+DELIVER_SECONDS = 5.0  # beyond the drain's own bound, for what is ready but not delivered
+
+
+class Drain:
+    """One drain a process. `begin` may be called more than once; the first reason counts.
+
+    Weights go on being taken meanwhile, so that the session need not be formed before the end.
+    """
+
+    def __init__(
+        self, *, timeout: float, generator: Generator, sender: CompletionSender,
+        send: Callable[[MemberMessage], None], metrics: RolloutMetrics,
+    ) -> None:  # fmt: skip
+        self._timeout, self._generator, self._sender = timeout, generator, sender
+        self._send, self._metrics = send, metrics
+        self._reason: str | None = None
+        self._began = 0.0
+        self._asked = asyncio.Event()
+
+    @property
+    def draining(self) -> bool:
+        """Whether it began: no prompt is taken any more."""
+        return self._reason is not None
+
+    def begin(self, reason: str) -> None:
+        """Take no new prompts, and tell so."""
+        if self._reason is not None:
+            return
+        log.info("draining: %s", reason)
+        self._reason, self._began = reason, time.monotonic()
+        self._asked.set()
+        self.announce()
+        self._return(self._generator.surrender())
+
+    def announce(self) -> None:
+        """Tell a coordinator that does not know yet (it may have been restarted)."""
+        if self._reason is not None:
+            self._send(Draining(self._reason, self._left))
+
+    async def complete(self) -> None:
+        """Wait for `begin`, then until nothing is in hand, at most `timeout` seconds."""
+        await self._asked.wait()
+        try:
+            async with asyncio.timeout(self._left):
+                await self._generator.idle()
+        except TimeoutError:
+            self._return(self._generator.abandon())
+        if not await self._sender.flush(self._left + DELIVER_SECONDS):
+            log.warning("%d completions were not delivered", self._sender.backlog)
+        seconds = time.monotonic() - self._began
+        self._metrics.drain_seconds.set(seconds)
+        log.info("drained in %.2f s", seconds)
+
+    @property
+    def _left(self) -> float:
+        return max(0.0, self._timeout - (time.monotonic() - self._began))
+
+    def _return(self, leases: list[str]) -> None:
+        for lease in leases:
+            self._send(LeaseReturned(lease))
