@@ -1,0 +1,126 @@
+"""Flat host memory that is reused, and never overwritten while anybody still reads it."""
+
+import mmap
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rollcall_runtime.sync.errors import ExhaustedError
+
+
+class HostBuffer:
+    """Page-aligned host memory of `nbytes` bytes, zero at first.
+
+    `memory` is a writable view of it. Whoever reads or writes holds a pin meanwhile; a buffer
+    without pins is its pool's to lend again.
+    """
+
+    def __init__(self, nbytes: int, *, changed: threading.Condition | None = None) -> None:
+        self.nbytes = nbytes
+        # A mapping cannot be empty. Private, because shared memory is limited in containers.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        try:
+            self._mapping = mmap.mmap(-1, max(nbytes, 1), flags=flags)
+        except OSError as error:
+            raise ExhaustedError(f"no memory for a buffer of {nbytes} bytes: {error}") from error
+        self.memory = memoryview(self._mapping)[:nbytes]
+        self._changed = changed or threading.Condition()
+        self._pins = 0
+
+    @property
+    def pinned(self) -> bool:
+        """Whether anybody uses the buffer."""
+        return self._pins > 0
+
+    def pin(self) -> "Pin":
+        """Keep the buffer from being lent again until the pin is released."""
+        with self._changed:
+            self._pins += 1
+        return Pin(self)
+
+    def _unpin(self) -> None:
+        with self._changed:
+            self._pins -= 1
+            self._changed.notify_all()
+
+
+class Pin:
+    """One use of a buffer; also a context manager. Releasing twice is harmless."""
+
+    __slots__ = ("_released", "buffer")
+
+    def __init__(self, buffer: HostBuffer) -> None:
+        self.buffer = buffer
+        self._released = threading.Lock()
+
+    def release(self) -> None:
+        """End this use."""
+        if self._released.acquire(blocking=False):
+            self.buffer._unpin()  # noqa: SLF001 - a pin is part of its buffer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """How many buffers a pool has, and how many of them are in use."""
+
+    buffers: int
+    pinned: int
+
+
+class BufferPool:
+    """At most `limit` buffers, lent to one writer at a time."""
+
+    def __init__(self, *, limit: int) -> None:
+        if limit < 1:
+            raise ValueError("limit must be at least 1")
+        self._limit = limit
+        self._changed = threading.Condition(threading.RLock())
+        self._buffers: list[HostBuffer] = []
+
+    @property
+    def state(self) -> PoolState:
+        """For metrics."""
+        with self._changed:
+            pinned = sum(buffer.pinned for buffer in self._buffers)
+            return PoolState(buffers=len(self._buffers), pinned=pinned)
+
+    def take(self, nbytes: int, *, timeout: float) -> Pin:
+        """Pin a buffer of exactly `nbytes` that nobody uses; waits until there is one.
+
+        Raises ExhaustedError after `timeout` seconds, or when memory is short.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while (pin := self._try_take(nbytes)) is None:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    raise ExhaustedError(
+                        f"all {self._limit} weight buffers were in use for {timeout:g} s"
+                    )
+        return pin
+
+    def _try_take(self, nbytes: int) -> Pin | None:
+        free = [buffer for buffer in self._buffers if not buffer.pinned]
+        for buffer in free:
+            if buffer.nbytes == nbytes:
+                return buffer.pin()
+        for buffer in free:  # of another size: the model has changed
+            self._buffers.remove(buffer)
+        if len(self._buffers) >= self._limit:
+            return None
+        buffer = HostBuffer(nbytes, changed=self._changed)
+        self._buffers.append(buffer)
+        return buffer.pin()

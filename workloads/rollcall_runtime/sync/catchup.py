@@ -1,0 +1,187 @@
+"""A newcomer fetches one whole version from a member that holds it, over plain HTTP.
+
+The body is the manifest's length (8 bytes, big-endian), the manifest as JSON, and the flat buffer.
+Nobody else takes part, so training and the sync group go on meanwhile.
+"""
+
+import asyncio
+import hmac
+import json
+import re
+import struct
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+
+from rollcall_protocol.codec import CodecError, decode, encode
+from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
+from rollcall_runtime.sync.staging import PinnedWeights, ServedWeights, Stage
+
+_LENGTH = struct.Struct(">Q")
+_CHUNK_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 256 << 20
+_VERSION = re.compile(r"(\d+)@(\d+)\.(\d+)")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How long a newcomer stays with one donor. Times are seconds."""
+
+    connect: float = 2.0
+    stall: float = 5.0  # without a byte
+    total: float = 60.0  # a donor's whole answer
+
+
+def parse_version(text: str) -> Version:
+    """Read what `str(version)` wrote; raises ValueError."""
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a version (number@epoch.boot)")
+    number, epoch, boot = (int(part) for part in match.groups())
+    return Version(Lineage(epoch, boot), number)
+
+
+def weights_handler(
+    served: ServedWeights,
+    *,
+    token: Callable[[], str],
+    transfers: int = 4,
+    stall: float = 10.0,
+    total: float = 120.0,
+) -> Handler:
+    """The handler of GET WEIGHTS_ROUTE?version=...; for the agent and for the coordinator.
+
+    401 without the member token, 400 for a bad version, 404 when another version is served, 503
+    beyond `transfers` at a time. A reader that takes nothing for `stall` seconds or is not done
+    after `total` is cut off, because it pins the buffer.
+    """
+    active = 0
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        nonlocal active
+        expected = f"Bearer {token()}".encode()
+        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), expected):
+            return web.Response(status=401, text="a member token is needed")
+        try:
+            version = parse_version(request.query.get("version", ""))
+        except ValueError as error:
+            return web.Response(status=400, text=str(error))
+        if active >= transfers:
+            return web.Response(status=503, text=f"{active} transfers are under way")
+        pinned = served.pinned(version)
+        if pinned is None:
+            return web.Response(status=404, text=f"holds {served.version}, not {version}")
+        active += 1
+        try:
+            async with asyncio.timeout(total):
+                return await _send(request, pinned, stall)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()  # closing would wait for the reader
+            raise
+        finally:
+            active -= 1
+            pinned.release()
+
+    return handle
+
+
+async def _send(request: web.Request, pinned: PinnedWeights, stall: float) -> web.StreamResponse:
+    weights = pinned.weights
+    manifest = json.dumps(encode(weights.manifest), separators=(",", ":")).encode()
+    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    response.content_length = _LENGTH.size + len(manifest) + weights.buffer.nbytes
+    await response.prepare(request)
+    await response.write(_LENGTH.pack(len(manifest)) + manifest)
+    for start in range(0, weights.buffer.nbytes, _CHUNK_BYTES):
+        # A copy: the transport may keep what it was given after the pin is gone.
+        chunk = bytes(weights.buffer.memory[start : start + _CHUNK_BYTES])
+        async with asyncio.timeout(stall):
+            await response.write(chunk)
+    await response.write_eof()
+    return response
+
+
+async def fetch(
+    *,
+    version: Version,
+    donors: Sequence[str],
+    token: str,
+    stage: Stage,
+    limits: FetchLimits | None = None,
+) -> None:
+    """Stage `version` from the first of `donors` (host:port) that gives it whole and correct.
+
+    Raises CatchUpError with each donor's reason. What is served does not change; commit afterwards.
+    """
+    bounds = limits or FetchLimits()
+    timeout = aiohttp.ClientTimeout(
+        total=bounds.total, sock_connect=bounds.connect, sock_read=bounds.stall
+    )
+    reasons: list[str] = []
+    async with aiohttp.ClientSession(
+        timeout=timeout,
+        headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+        read_bufsize=_CHUNK_BYTES,
+    ) as client:
+        for donor in donors:
+            try:
+                await _fetch_from(client, donor, version, stage)
+            except (aiohttp.ClientError, TimeoutError, CodecError, SyncError) as error:
+                reasons.append(f"{donor}: {str(error) or type(error).__name__}")
+            else:
+                return
+    raise CatchUpError(f"no donor of {version}: {'; '.join(reasons) or 'none was named'}")
+
+
+async def _fetch_from(
+    client: aiohttp.ClientSession, donor: str, version: Version, stage: Stage
+) -> None:
+    url = f"http://{donor}{WEIGHTS_ROUTE}"
+    async with client.get(url, params={"version": str(version)}, allow_redirects=False) as answer:
+        if answer.status != 200:
+            text = (await answer.content.read(200)).decode(errors="replace")
+            raise CatchUpError(f"HTTP {answer.status}: {text}")
+        try:
+            manifest = await _read_manifest(answer.content)
+            # No wait for a buffer: this is an event loop's thread.
+            with stage.staging(version, manifest, timeout=0) as buffer:
+                await _read_buffer(answer.content, manifest, buffer)
+        except asyncio.IncompleteReadError as error:
+            raise CatchUpError(f"ended after {len(error.partial)} of a part's bytes") from error
+
+
+async def _read_manifest(stream: aiohttp.StreamReader) -> Manifest:
+    (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
+    if length > _MAX_MANIFEST_BYTES:
+        raise CatchUpError(f"announces a manifest of {length} bytes")
+    try:
+        return decode(Manifest, json.loads(await stream.readexactly(length)))
+    except ValueError as error:
+        raise CatchUpError(f"bad manifest: {error}") from error
+
+
+async def _read_buffer(
+    stream: aiohttp.StreamReader, manifest: Manifest, buffer: HostBuffer
+) -> None:
+    memory = buffer.memory
+    for index, expected in enumerate(manifest.checksums):
+        position, end = manifest.bucket(index)
+        bucket = memory[position:end]
+        while position < end:
+            chunk = await stream.read(min(end - position, _CHUNK_BYTES))
+            if not chunk:
+                raise CatchUpError(f"ended after {position} of {manifest.total_bytes} bytes")
+            memory[position : position + len(chunk)] = chunk
+            position += len(chunk)
+        if await asyncio.to_thread(zlib.crc32, bucket) != expected:
+            raise ChecksumMismatchError(f"wrong checksum in bucket {index}")

@@ -1,0 +1,146 @@
+"""The interface that every weight-sync transport implements.
+
+One engine lives in each process, across memberships. Each forming of the group is a session, which
+is cheap to make, used until something changes, and then aborted; nothing repairs a session. Calls
+block, so an asyncio program runs them in worker threads; `abort` is the one call that never blocks.
+"""
+
+import base64
+import binascii
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from rollcall_protocol.ids import MemberId, SessionId
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.errors import JoinFailedError
+
+
+class EngineKind(StrEnum):
+    """Group engines build a communicator for each session; peer engines rewire neighbours."""
+
+    GROUP = "group"
+    PEER = "peer"
+
+
+class Role(StrEnum):
+    """The sender holds new weights first (the trainer); receivers stage them (the rollouts)."""
+
+    SENDER = "sender"
+    RECEIVER = "receiver"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """What every engine can be told. Times are seconds.
+
+    `operation_timeout` bounds one transport operation and so how long an aborted session can keep
+    its buffer; `max_abandoned` bounds how many such sessions there may be. The size of a bucket is
+    not here: it travels in each manifest.
+    """
+
+    operation_timeout: float = 30.0
+    buckets_in_flight: int = 2
+    threads: int = 2
+    max_abandoned: int = 8
+
+    def __post_init__(self) -> None:
+        if self.operation_timeout <= 0:
+            raise ValueError("operation_timeout must be positive")
+        if min(self.buckets_in_flight, self.threads, self.max_abandoned) < 1:
+            raise ValueError("buckets_in_flight, threads and max_abandoned must be at least 1")
+
+
+class SyncSession(ABC):
+    """One member's part in one session. Safe to abort from any thread, at any moment.
+
+    `join`, `publish` and `receive` are called one at a time. They raise a SyncError: AbortedError
+    within milliseconds of `abort`, TimedOutError after `timeout` seconds. The buffer is pinned
+    until the transport has let go of it, which may be later than the call's end.
+    """
+
+    def __init__(self, *, session: SessionId, seats: Sequence[Seat], rank: int) -> None:
+        if not 0 <= rank < len(seats):
+            raise ValueError(f"rank {rank} is not one of {len(seats)} seats")
+        self.session = session
+        self.seats = tuple(seats)
+        self.rank = rank
+
+    @property
+    def me(self) -> MemberId:
+        """The member whose seat this is."""
+        return self.seats[self.rank].member
+
+    @abstractmethod
+    def join(self, *, timeout: float) -> None:
+        """Meet the other seats. Raises JoinFailedError that names an empty seat if there is one."""
+
+    @abstractmethod
+    def publish(self, buffer: HostBuffer, manifest: Manifest, *, timeout: float) -> None:
+        """Send the buffer to every other seat. Success proves nothing; receivers acknowledge."""
+
+    @abstractmethod
+    def receive(self, buffer: HostBuffer, manifest: Manifest, *, timeout: float) -> None:
+        """Fill `buffer` (manifest.total_bytes long) and check each bucket's CRC-32.
+
+        Raises ChecksumMismatchError; the buffer's content is then undefined.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Give the session up; returns at once, may be repeated.
+
+        What is stuck in the transport keeps its memory until it ends, which
+        `SyncSettings.operation_timeout` bounds; the engine counts such sessions as abandoned.
+        """
+
+
+class SyncEngine(ABC):
+    """A transport, one object a process; it outlives sessions."""
+
+    name: ClassVar[str]
+    kind: ClassVar[EngineKind]
+    devices: ClassVar[frozenset[str]]  # torch device types whose workers it serves
+
+    @abstractmethod
+    def open(self, *, member: MemberId, address: str, role: Role, settings: SyncSettings) -> bytes:
+        """Bind to `address` (an IP of this pod, never all interfaces); called once.
+
+        Returns the descriptor that other members need to reach this one.
+        """
+
+    @abstractmethod
+    def open_session(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
+    ) -> SyncSession:
+        """A session to join; does no I/O. Seat 0 is the sender's.
+
+        `group` must be unique to job and sync group. Raises ExhaustedError when
+        `max_abandoned` sessions are still stuck.
+        """
+
+    @property
+    @abstractmethod
+    def abandoned(self) -> int:
+        """Sessions that were aborted and still hold a thread or a buffer."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Abort all sessions and free what is not stuck; waits at most a second."""
+
+
+def descriptor_text(descriptor: bytes) -> str:
+    """A descriptor as `Hello` and `Seat` carry it."""
+    return base64.b64encode(descriptor).decode()
+
+
+def descriptor_bytes(seat: Seat) -> bytes:
+    """The descriptor of a seat; JoinFailedError when it is not base64."""
+    try:
+        return base64.b64decode(seat.descriptor, validate=True)
+    except binascii.Error as error:
+        raise JoinFailedError(f"bad descriptor: {error}", peer=seat.member) from error

@@ -1,0 +1,57 @@
+"""What weight sync raises. Every error may name the peer that caused it, where that is known."""
+
+from typing import ClassVar
+
+from rollcall_protocol.ids import MemberId
+
+
+class SyncError(Exception):
+    """A sync call failed. After one, its session is over: abort it and open another.
+
+    `own_fault` says that the cause lies in this process (see `Ack.own_fault`), `peer` names the
+    member at the other end of what failed; None where the library does not tell.
+    """
+
+    own_fault: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, peer: MemberId | None = None) -> None:
+        super().__init__(message if peer is None else f"{message} (peer {peer})")
+        self.peer = peer
+
+
+class JoinFailedError(SyncError):
+    """The group could not be built: a seat stayed empty, or the sender could not be reached."""
+
+
+class AbortedError(SyncError):
+    """`abort` was called on the session, from this thread or another."""
+
+
+class TimedOutError(SyncError):
+    """The call's time was up."""
+
+
+class TransferFailedError(SyncError):
+    """The transport reported a failure, most often a peer that died."""
+
+
+class ExhaustedError(SyncError):
+    """No memory is left for staging, or too many abandoned sessions still hold theirs."""
+
+    own_fault = True
+
+
+class ChecksumMismatchError(SyncError):
+    """What arrived is not what the manifest describes; what is served was not touched."""
+
+    own_fault = True
+
+
+class StagingError(SyncError):
+    """The version to commit is not what was staged, or its tensors cannot be used here."""
+
+    own_fault = True
+
+
+class CatchUpError(SyncError):
+    """No donor could give the version whole; the message has each donor's reason."""

@@ -1,0 +1,258 @@
+"""The embedded CPU engine: gloo process groups built by hand, one for each session.
+
+Gloo cannot cancel an operation and does not reliably notice a dead peer. So each session's calls
+run on a thread of its own, which outlives an aborted session until gloo lets go, at the latest at
+the operation's timeout.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo
+
+from rollcall_protocol.ids import MemberId, SessionId
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.buckets import BucketMover, Work
+from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
+from rollcall_runtime.sync.errors import (
+    AbortedError,
+    ExhaustedError,
+    JoinFailedError,
+    SyncError,
+    TimedOutError,
+    TransferFailedError,
+)
+from rollcall_runtime.sync.owner import OwnerThread
+from rollcall_runtime.sync.rendezvous import Meeting, StoreHost, first_line
+
+_JOIN_GRACE = 0.25  # seconds for a join at its deadline to find out who is missing
+_CLOSE_SECONDS = 1.0
+
+
+class GlooEngine(SyncEngine):
+    """Broadcast over TCP between host buffers."""
+
+    name = "gloo"
+    kind = EngineKind.GROUP
+    devices = frozenset({"cpu"})
+
+    def __init__(self) -> None:
+        self._settings = SyncSettings()
+        self._address: str | None = None
+        self._host: StoreHost | None = None
+        self._lock = threading.Lock()
+        self._sessions: set[GlooSession] = set()
+
+    def open(
+        self,
+        *,
+        member: MemberId,  # noqa: ARG002 - seats carry all that gloo needs
+        address: str,
+        role: Role,
+        settings: SyncSettings,
+    ) -> bytes:
+        """Host the store if this is the sender; its descriptor says where that listens."""
+        if self._address is not None:
+            raise RuntimeError("the engine is open already")
+        self._settings = settings
+        self._address = address
+        if role is Role.RECEIVER:
+            return b"{}"
+        self._host = StoreHost(address)
+        return self._host.address.descriptor()
+
+    def open_session(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
+    ) -> "GlooSession":
+        """A session to join; see the base class."""
+        if self._address is None:
+            raise RuntimeError("the engine is not open")
+        if self.abandoned >= self._settings.max_abandoned:
+            raise ExhaustedError(f"{self.abandoned} abandoned sessions are still stuck")
+        opened = GlooSession(
+            group=group,
+            session=session,
+            seats=seats,
+            rank=rank,
+            address=self._address,
+            settings=self._settings,
+            gone=self._gone,
+        )
+        with self._lock:
+            self._sessions.add(opened)
+        opened.start()
+        return opened
+
+    @property
+    def abandoned(self) -> int:
+        """Sessions that were aborted and whose thread still waits for gloo."""
+        with self._lock:
+            return sum(session.aborted for session in self._sessions)
+
+    def close(self) -> None:
+        """Abort all sessions; those that gloo holds on to end with the process."""
+        with self._lock:
+            sessions = tuple(self._sessions)
+        for session in sessions:
+            session.abort()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for session in sessions:
+            session.wait_gone(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            self._host = None
+
+    def _gone(self, session: "GlooSession", prefix: str | None) -> None:
+        with self._lock:
+            self._sessions.discard(session)
+            host = self._host
+        if host is not None and prefix is not None:
+            host.forget(prefix, len(session.seats))
+
+
+class GlooSession(SyncSession):
+    """One process group and the thread that owns it."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
+        address: str,
+        settings: SyncSettings,
+        gone: Callable[["GlooSession", str | None], None],
+    ) -> None:
+        super().__init__(session=session, seats=seats, rank=rank)
+        self._name = f"{group}/{session}"
+        self._address = address
+        self._settings = settings
+        self._gone = gone
+        self._owner = OwnerThread(f"gloo {self._name}", cleanup=self._free)
+        # What follows is touched by the owner's thread alone.
+        self._group: Any = None
+        self._prefix: str | None = None
+        self._failure: SyncError | None = None
+        self._mover = BucketMover(
+            start=self._broadcast, stop=self._stop, in_flight=settings.buckets_in_flight
+        )
+
+    def start(self) -> None:
+        """Start the owner's thread; once, by the engine."""
+        self._owner.start()
+
+    @property
+    def aborted(self) -> bool:
+        """Whether `abort` was called."""
+        return self._owner.abandoned.is_set()
+
+    def join(self, *, timeout: float) -> None:
+        """Meet the other seats in the sender's store and connect to each."""
+        deadline = time.monotonic() + timeout
+        self._call(lambda: self._join(deadline), timeout=timeout + _JOIN_GRACE)
+
+    def publish(self, buffer: HostBuffer, manifest: Manifest, *, timeout: float) -> None:
+        """Broadcast the buffer; trivial in a session of one."""
+        _check_size(buffer, manifest)
+        deadline = time.monotonic() + timeout
+        if len(self.seats) == 1:
+            self._call(self._stop, timeout=timeout)
+        else:
+            self._call(lambda: self._mover.send(buffer, manifest, deadline), timeout=timeout)
+
+    def receive(self, buffer: HostBuffer, manifest: Manifest, *, timeout: float) -> None:
+        """Take part in the sender's broadcast."""
+        _check_size(buffer, manifest)
+        deadline = time.monotonic() + timeout
+        self._call(lambda: self._mover.receive(buffer, manifest, deadline), timeout=timeout)
+
+    def abort(self) -> None:
+        """Wake the callers; the thread frees the group when gloo lets it."""
+        self._owner.abandon()
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Whether the aborted session's thread ended within `timeout` seconds."""
+        return self._owner.join(timeout)
+
+    def _call(self, function: Callable[[], None], *, timeout: float) -> None:
+        self._owner.call(lambda: self._latched(function), timeout=timeout)
+
+    # --- on the owner's thread ---
+
+    def _latched(self, function: Callable[[], None]) -> None:
+        """After a failure ranks may disagree on what comes next, so nothing comes next."""
+        if self._failure is not None:
+            raise TransferFailedError(f"{self._name} failed before: {self._failure}")
+        try:
+            function()
+        except SyncError as error:
+            self._failure = error
+            raise
+        except RuntimeError as error:
+            self._failure = self._explain(error)
+            raise self._failure from error
+
+    def _join(self, deadline: float) -> None:
+        if len(self.seats) == 1:
+            return
+        meeting = Meeting(name=self._name, seats=self.seats, rank=self.rank, rest=self._rest)
+        self._prefix = meeting.prefix
+        store = meeting.join(deadline)
+        make: Any = ProcessGroupGloo  # its stubs know neither these options nor this constructor
+        options = make.Options()
+        options._timeout = timedelta(seconds=self._settings.operation_timeout)  # noqa: SLF001
+        options._threads = self._settings.threads  # noqa: SLF001
+        options._devices = [make.create_device(hostname=self._address)]  # noqa: SLF001
+        try:
+            self._group = make(store, self.rank, len(self.seats), options)
+        except RuntimeError as error:
+            cause = self._explain(error)
+            raise JoinFailedError(f"{self._name}: {first_line(error)}", peer=cause.peer) from error
+
+    def _broadcast(self, chunk: memoryview, deadline: float) -> Work:
+        if self._group is None:
+            raise TransferFailedError(f"{self._name} was not joined")
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimedOutError(f"{self._name}: no time is left for the next bucket")
+        options = BroadcastOptions()
+        options.rootRank = 0
+        options.rootTensor = 0
+        # Torch 2.6 goes by the group's timeout and ignores this one.
+        options.timeout = timedelta(seconds=min(left, self._settings.operation_timeout))
+        work: Work = self._group.broadcast([torch.frombuffer(chunk, dtype=torch.uint8)], options)
+        return work
+
+    def _explain(self, error: RuntimeError) -> SyncError:
+        text = first_line(error)
+        if "imed out" in text:
+            return TimedOutError(f"{self._name}: {text}")
+        named = set(re.findall(r"\[([0-9a-fA-F.:]+)\]:\d+", text))
+        peers = [seat.member for seat in self.seats if seat.address in named]
+        peer = peers[0] if len(peers) == 1 else None
+        return TransferFailedError(f"{self._name}: {text}", peer=peer)
+
+    def _rest(self, seconds: float) -> None:
+        self._owner.abandoned.wait(seconds)
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._owner.abandoned.is_set():
+            raise AbortedError(f"{self._name} was aborted")
+
+    def _free(self) -> None:
+        self._mover.drain()
+        self._group = None  # would block while an operation is in flight; none is left
+        self._gone(self, self._prefix)
+
+
+def _check_size(buffer: HostBuffer, manifest: Manifest) -> None:
+    if buffer.nbytes != manifest.total_bytes:
+        raise ValueError(f"buffer of {buffer.nbytes} bytes for {manifest.total_bytes} of weights")
