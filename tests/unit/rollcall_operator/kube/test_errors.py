@@ -1,0 +1,67 @@
+"""An answer of the API server becomes the exception that says what to do about it."""
+
+import json
+
+import pytest
+
+from rollcall_operator.kube.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    ServerError,
+    ThrottledError,
+    UnauthorizedError,
+    error_from,
+)
+
+
+def answer(
+    status: int, reason: str = "", message: str = "", retry_after: str | None = None
+) -> ApiError:
+    body = json.dumps({"kind": "Status", "reason": reason, "message": message}).encode()
+    return error_from(status=status, body=body, retry_after=retry_after, what="get /x")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (400, "BadRequest", RefusedError),
+        (401, "Unauthorized", UnauthorizedError),
+        (403, "Forbidden", RefusedError),
+        (404, "NotFound", NotFoundError),
+        (409, "Conflict", ConflictError),
+        (409, "AlreadyExists", AlreadyExistsError),
+        (413, "RequestEntityTooLarge", RefusedError),
+        (422, "Invalid", RefusedError),
+        (429, "TooManyRequests", ThrottledError),
+        (500, "InternalError", ServerError),
+        (503, "ServiceUnavailable", ServerError),
+        (418, "", RefusedError),
+    ],
+)
+def test_each_status_has_its_kind(status: int, reason: str, kind: type[ApiError]) -> None:
+    error = answer(status, reason, "because")
+    assert type(error) is kind
+    assert (error.status, error.message) == (status, "because")
+    assert "get /x" in str(error)
+
+
+def test_an_apply_of_a_field_that_is_not_in_the_schema_is_a_refusal_whatever_its_status() -> None:
+    message = "failed to create typed patch object (...): .spec.template.spec.nope: field not ..."
+    assert type(answer(500, "", message)) is RefusedError
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("2", 2.0), (None, 1.0), ("soon", 1.0), ("9999", 30.0), ("0", 0.1)]
+)
+def test_the_wait_after_429_is_bounded(header: str | None, seconds: float) -> None:
+    error = answer(429, "TooManyRequests", retry_after=header)
+    assert isinstance(error, ThrottledError)
+    assert error.retry_after == seconds
+
+
+def test_a_body_that_is_no_status_object_is_quoted() -> None:
+    error = error_from(status=502, body=b"<html>bad gateway</html>", retry_after=None, what="w")
+    assert (error.reason, error.message) == ("BadGateway", "<html>bad gateway</html>")

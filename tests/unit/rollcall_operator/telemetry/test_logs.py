@@ -1,0 +1,82 @@
+"""Logs: one JSON object a line, with the job and epoch they are about."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rollcall_operator.telemetry.logs import (
+    FieldsFilter,
+    JsonFormatter,
+    TextFormatter,
+    log_fields,
+)
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def log(stream: io.StringIO) -> Iterator[logging.Logger]:
+    logger = logging.getLogger("test-of-logs")
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(FieldsFilter())
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    yield logger
+    logger.removeHandler(handler)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_has_level_message_and_fields(log: logging.Logger, stream: io.StringIO) -> None:
+    with log_fields(namespace="ns", job="reverse"), log_fields(epoch=3):
+        log.info("Roster %s", "pushed", extra={"pod": "p-0"})
+    log.info("outside")
+    first, second = lines(stream)
+    assert first["message"] == "Roster pushed"
+    assert first["level"] == "info"
+    assert (first["namespace"], first["job"], first["epoch"]) == ("ns", "reverse", 3)
+    assert first["pod"] == "p-0"
+    assert "job" not in second
+
+
+def test_an_exception_is_one_line(log: logging.Logger, stream: io.StringIO) -> None:
+    try:
+        int("bad")
+    except ValueError:
+        log.exception("failed")
+    (line,) = lines(stream)
+    assert "ValueError: invalid literal" in line["exception"]
+
+
+def test_what_json_does_not_know_is_text(log: logging.Logger, stream: io.StringIO) -> None:
+    log.info("x", extra={"thing": {1, 2}.__class__})
+    assert "set" in lines(stream)[0]["thing"]
+
+
+async def test_tasks_keep_their_own_fields(log: logging.Logger, stream: io.StringIO) -> None:
+    async def work(job: str) -> None:
+        with log_fields(job=job):
+            await asyncio.sleep(0)
+            log.info(job)
+
+    await asyncio.gather(*(work(f"job-{n}") for n in range(5)))
+    assert all(line["message"] == line["job"] for line in lines(stream))
+
+
+def test_text_for_a_terminal() -> None:
+    record = logging.makeLogRecord({"msg": "Applied %s", "args": ("x",), "levelname": "INFO"})
+    with log_fields(job="reverse"):
+        FieldsFilter().filter(record)
+    assert TextFormatter().format(record).endswith("I Applied x  [job=reverse]")

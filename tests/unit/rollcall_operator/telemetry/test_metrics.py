@@ -1,0 +1,98 @@
+"""What /metrics says, and that a dead job's series end with it."""
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from rollcall_operator.telemetry.metrics import Metrics
+
+KEY = ("ns", "reverse")
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = metrics.expose()[0].decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return samples(metrics).get((name, tuple(sorted(labels.items()))))
+
+
+def status(epoch: int, causes: dict[int, str], **group: Any) -> dict[str, Any]:
+    history = [{"epoch": e, "cause": c} for e, c in causes.items()]
+    return {
+        "phase": "Running",
+        "syncGroups": [{"name": "default", "epoch": epoch, "history": history, **group}],
+    }
+
+
+GROUP = {"namespace": "ns", "job": "reverse", "group": "default"}
+
+
+def test_counts_of_queue_links_and_requests() -> None:
+    metrics = Metrics()
+    metrics.queue_depth(3)
+    metrics.reconciled(seconds=0.02, result="ok")
+    metrics.api_request("apply", "statefulsets", 201)
+    metrics.event_seen("pods")
+    metrics.link_connected(up=True)
+    metrics.roster_pushed("accepted")
+    metrics.snapshot_refused("other_pod")
+    metrics.leading(held=True)
+    assert value(metrics, "rollcall_queue_depth") == 3
+    assert value(metrics, "rollcall_reconcile_seconds_count", result="ok") == 1
+    assert (
+        value(
+            metrics,
+            "rollcall_api_requests_total",
+            verb="apply",
+            resource="statefulsets",
+            status="201",
+        )
+        == 1
+    )
+    assert value(metrics, "rollcall_watch_events_total", resource="pods") == 1
+    assert value(metrics, "rollcall_coordinator_streams") == 1
+    assert value(metrics, "rollcall_roster_pushes_total", result="accepted") == 1
+    assert value(metrics, "rollcall_snapshots_refused_total", reason="other_pod") == 1
+    assert value(metrics, "rollcall_leader") == 1
+
+
+def test_a_job_shows_its_epoch_members_and_rebuilds_by_cause() -> None:
+    metrics = Metrics()
+    metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, members=3, rebuilds=0))
+    last = {"cause": "MemberLost", "seconds": "0.25", "time": "t"}
+    causes = {1: "JobStarted", 2: "MemberLost", 3: "MembersJoined"}
+    metrics.jobs.update(KEY, status(3, causes, members=4, rebuilds=2, lastRebuild=last))
+    assert value(metrics, "rollcall_epoch", **GROUP) == 3
+    assert value(metrics, "rollcall_members", **GROUP) == 4
+    assert value(metrics, "rollcall_rebuilds_total", cause="MemberLost", **GROUP) == 1
+    assert value(metrics, "rollcall_rebuilds_total", cause="JobStarted", **GROUP) == 1
+    assert value(metrics, "rollcall_rebuild_seconds_count", **GROUP) == 1
+    assert value(metrics, "rollcall_rebuild_seconds_sum", **GROUP) == 0.25
+    assert value(metrics, "rollcall_jobs", phase="Running") == 1
+
+
+def test_the_same_status_again_counts_nothing() -> None:
+    metrics = Metrics()
+    for _ in range(3):
+        metrics.jobs.update(KEY, status(2, {1: "JobStarted", 2: "MemberLost"}))
+    assert value(metrics, "rollcall_rebuilds_total", cause="MemberLost", **GROUP) == 1
+
+
+def test_a_job_that_is_gone_leaves_no_series() -> None:
+    metrics = Metrics()
+    metrics.jobs.update(KEY, status(1, {1: "JobStarted"}))
+    metrics.jobs.forget(KEY)
+    assert not [key for key in samples(metrics) if dict(key[1]).get("job") == "reverse"]
+    assert value(metrics, "rollcall_jobs", phase="Running") is None
+
+
+def test_a_job_without_a_sync_group_yet_is_fine() -> None:
+    metrics = Metrics()
+    metrics.jobs.update(KEY, {})
+    assert value(metrics, "rollcall_epoch", **GROUP) is None

@@ -1,0 +1,80 @@
+"""kopf's part: which job an event is about, and settings that neither write nor give up."""
+
+import itertools
+from typing import Any
+
+import kopf
+import pytest
+
+from rollcall_operator.handlers import (
+    LABELLED,
+    WATCHED,
+    EndlessBackoffs,
+    job_of,
+    make_settings,
+    register,
+)
+from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS, Resource
+
+
+@pytest.mark.parametrize(
+    ("resource", "body", "key"),
+    [
+        (RL_JOBS, {"metadata": {"namespace": "n", "name": "j"}}, ("n", "j")),
+        (
+            ROLLOUT_POOLS,
+            {"metadata": {"namespace": "n", "name": "p"}, "spec": {"jobRef": {"name": "j"}}},
+            ("n", "j"),
+        ),
+        (
+            PODS,
+            {"metadata": {"namespace": "n", "name": "x", "labels": {"rollcall.dev/job": "j"}}},
+            ("n", "j"),
+        ),
+        (PODS, {"metadata": {"namespace": "n", "name": "x"}}, None),
+        (ROLLOUT_POOLS, {"metadata": {"namespace": "n", "name": "p"}}, None),
+    ],
+)
+def test_an_event_is_about_a_job(
+    resource: Resource, body: dict[str, Any], key: tuple[str, str] | None
+) -> None:
+    assert job_of(resource, body) == key
+
+
+def test_back_offs_never_end_rise_and_start_anew_for_each_request() -> None:
+    backoffs = EndlessBackoffs()
+    first = list(itertools.islice(backoffs, 200))
+    assert len(first) == 200
+    assert first[0] < 1.0 < first[20] <= 15.0
+    assert next(iter(backoffs)) < 1.0
+
+
+def test_nothing_of_kopf_writes() -> None:
+    settings = make_settings()
+    assert settings.peering.standalone
+    assert settings.scanning.disabled
+    assert not settings.posting.enabled
+
+
+def test_pods_and_children_are_filtered_by_the_server() -> None:
+    selectors = make_settings().watching.label_selectors
+    assert len(selectors) == len(LABELLED)
+    assert set(selectors.values()) == {"rollcall.dev/job"}
+
+
+async def test_every_watched_kind_has_one_handler_that_only_enqueues() -> None:
+    registry = kopf.OperatorRegistry()
+    keys: list[tuple[str, str]] = []
+    seen: list[str] = []
+    register(registry, enqueue=lambda *key: keys.append(key), seen=seen.append)
+    handlers = registry._watching.get_all_handlers()
+    assert len(handlers) == len(WATCHED)
+    body = {"metadata": {"namespace": "n", "name": "j", "labels": {"rollcall.dev/job": "j"}}}
+    for handler in handlers:
+        run: Any = handler.fn
+        await run(body=body, event={}, type=None)
+    assert sorted(seen) == sorted(resource.plural for resource in WATCHED)
+    assert keys == [("n", "j")] * 4  # the pool names no job
+    assert not registry._changing.get_all_handlers()
+    assert not registry._spawning.get_all_handlers()
+    assert not registry._indexing.get_all_handlers()
