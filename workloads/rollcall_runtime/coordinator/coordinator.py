@@ -25,9 +25,9 @@ from rollcall_protocol.messages import (
     MemberMessage,
     Progress,
     Seat,
+    Snapshot,
     Wanted,
 )
-from rollcall_protocol.messages import Snapshot as Report
 from rollcall_protocol.prompts import LedgerState, PromptLedger
 from rollcall_protocol.roster import Roster
 from rollcall_runtime.coordinator import memory
@@ -38,7 +38,7 @@ from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.sender import SenderDuties
 from rollcall_runtime.membership import MemberDriver
 from rollcall_runtime.sync.engine import SyncEngine
-from rollcall_runtime.sync.staging import Snapshot
+from rollcall_runtime.sync.staging import PinnedWeights
 
 log = logging.getLogger(__name__)
 
@@ -85,49 +85,50 @@ class Coordinator:
         )  # fmt: skip
         self._progress = Progress(0, config.algorithm.max_steps, 0, None)
         self._finished: Finished | None = None
-        self._first_number: int | None = None
+        self._first: Version | None = None
         self._roster_taken, self._batch_ready = asyncio.Event(), asyncio.Event()
         self._published: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     # --- the trainer's side --------------------------------------------------------------------
 
-    async def ready(self) -> int:
-        """Wait for the first roster; returns the first version number to publish.
+    async def ready(self) -> Version:
+        """Wait for the first roster; returns the first version to publish.
 
-        Numbers go on above whatever a member reported, so that they never repeat within the job.
-        A restarted coordinator knows its roster and waits `settle` for members to come back.
+        Its number is above whatever a member reported, so that numbers never repeat within the
+        job. A restarted coordinator knows its roster and waits `settle` for members to come back.
         """
         restored = self._memory.roster
         if restored is not None:
             self.push_roster(restored)
             await asyncio.sleep(self.config.membership.settle)
         await self._roster_taken.wait()
-        if self._first_number is None:
-            self._first_number = self.machine.highest_number + 1
-        return self._first_number
+        lineage = self.machine.lineage
+        if lineage is None:
+            raise RuntimeError("a roster was taken, but no lineage follows from it")
+        if self._first is None:
+            self._first = Version(lineage, self.machine.highest_number + 1)
+        return self._first
 
-    async def publish(self, number: int, snapshot: Snapshot) -> None:
+    async def publish(self, weights: PinnedWeights) -> None:
         """Bring weights to the live session; returns when all of it acked or was excluded.
 
-        The snapshot is kept for newcomers until the next one is published.
+        Owns `weights` from now on; newcomers fetch them until the next ones are published.
         """
-        lineage = self.machine.lineage
-        if lineage is None or self._first_number is None:
-            raise RuntimeError("publish before ready")
-        version, began = Version(lineage, number), time.monotonic()
-        self.duties.offer(version, snapshot)
+        version, manifest = weights.weights.version, weights.weights.manifest
+        began = time.monotonic()
+        self.duties.offer(weights)
         self._published = asyncio.get_running_loop().create_future()
-        self._run(self.machine.publish(version, snapshot.manifest, began))
-        await self._published
-        self.duties.retire_all_but(version)
-        seconds, nbytes = time.monotonic() - began, snapshot.manifest.total_bytes
-        self._observer.published(number, len(self.machine.seated) + 1, seconds, nbytes)
+        self._run(self.machine.publish(version, manifest, began))
+        if self._published is not None:
+            await self._published
+        seconds, members = time.monotonic() - began, len(self.machine.seated) + 1
+        self._observer.published(version.number, members, seconds, manifest.total_bytes)
 
     async def next_batch(self, number: int) -> list[Completion]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
         ledger = self._need_ledger()
-        ledger.version = number - (self._first_number or 0)
+        ledger.version = number - (self._first.number if self._first else 0)
         while True:
             batch = ledger.take_batch(number)
             self._dispatch()
@@ -157,6 +158,7 @@ class Coordinator:
         if self._timer is not None:
             self._timer.cancel()
         await self._driver.close()
+        self.duties.close()
 
     # --- events from the network ---------------------------------------------------------------
 
@@ -203,10 +205,10 @@ class Coordinator:
         self._dispatch()
         return Verdict.COUNTED
 
-    def report(self) -> Report:
+    def report(self) -> Snapshot:
         """The whole state for the operator."""
         roster = self.machine.members.roster
-        return Report(
+        return Snapshot(
             pod_uid=self.member.pod_uid,
             boot=self.machine.boot,
             roster_epoch=roster.epoch if roster else 0,
@@ -242,6 +244,7 @@ class Coordinator:
         loop.call_soon(self.member_said, self.member, message)
 
     def _run(self, effects: list[Effect]) -> None:
+        self.duties.serve(self.machine.current)
         for effect in effects:
             if isinstance(effect, Send):
                 self._send(effect)

@@ -6,36 +6,43 @@ from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.staging import Snapshot
+from rollcall_runtime.sync.staging import PinnedWeights, ServedWeights
 
 
 class SenderDuties:
-    """Sends the snapshot that was offered for a version; keeps it for newcomers till retired."""
+    """Owns the version being sent and the one that newcomers may fetch from the trainer."""
 
     def __init__(self, *, stage_timeout: float) -> None:
+        self.served = ServedWeights()
         self._stage_timeout = stage_timeout
-        self._offered: dict[Version, Snapshot] = {}
+        self._outgoing: PinnedWeights | None = None
 
-    def offer(self, version: Version, snapshot: Snapshot) -> None:
-        """`snapshot` is what `version` means from now on."""
-        self._offered[version] = snapshot
+    def offer(self, weights: PinnedWeights) -> None:
+        """Own `weights`, which are sent next; what was offered before is let go."""
+        self._replace(weights)
 
-    def retire_all_but(self, version: Version) -> None:
-        """Older snapshots are not given to newcomers any more."""
-        self._offered = {version: self._offered[version]}
+    def serve(self, version: Version | None) -> None:
+        """The group commits `version`: newcomers fetch it from now on, not an older one."""
+        outgoing = self._outgoing
+        if outgoing is not None and outgoing.weights.version == version != self.served.version:
+            self.served.swap(outgoing.share())
 
-    def held(self, version: Version) -> Snapshot | None:
-        """For newcomers that catch up from the trainer."""
-        return self._offered.get(version)
+    def close(self) -> None:
+        """Let go of all weights."""
+        self._replace(None)
+        self.served.swap(None)
 
     async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
         """Send to the session."""
-        snapshot = self._offered.get(version)
-        if snapshot is None:
+        if self._outgoing is None or self._outgoing.weights.version != version:
             raise SyncError(f"version {version} was never offered")
-        await asyncio.to_thread(
-            session.publish, snapshot.buffer, manifest, timeout=self._stage_timeout
-        )
+        weights = self._outgoing.share()
+        try:
+            await asyncio.to_thread(
+                session.publish, weights.weights.buffer, manifest, timeout=self._stage_timeout
+            )
+        finally:
+            weights.release()
 
     async def apply(self, version: Version) -> None:
         """Never asked: COMMIT goes to receivers."""
@@ -44,3 +51,8 @@ class SenderDuties:
     async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
         """Never asked: the trainer is what others catch up from."""
         raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
+
+    def _replace(self, weights: PinnedWeights | None) -> None:
+        old, self._outgoing = self._outgoing, weights
+        if old is not None:
+            old.release()

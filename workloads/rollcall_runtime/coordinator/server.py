@@ -8,7 +8,7 @@ from rollcall_runtime.coordinator.completions import take_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.observer import Observer
 from rollcall_runtime.coordinator.operator_stream import take_roster
-from rollcall_runtime.sync.catchup import Handler as WeightsHandler
+from rollcall_runtime.sync.catchup import weights_handler
 
 STOP_SECONDS = 2.0
 
@@ -17,11 +17,10 @@ class CoordinatorServer:
     """Binds to the pod's address only; `stop` ends both listeners and all streams."""
 
     def __init__(
-        self, coordinator: Coordinator, *, address: str, tokens: Tokens, observer: Observer,
-        weights: WeightsHandler,
-    ) -> None:  # fmt: skip
+        self, coordinator: Coordinator, *, address: str, tokens: Tokens, observer: Observer
+    ) -> None:
         self._coordinator, self._address = coordinator, address
-        self._tokens, self._observer, self._weights = tokens, observer, weights
+        self._tokens, self._observer = tokens, observer
         self._runners: list[web.AppRunner] = []
 
     async def start(self) -> None:
@@ -40,13 +39,14 @@ class CoordinatorServer:
         async def roster(request: web.Request) -> web.StreamResponse:
             return await take_roster(request, coordinator.push_roster, refused)
 
+        weights = weights_handler(coordinator.duties.served, token=lambda: self._tokens.member)
         app = web.Application()
         operator, member = self._tokens.operator, self._tokens.member
         app.add_routes([
             web.put(env.ROSTER_ROUTE, guard(operator, roster, refused)),
             web.get(env.OPERATOR_STREAM_ROUTE, guard(operator, coordinator.stream.serve, refused)),
             web.get(env.MEMBER_STREAM_ROUTE, guard(member, coordinator.links.serve, refused)),
-            web.get(env.WEIGHTS_ROUTE, guard(member, self._weights, refused)),
+            web.get(env.WEIGHTS_ROUTE, weights),
         ])  # fmt: skip
         return app
 

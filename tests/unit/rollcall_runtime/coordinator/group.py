@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -42,7 +41,9 @@ from rollcall_runtime.coordinator.auth import Tokens
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.membership import MemberDriver
+from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
+from rollcall_runtime.sync.staging import PinnedWeights, Weights
 
 TOKENS = Tokens(member="member-token", operator="operator-token")
 ADDRESS = "127.0.0.1"
@@ -178,10 +179,10 @@ class Group:
             ledger_state=None, observer=self.counts,
         )  # fmt: skip
         self.server = CoordinatorServer(
-            self.coordinator, address=ADDRESS, tokens=TOKENS, observer=self.counts,
-            weights=self._no_weights,
-        )  # fmt: skip
+            self.coordinator, address=ADDRESS, tokens=TOKENS, observer=self.counts
+        )
         self._tasks: list[asyncio.Task[None]] = []
+        self._workers: list[Worker] = []
 
     async def __aenter__(self) -> "Group":
         await self.server.start()
@@ -190,14 +191,13 @@ class Group:
 
     async def __aexit__(self, *_: object) -> None:
         await self.coordinator.stop()
+        for worker in self._workers:
+            await worker.socket.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.http.close()
         await self.server.stop()
-
-    async def _no_weights(self, request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
-        return aiohttp.web.Response(status=404)
 
     def url(self, route: str, port: int = env.MEMBERSHIP_PORT) -> str:
         return f"http://{ADDRESS}:{port}{route}"
@@ -222,6 +222,7 @@ class Group:
         )
         worker = Worker(member, socket)
         await worker.say(Hello("job-uid", "default", member, pod, "pool", ADDRESS, ""))
+        self._workers.append(worker)
         self._tasks.append(asyncio.create_task(worker.run()))
         return worker
 
@@ -239,9 +240,12 @@ class Group:
             return answer.status
 
     async def publish(self, number: int) -> None:
-        snapshot: Any = SimpleNamespace(manifest=MANIFEST, buffer=None)
+        lineage = self.coordinator.machine.lineage
+        assert lineage is not None
+        buffer = HostBuffer(0)
+        weights = Weights(Version(lineage, number), MANIFEST, buffer)
         async with asyncio.timeout(5):
-            await self.coordinator.publish(number, snapshot)
+            await self.coordinator.publish(PinnedWeights(weights, buffer.pin()))
 
     @contextlib.asynccontextmanager
     async def follow(self) -> AsyncIterator["asyncio.Queue[Snapshot]"]:
