@@ -25,9 +25,9 @@ from rollcall_protocol.messages import (
     MemberMessage,
     Progress,
     Seat,
-    Snapshot,
     Wanted,
 )
+from rollcall_protocol.messages import Snapshot as State
 from rollcall_protocol.prompts import LedgerState, PromptLedger
 from rollcall_protocol.roster import Roster
 from rollcall_runtime.coordinator import memory
@@ -38,7 +38,7 @@ from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.sender import SenderDuties
 from rollcall_runtime.membership import MemberDriver
 from rollcall_runtime.sync.engine import SyncEngine
-from rollcall_runtime.sync.staging import PinnedWeights
+from rollcall_runtime.sync.staging import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -110,18 +110,17 @@ class Coordinator:
             self._first = Version(lineage, self.machine.highest_number + 1)
         return self._first
 
-    async def publish(self, weights: PinnedWeights) -> None:
+    async def publish(self, version: Version, snapshot: Snapshot) -> None:
         """Bring weights to the live session; returns when all of it acked or was excluded.
 
-        Owns `weights` from now on; newcomers fetch them until the next ones are published.
+        Owns `snapshot` from now on; newcomers fetch it until the next one is published.
         """
-        version, manifest = weights.weights.version, weights.weights.manifest
-        began = time.monotonic()
-        self.duties.offer(weights)
-        self._published = asyncio.get_running_loop().create_future()
+        began, manifest = time.monotonic(), snapshot.manifest
+        self.duties.offer(version, snapshot)
+        published = self._published = asyncio.get_running_loop().create_future()
         self._run(self.machine.publish(version, manifest, began))
-        if self._published is not None:
-            await self._published
+        await published
+        self.duties.retire_all_but(version)
         seconds, members = time.monotonic() - began, len(self.machine.seated) + 1
         self._observer.published(version.number, members, seconds, manifest.total_bytes)
 
@@ -205,10 +204,10 @@ class Coordinator:
         self._dispatch()
         return Verdict.COUNTED
 
-    def report(self) -> Snapshot:
+    def report(self) -> State:
         """The whole state for the operator."""
         roster = self.machine.members.roster
-        return Snapshot(
+        return State(
             pod_uid=self.member.pod_uid,
             boot=self.machine.boot,
             roster_epoch=roster.epoch if roster else 0,
@@ -244,7 +243,6 @@ class Coordinator:
         loop.call_soon(self.member_said, self.member, message)
 
     def _run(self, effects: list[Effect]) -> None:
-        self.duties.serve(self.machine.current)
         for effect in effects:
             if isinstance(effect, Send):
                 self._send(effect)

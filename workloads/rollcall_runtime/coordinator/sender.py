@@ -6,43 +6,46 @@ from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.staging import PinnedWeights, ServedWeights
+from rollcall_runtime.sync.staging import Snapshot
 
 
 class SenderDuties:
-    """Owns the version being sent and the one that newcomers may fetch from the trainer."""
+    """Owns the snapshot being sent and the one that newcomers may fetch from the trainer."""
 
     def __init__(self, *, stage_timeout: float) -> None:
-        self.served = ServedWeights()
         self._stage_timeout = stage_timeout
-        self._outgoing: PinnedWeights | None = None
+        self._offered: dict[Version, Snapshot] = {}
 
-    def offer(self, weights: PinnedWeights) -> None:
-        """Own `weights`, which are sent next; what was offered before is let go."""
-        self._replace(weights)
+    def offer(self, version: Version, snapshot: Snapshot) -> None:
+        """Own `snapshot`, which is what `version` means from now on."""
+        self._offered[version] = snapshot
 
-    def serve(self, version: Version | None) -> None:
-        """The group commits `version`: newcomers fetch it from now on, not an older one."""
-        outgoing = self._outgoing
-        if outgoing is not None and outgoing.weights.version == version != self.served.version:
-            self.served.swap(outgoing.share())
+    def retire_all_but(self, version: Version) -> None:
+        """Let go of the older snapshots: newcomers are sent to `version` now."""
+        for older in [v for v in self._offered if v != version]:
+            self._offered.pop(older).release()
+
+    def held(self, version: Version) -> Snapshot | None:
+        """For newcomers that catch up from the trainer."""
+        return self._offered.get(version)
 
     def close(self) -> None:
         """Let go of all weights."""
-        self._replace(None)
-        self.served.swap(None)
+        while self._offered:
+            self._offered.popitem()[1].release()
 
     async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
         """Send to the session."""
-        if self._outgoing is None or self._outgoing.weights.version != version:
+        offered = self._offered.get(version)
+        if offered is None:
             raise SyncError(f"version {version} was never offered")
-        weights = self._outgoing.share()
+        snapshot = offered.share()
         try:
             await asyncio.to_thread(
-                session.publish, weights.weights.buffer, manifest, timeout=self._stage_timeout
+                session.publish, snapshot.buffer, manifest, timeout=self._stage_timeout
             )
         finally:
-            weights.release()
+            snapshot.release()
 
     async def apply(self, version: Version) -> None:
         """Never asked: COMMIT goes to receivers."""
@@ -51,8 +54,3 @@ class SenderDuties:
     async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
         """Never asked: the trainer is what others catch up from."""
         raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
-
-    def _replace(self, weights: PinnedWeights | None) -> None:
-        old, self._outgoing = self._outgoing, weights
-        if old is not None:
-            old.release()

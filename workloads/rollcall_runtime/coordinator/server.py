@@ -39,7 +39,7 @@ class CoordinatorServer:
         async def roster(request: web.Request) -> web.StreamResponse:
             return await take_roster(request, coordinator.push_roster, refused)
 
-        weights = weights_handler(coordinator.duties.served, token=lambda: self._tokens.member)
+        weights = weights_handler(coordinator.duties.held, token=self._tokens.member)
         app = web.Application()
         operator, member = self._tokens.operator, self._tokens.member
         app.add_routes([

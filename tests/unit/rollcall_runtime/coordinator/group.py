@@ -31,10 +31,10 @@ from rollcall_protocol.messages import (
     MemberMessage,
     Seat,
     SessionReport,
-    Snapshot,
     dumps,
     loads,
 )
+from rollcall_protocol.messages import Snapshot as State
 from rollcall_protocol.prompts import PromptLedger
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 from rollcall_runtime.coordinator.auth import Tokens
@@ -43,7 +43,7 @@ from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.membership import MemberDriver
 from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
-from rollcall_runtime.sync.staging import PinnedWeights, Weights
+from rollcall_runtime.sync.staging import Snapshot
 
 TOKENS = Tokens(member="member-token", operator="operator-token")
 ADDRESS = "127.0.0.1"
@@ -242,15 +242,14 @@ class Group:
     async def publish(self, number: int) -> None:
         lineage = self.coordinator.machine.lineage
         assert lineage is not None
-        buffer = HostBuffer(0)
-        weights = Weights(Version(lineage, number), MANIFEST, buffer)
+        snapshot = Snapshot(MANIFEST, HostBuffer(0).pin())
         async with asyncio.timeout(5):
-            await self.coordinator.publish(PinnedWeights(weights, buffer.pin()))
+            await self.coordinator.publish(Version(lineage, number), snapshot)
 
     @contextlib.asynccontextmanager
-    async def follow(self) -> AsyncIterator["asyncio.Queue[Snapshot]"]:
+    async def follow(self) -> AsyncIterator["asyncio.Queue[State]"]:
         """The operator's stream, as a queue of snapshots."""
-        seen: asyncio.Queue[Snapshot] = asyncio.Queue()
+        seen: asyncio.Queue[State] = asyncio.Queue()
 
         async def read() -> None:
             headers = {env.OPERATOR_TOKEN_HEADER: TOKENS.operator}
@@ -259,7 +258,7 @@ class Group:
             ) as stream:
                 async for line in stream.content:
                     if line.strip():
-                        seen.put_nowait(loads(line, Snapshot))
+                        seen.put_nowait(loads(line, State))
 
         task = asyncio.create_task(read())
         yield seen
