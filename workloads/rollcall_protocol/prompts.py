@@ -32,6 +32,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """A prompt (in its lease) and the samples that came back."""
+
+    lease: Lease
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerState:
     """What a checkpoint keeps: the data cursor and the prompts that were under way."""
 
@@ -115,7 +123,7 @@ class PromptLedger:
 
     # --- trainer -------------------------------------------------------------------------------
 
-    def take_batch(self, number: int) -> list[Completion] | None:
+    def take_batch(self, number: int) -> list[Answered] | None:
         """A batch fit to train on version `number`, oldest first; None while there is none."""
         fit: deque[tuple[Held, Completion]] = deque()
         for held, completion in self._buffer:
@@ -127,7 +135,8 @@ class PromptLedger:
         if len(fit) < self._batch:
             return None
         self.accepted += self._batch
-        return [fit.popleft()[1] for _ in range(self._batch)]
+        taken = (fit.popleft() for _ in range(self._batch))
+        return [Answered(held.lease, completion) for held, completion in taken]
 
     # --- figures -------------------------------------------------------------------------------
 

@@ -75,7 +75,8 @@ def test_stale_samples_and_those_of_a_former_trainer_are_rejected_with_a_reason(
     for lease in leases[2:]:
         prompts.complete(done(A, lease, version=2))
     batch = prompts.take_batch(3)
-    assert [completion.version.number for completion in batch] == [2, 2, 2, 2]
+    assert [taken.completion.version.number for taken in batch] == [2, 2, 2, 2]
+    assert [taken.lease for taken in batch] == leases[2:]
     assert prompts.rejected == {Rejection.ABANDONED_LINEAGE: 1, Rejection.STALE: 1}
     assert balanced(prompts)
 

@@ -28,7 +28,7 @@ from rollcall_protocol.messages import (
     Wanted,
 )
 from rollcall_protocol.messages import Snapshot as State
-from rollcall_protocol.prompts import LedgerState, PromptLedger
+from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger
 from rollcall_protocol.roster import Roster
 from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.completions import Verdict
@@ -124,7 +124,7 @@ class Coordinator:
         seconds, members = time.monotonic() - began, len(self.machine.seated) + 1
         self._observer.published(version.number, members, seconds, manifest.total_bytes)
 
-    async def next_batch(self, number: int) -> list[Completion]:
+    async def next_batch(self, number: int) -> list[Answered]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
         ledger = self._need_ledger()
         ledger.version = number - (self._first.number if self._first else 0)
