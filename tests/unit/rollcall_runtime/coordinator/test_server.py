@@ -81,10 +81,10 @@ async def test_a_broken_stream_costs_an_attempt_and_its_prompts_go_to_another(
         lease = await asyncio.wait_for(a.leases.get(), 5)
         before = group.counts.sessions[-1].session
         break_stream(a)
+        await eventually(lambda: group.counts.sessions[-1].cause is SessionCause.MEMBER_LOST)
         await b.say(Wanted(1))
         again = await asyncio.wait_for(b.leases.get(), 5)
         assert (again.prompt, again.lease != lease.lease) == (lease.prompt, True)
-        await eventually(lambda: group.counts.sessions[-1].cause is SessionCause.MEMBER_LOST)
         after = group.counts.sessions[-1].session
         assert (after.epoch, after.attempt) == (before.epoch, before.attempt + 1)
 
