@@ -7,32 +7,44 @@ an image is built use the machine's (`build_options`).
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster import cache, debian, machine
 from tests.cluster.shell import ClusterError, CommandError, run, say, wait_for
 
-RUN = Path("/run/rollcall")
-SOCKET = RUN / "docker.sock"
-BRIDGE = "rollcall0"
-CGROUP = "rollcall"
 NETWORK = "kind"
 REGISTRY_TIMEOUT_S = 20.0
-SUBNET = "10.213.0.0/24"
-_POOL = {"base": "10.213.128.0/17", "size": 24}
+_SUBNETS = "10.213.{}.0"
 _PROGRAMS = ("dockerd", "docker", "docker-proxy", "containerd", "containerd-shim-runc-v2", "runc")
 _FROM_NEWER = ("docker.io", "docker-cli", "containerd")
 _FROM_HOST = (
     "runc", "iptables", "libip4tc2", "libip6tc2", "libxtables12", "libmnl0", "libnftnl11",
     "libnetfilter-conntrack3", "libnfnetlink0", "libseccomp2",
 )
+
+
+def place() -> str:
+    """What our own engine's folder, bridge and control group are called: one set for a cache."""
+    return f"rollcall-{cache.digest(str(cache.root()))[:5]}"
+
+
+def run_folder() -> Path:
+    """Where our own engine keeps its socket and run-time state."""
+    return Path("/run", place())
+
+
+def socket() -> Path:
+    """The socket of our own engine, whether or not it runs."""
+    return run_folder() / "docker.sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +103,8 @@ def select(*, start: bool = True) -> Engine | None:
     Raises:
         ClusterError: none answers and we may not run one.
     """
-    own = Engine(own=True, env=_client_env())
-    if SOCKET.exists() and own.answers():
+    own = _own()
+    if socket().exists() and own.answers():
         return own
     if shutil.which("docker"):
         theirs = Engine(own=False)
@@ -106,38 +118,44 @@ def select(*, start: bool = True) -> Engine | None:
             "it), or run this as root, which brings an engine of its own"
         )
     with cache.lock("engine"):
-        if not own.answers():
-            _start(own)
-    return own
+        if not (socket().exists() and own.answers()):
+            _start()
+    return _own()
 
 
 def stop() -> None:
     """Stops our own engine, if it runs, and removes every trace of it but the cache."""
     for name in ("dockerd", "containerd"):
         _end(_pids(name), signal.SIGTERM, timeout_s=30)
-    leftovers = machine.processes_of(_home_parent()) + machine.processes_in_cgroup(CGROUP)
+    leftovers = machine.processes_of(_home_parent()) + machine.processes_in_cgroup(place())
     _end(leftovers, signal.SIGKILL, timeout_s=20)
     machine.unmount_under(_data())
-    machine.unmount_under(RUN)
-    machine.delete_link(BRIDGE)
-    machine.remove_cgroups(CGROUP)
-    shutil.rmtree(RUN, ignore_errors=True)
+    machine.unmount_under(run_folder())
+    machine.delete_link(place())
+    machine.remove_cgroups(place())
+    shutil.rmtree(run_folder(), ignore_errors=True)
 
 
 def traces() -> bool:
     """Whether anything of our own engine is on the machine, apart from the cache."""
-    return RUN.exists() or bool(machine.processes_of(_home_parent()))
+    return run_folder().exists() or bool(machine.processes_of(_home_parent()))
 
 
-def _start(engine: Engine) -> None:
+def _own() -> Engine:
+    return Engine(own=True, env=_client_env())
+
+
+def _start() -> None:
     started = time.monotonic()
     home = _install()
+    engine = _own()
     for name in ("dockerd", "containerd"):
         _end(_pids(name), signal.SIGKILL, timeout_s=20)
-    RUN.mkdir(mode=0o711, exist_ok=True)
-    for stale in (RUN / "docker.pid", RUN / "exec" / "containerd" / "containerd.pid", SOCKET):
-        stale.unlink(missing_ok=True)
-    config = RUN / "daemon.json"
+    folder = run_folder()
+    folder.mkdir(mode=0o711, exist_ok=True)
+    for stale in ("docker.pid", "exec/containerd/containerd.pid", "docker.sock"):
+        (folder / stale).unlink(missing_ok=True)
+    config = folder / "daemon.json"
     config.write_text(json.dumps(_settings(), indent=2))
     log = cache.log("dockerd")
     with log.open("wb") as sink:
@@ -152,31 +170,43 @@ def _start(engine: Engine) -> None:
             raise CommandError(
                 f"dockerd: exit status {daemon.returncode}", output=log.read_text(errors="replace")
             )
-        return SOCKET.exists() and engine.answers()
+        return socket().exists() and engine.answers()
 
     wait_for("the Docker engine", ready, timeout_s=60, log=log)
     if NETWORK not in engine.docker("network", "ls", "--format", "{{.Name}}").split():
         engine.docker(
-            "network", "create", f"--subnet={SUBNET}", "--driver=bridge",
-            f"--opt=com.docker.network.bridge.name={BRIDGE}", NETWORK,
+            "network", "create", f"--subnet={free_subnet(machine.routes())}", "--driver=bridge",
+            f"--opt=com.docker.network.bridge.name={place()}", NETWORK,
         )
     say(f"a Docker engine of our own runs ({time.monotonic() - started:.1f} s)")
+
+
+def free_subnet(taken: Sequence[ipaddress.IPv4Network]) -> str:
+    """A private range of 256 addresses that no route of the machine covers.
+
+    Raises:
+        ClusterError: all of ours are taken.
+    """
+    for number in range(256):
+        subnet = ipaddress.IPv4Network(f"{_SUBNETS.format(number)}/24")
+        if not any(subnet.overlaps(other) for other in taken):
+            return str(subnet)
+    raise ClusterError(f"no free range of addresses in {_SUBNETS.format(0)}/16")
 
 
 def _settings() -> dict[str, object]:
     return {
         "data-root": str(_data()),
-        "exec-root": str(RUN / "exec"),
-        "pidfile": str(RUN / "docker.pid"),
-        "hosts": [f"unix://{SOCKET}"],
+        "exec-root": str(run_folder() / "exec"),
+        "pidfile": str(run_folder() / "docker.pid"),
+        "hosts": [f"unix://{socket()}"],
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
-        "cgroup-parent": f"/{CGROUP}",
+        "cgroup-parent": f"/{place()}",
         "bridge": "none",
         "iptables": False,
         "ip6tables": False,
         "ip-forward": False,
         "ip-masq": False,
-        "default-address-pools": [_POOL],
         "log-opts": {"max-size": "20m", "max-file": "2"},
     }
 
@@ -222,7 +252,7 @@ def _client_env() -> dict[str, str]:
     path = os.environ.get("PATH", "")
     return {
         "PATH": path if path.startswith(prefix) and prefix else f"{prefix}{path}",
-        "DOCKER_HOST": f"unix://{SOCKET}",
+        "DOCKER_HOST": f"unix://{socket()}",
         "DOCKER_BUILDKIT": "0",
     }
 

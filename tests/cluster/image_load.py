@@ -35,7 +35,7 @@ def load_into_node(engine: Engine, node: str, *, saved: Path, identity: str) -> 
     present = set(engine.docker("exec", node, *_CTR, "content", "ls", "--quiet").split())
     process = subprocess.Popen(
         ["docker", "exec", "--interactive", node, "timeout", str(int(IMPORT_TIMEOUT_S)), *_CTR,
-         "images", "import", f"--label={IDENTITY}={identity}", "-"],
+         "images", "import", "--local", f"--label={IDENTITY}={identity}", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env=engine.full_env(),
     )

@@ -37,7 +37,7 @@ def build(names: Sequence[str], *, prefix: str = PREFIX, tag: str = TAG) -> list
 
 
 def load(images: Iterable[str]) -> None:
-    """Puts images of the engine into every node of the kind cluster.
+    """Puts images of the engine into the nodes of the kind cluster that take ordinary pods.
 
     Raises:
         ClusterError: the cluster is not ours, or the engine lacks an image.
@@ -48,17 +48,18 @@ def load(images: Iterable[str]) -> None:
             "can reach (`push --prefix REGISTRY/NAME`) and name them in the manifests"
         )
     chosen = _engine()
+    nodes = kind.schedulable_nodes()
     for image in images:
         try:
             identity = chosen.docker("inspect", "--format", "{{.Id}}", image).strip()
         except CommandError as error:
             raise ClusterError(f"{image}: no such image; build it first") from error
         missing = [
-            node for node in kind.NODES
+            node for node in nodes
             if not image_load.is_there(chosen, node, image=image, identity=identity)
         ]
         if not missing:
-            say(f"{image}: in all nodes already")
+            say(f"{image}: in the nodes already")
             continue
         with cache.scratch() as folder:
             saved = folder / "image.tar"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cluster import cache, go_build, machine
 from tests.cluster.engine import NETWORK, Engine
-from tests.cluster.shell import CommandError, run, say, wait_for
+from tests.cluster.shell import ClusterError, CommandError, run, say, wait_for
 
 NAME = "rollcall"
 NODES = (f"{NAME}-control-plane", f"{NAME}-worker")
@@ -103,6 +103,24 @@ def healthy() -> bool:
     except CommandError:
         return False
     return said.split() == ["True"] * len(NODES)
+
+
+def schedulable_nodes() -> list[str]:
+    """The nodes that ordinary pods may run on: a control plane beside workers takes none.
+
+    Raises:
+        ClusterError: the cluster does not run.
+    """
+    if not kubeconfig().exists():
+        raise ClusterError("there is no cluster: make one with `up`")
+    nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    return [
+        node["metadata"]["name"] for node in nodes
+        if not any(
+            taint["effect"] in ("NoSchedule", "NoExecute")
+            for taint in node["spec"].get("taints", [])
+        )
+    ]
 
 
 def kubectl(*args: str, timeout_s: float = 30, stdin: str | None = None) -> str:

@@ -36,7 +36,7 @@ def up() -> None:
         _check_existing()
         return
     with cache.lock("cluster"):
-        if engine.SOCKET.exists() and kind.healthy():
+        if engine.socket().exists() and kind.healthy():
             say("the cluster: runs already")
             return
         cache.sweep()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
+import struct
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -130,6 +133,19 @@ def unmount_under(folder: Path) -> None:
             run(["umount", point], timeout_s=30)
         except CommandError:
             run(["umount", "--lazy", point], timeout_s=30)
+
+
+def routes() -> list[ipaddress.IPv4Network]:
+    """The IPv4 ranges that this machine has routes to, the default route aside."""
+    found = []
+    for line in (PROC / "net/route").read_text().splitlines()[1:]:
+        _, address, *rest = line.split()
+        mask = rest[5]
+        if int(mask, 16):
+            network = socket.inet_ntoa(struct.pack("<L", int(address, 16)))
+            netmask = socket.inet_ntoa(struct.pack("<L", int(mask, 16)))
+            found.append(ipaddress.IPv4Network(f"{network}/{netmask}"))
+    return found
 
 
 def delete_link(name: str) -> None:
