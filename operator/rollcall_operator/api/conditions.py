@@ -50,11 +50,9 @@ class Reason(StrEnum):
     # Validated
     VALID = "Valid"
     INVALID_SPEC = "InvalidSpec"
-    CHILD_REFUSED = "ChildRefused"
-    NAME_TAKEN = "NameTaken"
     # whole jobs
     SUSPENDED = "Suspended"
-    RESUMED = "Resumed"
+    NOT_SUSPENDED = "NotSuspended"
     FINISHED = "Finished"
     COMPLETED = "Completed"
     BAD_CONFIG = "BadConfig"
@@ -66,8 +64,6 @@ class Reason(StrEnum):
     READY = "Ready"
     STARTING = "Starting"
     RESTARTING = "Restarting"
-    SCALING = "Scaling"
-    SCALED_TO_ZERO = "ScaledToZero"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CANNOT_START = "CannotStart"
     CRASH_LOOP = "CrashLoop"
@@ -85,3 +81,18 @@ class Reason(StrEnum):
     # pools
     JOB_FOUND = "JobFound"
     JOB_NOT_FOUND = "JobNotFound"
+
+
+TROUBLES = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.BAD_CONFIG,
+        Reason.RESTARTING,
+        Reason.IMAGE_PULL_FAILED,
+        Reason.CANNOT_START,
+        Reason.CRASH_LOOP,
+        Reason.UNSCHEDULABLE,
+        Reason.JOB_NOT_FOUND,
+    }
+)
+"""Reasons that somebody should look at; the others come and go by themselves."""

@@ -19,6 +19,8 @@ JOB_REPLICAS = "rollcall.dev/job-replicas"
 """On an owned pool: the last number of replicas that came from the job."""
 WORKER_CONTAINER = "rollcall.dev/worker-container"
 """On a pod: which of its containers is the worker."""
+JOB_UID = "rollcall.dev/job-uid"
+"""On a pod: the job that it was made for; another job may take the name later."""
 
 GROUP_DEFAULT = "default"
 """The sync group of a job."""

@@ -14,7 +14,7 @@ from rollcall_operator.api.scalars import (
     RolloutName,
     Seconds,
     SyncEngineName,
-    dns_label,
+    named,
 )
 from rollcall_operator.api.training import (
     Algorithm,
@@ -159,10 +159,4 @@ class RLJobSpec(Model):
     """The job is deleted this long after it finished; without it it stays."""
 
 
-JOB_RULES = (
-    Rule(
-        message="metadata.name " + dns_label(JOB_NAME_MAX, "its pods are named after it").message,
-        cel=f"self.metadata.name.size() <= {JOB_NAME_MAX} && "
-        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    ),
-)
+JOB_RULES = (named(JOB_NAME_MAX, "its pods are named after it"),)

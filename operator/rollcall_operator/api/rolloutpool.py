@@ -11,7 +11,7 @@ from rollcall_operator.api.scalars import (
     Replicas,
     RolloutEngineName,
     Seconds,
-    dns_label,
+    named,
 )
 from rollcall_operator.api.template import PodTemplate
 
@@ -103,10 +103,4 @@ class RolloutPoolSpec(RolloutBase):
     """The job that the rollouts serve."""
 
 
-POOL_RULES = (
-    Rule(
-        message="metadata.name " + dns_label(POOL_NAME_MAX, "its pods carry it as a label").message,
-        cel=f"self.metadata.name.size() <= {POOL_NAME_MAX} && "
-        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    ),
-)
+POOL_RULES = (named(POOL_NAME_MAX, "its pods carry it as a label"),)

@@ -50,6 +50,18 @@ def dns_label(longest: int, why: str) -> Rule:
     )
 
 
+def named(longest: int, why: str) -> Rule:
+    """A rule for the root of a resource: its `metadata.name` is a DNS label. In Python it is
+    checked against the name itself.
+    """
+    label = dns_label(longest, why)
+    return Rule(
+        message=f"metadata.name {label.message}",
+        cel=label.cel.replace("self.", "self.metadata.name."),
+        holds=label.holds,
+    )
+
+
 def _engine(kind: str, builtin: tuple[str, ...]) -> Any:
     names = ", ".join(builtin)
     cel_names = ", ".join(f"'{name}'" for name in builtin)

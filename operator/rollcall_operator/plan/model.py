@@ -21,12 +21,14 @@ class PodFacts:
     """What planning needs of one worker pod; made by `plan.pods.pod_facts`.
 
     `container` is the container that the waiting, exit and restart facts are about: the worker,
-    or an init container that is stuck. `gate` is the readiness gate's condition, None if absent.
+    or an init container that is stuck (`init`). `gate` is the readiness gate's condition, None if
+    absent.
     """
 
     name: str
     uid: str
     role: str
+    job_uid: str = ""
     pool: str = ""
     ip: str = ""
     node: str = ""
@@ -41,6 +43,7 @@ class PodFacts:
     waiting_message: str = ""
     unschedulable: str = ""
     container: str = ""
+    init: bool = False
     gate: bool | None = None
 
 
@@ -69,8 +72,9 @@ class Observed:
     """The world at one moment, for one (namespace, job name).
 
     `job` is None when no RLJob has that name. `pools` are all RolloutPools whose `spec.jobRef`
-    names the job, owned by it or not. `children` are the live Services, StatefulSets and
-    Deployments with the job's label. `refusals` is keyed by `plan.diff.key`, e.g.
+    names the job, owned by it or not. `token_exists`: the job's Secret is there and has this job
+    as its owner (not an earlier job of the same name). `children` are the live Services,
+    StatefulSets and Deployments with the job's label. `refusals` is keyed by `plan.diff.key`, e.g.
     "StatefulSet/reverse-trainer". `now` is Unix time in seconds.
     """
 

@@ -27,6 +27,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         name=metadata["name"],
         uid=metadata["uid"],
         role=own_labels.get(labels.ROLE, ""),
+        job_uid=(metadata.get("annotations") or {}).get(labels.JOB_UID, ""),
         pool=own_labels.get(labels.POOL, ""),
         ip=status.get("podIP", ""),
         node=spec.get("nodeName", ""),
@@ -41,6 +42,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         waiting_message=waiting.get("message", ""),
         unschedulable=unschedulable,
         container=stuck["name"] if stuck else worker,
+        init=stuck is not None,
         gate=None if gate is None else gate["status"] == "True",
     )
 

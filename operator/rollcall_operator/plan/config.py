@@ -1,0 +1,85 @@
+"""The job's and the pools' settings as their pods read them."""
+
+import json
+
+from rollcall_operator.api.labels import GROUP_DEFAULT
+from rollcall_operator.api.quantity import parse_decimal, parse_quantity
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.api.training import Algorithm
+from rollcall_protocol import config as wire
+from rollcall_protocol.codec import encode
+
+CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
+
+
+def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.JobConfig:
+    """What trainer and rollouts of a job must agree on; the same spec gives the same value."""
+    sync, membership, checkpoint = spec.weight_sync, spec.membership, spec.trainer.checkpoint
+    engine = spec.trainer.engine
+    return wire.JobConfig(
+        namespace=namespace,
+        job=name,
+        uid=uid,
+        model=spec.model.path,
+        prompts=spec.data.prompts,
+        data_seed=spec.data.seed,
+        reward_function=spec.reward.function,
+        trainer_replicas=spec.trainer.replicas,
+        trainer_engine=wire.EngineRef(name=engine.name, config=engine.config),
+        checkpoint=wire.CheckpointConfig(every_steps=checkpoint.every_steps, path=CHECKPOINT_PATH)
+        if checkpoint
+        else None,
+        algorithm=_algorithm(spec.algorithm),
+        weight_sync=wire.WeightSyncConfig(
+            engine=sync.engine,
+            enabled=sync.enabled,
+            bucket_bytes=int(parse_quantity(sync.bucket_size)),
+            trigger_parameter_sync_step=sync.trigger_parameter_sync_step,
+            pause_mode=sync.pause_mode,
+            stage_timeout=float(sync.stage_timeout_seconds),
+            commit_timeout=float(sync.commit_timeout_seconds),
+            join_timeout=float(sync.join_timeout_seconds),
+        ),
+        membership=wire.MembershipConfig(
+            settle=float(membership.settle_seconds),
+            ack_timeout=float(membership.ack_timeout_seconds),
+            min_rollouts=membership.min_rollouts,
+        ),
+    )
+
+
+def _algorithm(spec: Algorithm) -> wire.AlgorithmConfig:
+    return wire.AlgorithmConfig(
+        name=spec.name,
+        group_size=spec.group_size,
+        prompts_per_step=spec.prompts_per_step,
+        max_steps=spec.max_steps,
+        max_staleness=spec.max_staleness,
+        max_concurrent_rollouts=spec.max_concurrent_rollouts,
+        partial_rollout=spec.partial_rollout,
+        loss=wire.LossConfig(
+            type=spec.loss.type,
+            clip=float(parse_decimal(spec.loss.clip)),
+            is_cap=float(parse_decimal(spec.loss.is_cap)),
+        ),
+        optimizer=wire.OptimizerConfig(
+            name=spec.optimizer.name,
+            learning_rate=float(parse_decimal(spec.optimizer.learning_rate)),
+        ),
+    )
+
+
+def pool_config(spec: RolloutPoolSpec, *, name: str) -> wire.PoolConfig:
+    """What only the rollouts of one pool need."""
+    return wire.PoolConfig(
+        pool=name,
+        sync_group=GROUP_DEFAULT,
+        engine=wire.EngineRef(name=spec.engine.name, config=spec.engine.config),
+        drain_timeout=float(spec.drain.timeout_seconds),
+    )
+
+
+def as_json(config: wire.JobConfig | wire.PoolConfig) -> str:
+    """The value of the environment variable: the same settings always give the same text."""
+    return json.dumps(encode(config), sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,233 @@
+"""The planner: what to do for one job now, computed from what is observed and nothing else."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.plan import children_rollout, children_trainer, diff, failure, world
+from rollcall_operator.plan.conditions import findings, validated
+from rollcall_operator.plan.events import job_events, pool_events
+from rollcall_operator.plan.gates import gates
+from rollcall_operator.plan.model import (
+    Deletion,
+    EventNote,
+    Manifest,
+    Memory,
+    Observed,
+    Plan,
+)
+from rollcall_operator.plan.pool_status import orphan_status, pool_status
+from rollcall_operator.plan.refusals import (
+    explain,
+    live_errors,
+    made_by_other_job,
+    refusal_errors,
+    refused,
+)
+from rollcall_operator.plan.roster import Decision, decide
+from rollcall_operator.plan.status import invalid_status, job_status
+from rollcall_operator.plan.throttle import Written
+from rollcall_operator.plan.times import from_time
+from rollcall_operator.plan.validate import job_errors, parse
+from rollcall_operator.plan.world import World
+
+_GARBAGE_COLLECTION = 2.0
+"""Seconds after which to see whether the children of an earlier job of the same name are gone."""
+
+
+def make_plan(observed: Observed) -> Plan:
+    """What to do now. Pure: the same observation gives the same plan."""
+    job = observed.job
+    if job is None or "deletionTimestamp" in job["metadata"]:
+        return _without_job(observed)
+    spec, errors = parse(RLJobSpec, job["spec"], "spec")
+    if spec is None:
+        return _unreadable(observed, job, errors)
+    scene = _scene(observed, job, spec)
+    errors = (*job_errors(spec), *live_errors(scene))
+    decision = decide(scene)
+    children = [] if errors else list(_children(scene))
+    applies, stale = _to_apply(scene, children)
+    errors = (*errors, *refusal_errors(scene, children))
+    status = job_status(scene, decision, findings(scene, errors))
+    pools = {
+        pool.name: pool_status(scene, pool, _pool_refusal(observed, pool.name, children))
+        for pool in scene.pools
+    }
+    ttl = _time_to_live(scene)
+    unborn = not observed.token_exists and not errors and scene.outcome is None
+    waits = [decision.wait, status.wait, *(written.wait for written in pools.values())]
+    waits += [_deadline(scene), ttl, _GARBAGE_COLLECTION if stale else None]
+    return Plan(
+        applies=applies,
+        token=children_trainer.token(job) if unborn else None,
+        deletes=_deletes(scene, expired=ttl is not None and ttl <= 0),
+        job_status=status.status,
+        epoch_change=decision.opened,
+        pool_statuses={name: w.status for name, w in pools.items() if w.status is not None},
+        gates=gates(scene),
+        roster=decision.roster,
+        events=_events(scene, status, pools),
+        requeue_after=min((wait for wait in waits if wait is not None), default=None),
+        memory=_memory(observed, decision),
+    )
+
+
+def _scene(observed: Observed, job: Manifest, spec: RLJobSpec) -> World:
+    status: dict[str, Any] = job.get("status") or {}
+    trainers = world.trainer_pods(observed, job["metadata"]["uid"])
+    coordinator = world.find_coordinator(observed.name, trainers)
+    snapshot = world.trusted_snapshot(observed, coordinator)
+    restarts = failure.Restarts.read(status.get("trainer") or {})
+    outcome = failure.existing_outcome(status)
+    if outcome is None and not spec.suspend:
+        restarts = failure.count_restarts(restarts, trainers, spec.failure_policy, observed.now)
+        outcome = failure.assess(
+            spec,
+            trainers=trainers,
+            snapshot=snapshot,
+            restarts=restarts,
+            running_for=_running_for(status, observed.now),
+        )
+    return World(
+        observed=observed,
+        job=job,
+        spec=spec,
+        status=status,
+        restarts=restarts,
+        outcome=outcome,
+        trainers=trainers,
+        coordinator=coordinator,
+        snapshot=snapshot,
+        pools=world.pools_of(observed, job, spec, outcome),
+        reports={report.pod_uid: report for report in snapshot.members} if snapshot else {},
+    )
+
+
+def _running_for(status: dict[str, Any], now: float) -> float:
+    began = status.get("startTime")
+    return now - from_time(began) if began else 0.0
+
+
+def _children(scene: World) -> Iterator[Manifest]:
+    """All that the job should have, but pools' Deployments only once the pool has a uid."""
+    job, spec = scene.job, scene.spec
+    live_pools = {raw["metadata"]["name"]: raw for raw in scene.observed.pools}
+    replicas = 0 if scene.freed else spec.trainer.replicas
+    yield children_trainer.service(job)
+    yield children_trainer.stateful_set(job, spec, replicas=replicas)
+    for rollout in spec.rollouts:
+        name = labels.pool_name(scene.name, rollout.name)
+        yield children_rollout.pool(job, rollout, live_pools.get(name))
+    for pool in scene.pools:
+        foreign = made_by_other_job(pool.raw, scene.uid)
+        if pool.spec is not None and not pool.errors and not foreign:
+            yield children_rollout.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted)
+
+
+def _to_apply(scene: World, children: list[Manifest]) -> tuple[tuple[Manifest, ...], bool]:
+    """The children that differ from what is there, and whether any waits for an earlier job's
+    leftovers to go. A refused child waits until it, or the API server's mind, has changed.
+    """
+    live = {diff.key(child): child for child in (*scene.observed.children, *scene.observed.pools)}
+    applies, stale = [], False
+    for child in children:
+        there = live.get(diff.key(child))
+        if there is None and scene.outcome is not None:
+            continue  # a finished job gets nothing new
+        if there is not None and made_by_other_job(there, scene.uid):
+            stale = True
+        elif refused(scene.observed.refusals, child):
+            continue
+        elif there is None or diff.differs(child, there):
+            applies.append(child)
+    return tuple(applies), stale
+
+
+def _pool_refusal(observed: Observed, name: str, children: list[Manifest]) -> str:
+    """Why the pool's Deployment is refused, with paths in the pool."""
+    for child in children:
+        if diff.key(child) == f"Deployment/{name}":
+            message = refused(observed.refusals, child)
+            return explain(child, message, "spec.template") if message else ""
+    return ""
+
+
+def _deletes(scene: World, *, expired: bool) -> tuple[Deletion, ...]:
+    """Pools whose entry was taken out of the job, and the job itself when its time is over."""
+    if expired:
+        return (Deletion(kind="RLJob", name=scene.name, uid=scene.uid),)
+    kept = {labels.pool_name(scene.name, rollout.name) for rollout in scene.spec.rollouts}
+    return tuple(
+        Deletion(kind="RolloutPool", name=pool.name, uid=pool.raw["metadata"]["uid"])
+        for pool in scene.pools
+        if pool.owned and pool.name not in kept
+    )
+
+
+def _deadline(scene: World) -> float | None:
+    limit = scene.spec.active_deadline_seconds
+    if limit is None or scene.outcome is not None or scene.spec.suspend:
+        return None
+    return max(0.0, limit - _running_for(dict(scene.status), scene.now))
+
+
+def _time_to_live(scene: World) -> float | None:
+    """Seconds until a finished job is to be deleted, None if it stays or has not finished."""
+    ttl, done = scene.spec.ttl_seconds_after_finished, scene.status.get("completionTime")
+    if ttl is None or scene.outcome is None:
+        return None
+    return float(ttl) if done is None else from_time(done) + ttl - scene.now
+
+
+def _events(scene: World, status: Written, pools: dict[str, Written]) -> tuple[EventNote, ...]:
+    notes = list(job_events(scene.job, status.status)) if status.status else []
+    for pool in scene.pools:
+        written = pools[pool.name].status
+        if written and not pool.owned:  # the job speaks for its own pools
+            notes += pool_events(pool.raw, written)
+    return tuple(notes)
+
+
+def _memory(observed: Observed, decision: Decision) -> Memory:
+    return Memory(roster=decision.roster or observed.memory.roster, first_seen=decision.first_seen)
+
+
+def _unreadable(observed: Observed, job: Manifest, errors: tuple[str, ...]) -> Plan:
+    """The spec does not fit the types, so nothing but that can be said; what runs, runs on."""
+    status = invalid_status(job, validated(errors), now=observed.now)
+    events = job_events(job, status.status) if status.status else ()
+    return Plan(job_status=status.status, events=events, memory=observed.memory)
+
+
+def _without_job(observed: Observed) -> Plan:
+    """Pools that wait for their job. What a job owned goes with it by itself."""
+    orphans = [
+        pool
+        for pool in observed.pools
+        if not made_by_other_job(pool, "") and "deletionTimestamp" not in pool["metadata"]
+    ]
+    names = {pool["metadata"]["name"] for pool in orphans}
+    written = {
+        pool["metadata"]["name"]: orphan_status(pool, job=observed.name, now=observed.now)
+        for pool in orphans
+    }
+    idle = (
+        children_rollout.held(child)
+        for child in observed.children
+        if child["kind"] == "Deployment" and child["metadata"]["name"] in names
+    )
+    events = [
+        note
+        for pool in orphans
+        if (status := written[pool["metadata"]["name"]].status) is not None
+        for note in pool_events(pool, status)
+    ]
+    waits = [w.wait for w in written.values() if w.wait is not None]
+    return Plan(
+        applies=tuple(child for child in idle if child is not None),
+        pool_statuses={name: w.status for name, w in written.items() if w.status is not None},
+        events=tuple(events),
+        requeue_after=min(waits, default=None),
+    )

@@ -1,0 +1,126 @@
+"""What the world has against a spec: refused children, names that are taken, live numbers."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rollcall_operator.api import labels
+from rollcall_operator.plan import diff
+from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.world import Pool, World
+from rollcall_protocol import env
+
+_LONGEST = 800
+
+
+def live_errors(world: World) -> Iterator[str]:
+    """What can only be judged beside the objects that are there."""
+    yield from _pool_errors(world)
+    if world.spec.suspend or world.outcome is not None:
+        return
+    running = _running_engine_config(world)
+    if running is not None and running != world.spec.trainer.engine.config:
+        yield (
+            "spec.trainer.engine.config: is immutable while the job is not suspended; set "
+            "spec.suspend: true first, or make a new job"
+        )
+
+
+def _pool_errors(world: World) -> Iterator[str]:
+    pools = {pool.name: pool for pool in world.pools}
+    for index, rollout in enumerate(world.spec.rollouts):
+        path = f"spec.rollouts[{index}]"
+        pool = pools.get(labels.pool_name(world.name, rollout.name))
+        if pool is None:
+            continue
+        if not pool.owned and not made_by_other_job(pool.raw, world.uid):
+            yield (
+                f"{path}.name: RolloutPool {pool.name} exists and is not this job's; delete it, "
+                "or choose another name"
+            )
+        live, most, least = _live_replicas(pool), rollout.max_replicas, rollout.min_replicas
+        if str(rollout.replicas) != _recorded(pool):
+            continue  # the job's own number is about to be written
+        if most is not None and live > most:
+            yield (
+                f"{path}.maxReplicas: {most} is below the {live} replicas that RolloutPool "
+                f"{pool.name} has now; scale the pool down first, or raise maxReplicas"
+            )
+        if least is not None and live < least:
+            yield (
+                f"{path}.minReplicas: {least} is above the {live} replicas that RolloutPool "
+                f"{pool.name} has now; scale the pool up first, or lower minReplicas"
+            )
+
+
+def made_by_other_job(manifest: Manifest, uid: str) -> bool:
+    """Whether an earlier job of the same name left this behind; the garbage collector has it."""
+    return any(
+        reference.get("kind") == "RLJob" and reference.get("uid") != uid
+        for reference in manifest["metadata"].get("ownerReferences") or ()
+    )
+
+
+def _live_replicas(pool: Pool) -> int:
+    return int(pool.raw["spec"].get("replicas", 1))
+
+
+def _recorded(pool: Pool) -> str | None:
+    annotations = pool.raw["metadata"].get("annotations") or {}
+    value = annotations.get(labels.JOB_REPLICAS)
+    return None if value is None else str(value)
+
+
+def _running_engine_config(world: World) -> Any:
+    """The training engine's settings that the trainer's pods have now, None if there are none."""
+    name = f"StatefulSet/{labels.trainer_name(world.name)}"
+    for child in world.observed.children:
+        if diff.key(child) != name or made_by_other_job(child, world.uid):
+            continue
+        if not child["spec"].get("replicas"):
+            return None
+        for container in child["spec"]["template"]["spec"]["containers"]:
+            for variable in container.get("env") or ():
+                if variable["name"] == env.CONFIG:
+                    return json.loads(variable["value"])["trainer_engine"]["config"]
+    return None
+
+
+# --- children that the API server does not take --------------------------------------------------
+
+
+def refused(world_refusals: Any, child: Manifest) -> str:
+    """Why the API server refused this very child, empty if it did not."""
+    refusal = world_refusals.get(diff.key(child))
+    return refusal.message if refusal and refusal.digest == diff.digest(child) else ""
+
+
+def refusal_errors(world: World, children: Sequence[Manifest]) -> tuple[str, ...]:
+    """Refusals in terms of the job's spec. A lent pool's are its own business."""
+    places = {
+        f"Deployment/{pool.name}": f"{pool.path}.template" for pool in world.pools if pool.owned
+    }
+    for index, rollout in enumerate(world.spec.rollouts):
+        name = labels.pool_name(world.name, rollout.name)
+        places[f"RolloutPool/{name}"] = f"spec.rollouts[{index}]"
+    places[f"StatefulSet/{labels.trainer_name(world.name)}"] = "spec.trainer.template"
+    places[f"Service/{labels.trainer_name(world.name)}"] = "metadata.name"
+    found = []
+    for child in children:
+        message, place = refused(world.observed.refusals, child), places.get(diff.key(child))
+        if message and place:
+            found.append(explain(child, message, place))
+    return tuple(found)
+
+
+def explain(child: Manifest, message: str, place: str) -> str:
+    """The API server's words with paths of the child turned into those of its source.
+
+    `place` is where `spec.template` of a StatefulSet or Deployment, or `spec` of a RolloutPool,
+    comes from.
+    """
+    text = " ".join(message.split())[:_LONGEST]
+    inner = "spec" if child["kind"] == "RolloutPool" else "spec.template"
+    mapped = re.sub(rf"(?<![\w.]){re.escape(inner)}(?=[.\[:\"])", place, text)
+    return f"{place}: the API server refused {diff.key(child)}: {mapped}; correct the spec"

@@ -1,0 +1,141 @@
+"""A user's pod template made into a worker's."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollcall_operator.api import labels
+from rollcall_operator.plan.model import Manifest
+from rollcall_protocol import env
+
+TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME = (
+    "rollcall-token",
+    "rollcall-state",
+    "rollcall-checkpoints",
+)
+RESERVED_VOLUMES = (TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME)
+TOKEN_PATH = "/var/run/rollcall/token"  # noqa: S105 - a folder
+STATE_PATH = "/var/lib/rollcall/state"
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What the operator adds to a template. `ports` are (name, number)."""
+
+    role: str
+    job_uid: str
+    labels: Mapping[str, str]
+    command: str
+    env: tuple[tuple[str, str], ...]
+    ports: tuple[tuple[str, int], ...]
+    volumes: tuple[Manifest, ...]
+    mounts: tuple[Manifest, ...]
+    grace_seconds: int | None = None
+    readiness_gate: str | None = None
+
+
+def worker_container(template: Manifest, role: str) -> Manifest | None:
+    """The container that is the worker: the one named after the role, else the only one."""
+    containers: list[Manifest] = template["spec"]["containers"]
+    named = [container for container in containers if container["name"] == role]
+    if named:
+        return named[0]
+    return containers[0] if len(containers) == 1 else None
+
+
+def worker_template(template: Manifest, extras: Extras) -> Manifest:
+    """The pod template of a StatefulSet or Deployment. The template has passed validation."""
+    result = copy.deepcopy(template)
+    spec = result["spec"]
+    worker = worker_container(result, extras.role)
+    if worker is None:
+        raise ValueError("the template has no worker container")
+    metadata = result.setdefault("metadata", {})
+    metadata["labels"] = {**(metadata.get("labels") or {}), **extras.labels}
+    annotations = {DEFAULT_CONTAINER: worker["name"], **(metadata.get("annotations") or {})}
+    own = {labels.WORKER_CONTAINER: worker["name"], labels.JOB_UID: extras.job_uid}
+    metadata["annotations"] = {**annotations, **own}
+    spec.setdefault("automountServiceAccountToken", False)
+    spec.setdefault("enableServiceLinks", False)
+    spec["volumes"] = [*(spec.get("volumes") or ()), *extras.volumes]
+    if extras.grace_seconds is not None:
+        given = spec.get("terminationGracePeriodSeconds") or 0
+        spec["terminationGracePeriodSeconds"] = max(given, extras.grace_seconds)
+    if extras.readiness_gate:
+        gates = spec.get("readinessGates") or []
+        spec["readinessGates"] = [*gates, {"conditionType": extras.readiness_gate}]
+    _complete(worker, extras)
+    _restrict(worker, spec.get("securityContext") or {})
+    return result
+
+
+def token_volume(secret: str, *, keys: tuple[str, ...]) -> Manifest:
+    """The job's Secret, or some of its keys, as a volume."""
+    items = [{"key": key, "path": key} for key in keys]
+    return {"name": TOKEN_VOLUME, "secret": {"secretName": secret, "items": items}}
+
+
+def common_volumes() -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
+    """State volume, and mounts of state and token, of every worker."""
+    mounts: tuple[Manifest, ...] = (
+        {"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True},
+        {"name": STATE_VOLUME, "mountPath": STATE_PATH},
+    )
+    return ({"name": STATE_VOLUME, "emptyDir": {}},), mounts
+
+
+def _complete(worker: Manifest, extras: Extras) -> None:
+    if not worker.get("command") and not worker.get("args"):
+        worker["command"] = [extras.command]
+    worker["env"] = [*(worker.get("env") or ()), *_env(extras)]
+    ports = worker.get("ports") or []
+    taken = {port.get("containerPort") for port in ports}
+    worker["ports"] = [
+        *ports,
+        *(
+            {"name": name, "containerPort": number, "protocol": "TCP"}
+            for name, number in extras.ports
+            if number not in taken
+        ),
+    ]
+    worker["volumeMounts"] = [*(worker.get("volumeMounts") or ()), *extras.mounts]
+    worker.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    # Ready within a second of being so; 5 minutes to come up; a minute of silence is a hang.
+    worker.setdefault("startupProbe", _probe("/healthz", period=1, failures=300))
+    worker.setdefault("livenessProbe", _probe("/healthz", period=10, failures=6))
+    worker.setdefault("readinessProbe", _probe("/readyz", period=1, failures=3))
+
+
+def _env(extras: Extras) -> list[Manifest]:
+    values: list[Manifest] = [{"name": name, "value": value} for name, value in extras.env]
+    fields = ((env.POD_NAME, "metadata.name"), (env.POD_UID, "metadata.uid"))
+    for name, path in (*fields, (env.POD_IP, "status.podIP")):
+        values.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+    values.append({"name": env.TOKEN_DIR, "value": TOKEN_PATH})
+    values.append({"name": env.STATE_DIR, "value": STATE_PATH})
+    return values
+
+
+def _probe(path: str, *, period: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": env.METRICS_PORT},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _restrict(worker: Manifest, pod: Mapping[str, Any]) -> None:
+    """The restricted profile for the worker, where neither it nor its pod says otherwise."""
+    context: Manifest = dict(worker.get("securityContext") or {})
+    if context.get("privileged"):
+        return
+    context.setdefault("allowPrivilegeEscalation", False)
+    context.setdefault("capabilities", {"drop": ["ALL"]})
+    if "seccompProfile" not in pod:
+        context.setdefault("seccompProfile", {"type": "RuntimeDefault"})
+    if context.get("runAsUser", pod.get("runAsUser")) != 0 and "runAsNonRoot" not in pod:
+        context.setdefault("runAsNonRoot", True)
+    worker["securityContext"] = context

@@ -1,0 +1,127 @@
+"""What is wrong with a spec beyond what the CRD refuses; messages for the Validated condition.
+
+Each message reads `path: what is wrong; what to do`.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.quantity import is_quantity
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rules import Model
+from rollcall_operator.plan.config import CHECKPOINT_PATH
+from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.template import (
+    RESERVED_VOLUMES,
+    STATE_PATH,
+    TOKEN_PATH,
+    worker_container,
+)
+
+M = TypeVar("M", bound=Model)
+
+_RESERVED_MOUNTS = (TOKEN_PATH, STATE_PATH, CHECKPOINT_PATH)
+_ENV_PREFIX = "ROLLCALL_"
+
+
+def parse(model: type[M], value: Any, path: str) -> tuple[M | None, tuple[str, ...]]:
+    """The typed spec, or None and one message for each field that does not fit."""
+    try:
+        return model.model_validate(value), ()
+    except ValidationError as error:
+        return None, tuple(_explain(item, path) for item in error.errors(include_url=False))
+
+
+def _explain(item: Any, path: str) -> str:
+    where = path
+    for part in item["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}"
+    context = item.get("ctx") or {}
+    where += context.get("path", "")
+    text = item["msg"]
+    if item["type"] == "missing":
+        text = "is required; add it"
+    elif item["type"] == "extra_forbidden":
+        text = "unknown field; remove it, or correct its name"
+    elif item["type"] != "rule":
+        text = f"{text[0].lower()}{text[1:]}, not {item['input']!r}"
+    return f"{where}: {text}"
+
+
+def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
+    """Everything that is wrong with a parsed job."""
+    found = list(template_errors(spec.trainer.template, labels.TRAINER, "spec.trainer.template"))
+    if spec.trainer.checkpoint and spec.trainer.checkpoint.volume.empty_dir:
+        limit = spec.trainer.checkpoint.volume.empty_dir.size_limit
+        if limit is not None and not is_quantity(limit):
+            path = "spec.trainer.checkpoint.volume.emptyDir.sizeLimit"
+            found.append(_not_a_quantity(path, limit))
+    for index, rollout in enumerate(spec.rollouts):
+        path = f"spec.rollouts[{index}].template"
+        found.extend(template_errors(rollout.template, labels.ROLLOUT, path))
+    return tuple(found)
+
+
+def template_errors(template: Manifest, role: str, path: str) -> Iterator[str]:
+    """What the operator cannot build a worker from. The rest of a template is for the API server,
+    which checks the StatefulSet or Deployment made from it.
+    """
+    spec, containers = template["spec"], template["spec"]["containers"]
+    names = [container["name"] for container in containers]
+    if worker_container(template, role) is None:
+        yield (
+            f"{path}.spec.containers: which of {', '.join(names)} is the worker? "
+            f"name that container {role!r}"
+        )
+    if spec.get("restartPolicy", "Always") != "Always":
+        yield (
+            f"{path}.spec.restartPolicy: must be Always, not {spec['restartPolicy']!r}; remove it, "
+            "and use spec.failurePolicy to limit restarts of the trainer"
+        )
+    for key in (template.get("metadata") or {}).get("labels") or {}:
+        if str(key).startswith(f"{labels.GROUP}/"):
+            yield f"{path}.metadata.labels: {key} is the operator's; remove it"
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        if isinstance(volume, dict) and volume.get("name") in RESERVED_VOLUMES:
+            yield (
+                f"{path}.spec.volumes[{index}].name: {volume['name']} is the operator's; "
+                "choose another name"
+            )
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(kind) or ()):
+            if isinstance(container, dict):
+                yield from _container_errors(container, f"{path}.spec.{kind}[{index}]")
+
+
+def _container_errors(container: Manifest, path: str) -> Iterator[str]:
+    for index, variable in enumerate(container.get("env") or ()):
+        name = variable.get("name") if isinstance(variable, dict) else None
+        if isinstance(name, str) and name.startswith(_ENV_PREFIX):
+            yield (
+                f"{path}.env[{index}].name: variables that begin with {_ENV_PREFIX} are the "
+                f"operator's; rename {name}"
+            )
+        if isinstance(variable, dict) and not isinstance(variable.get("value", ""), str):
+            yield (
+                f"{path}.env[{index}].value: must be a string; write it in quotes: "
+                f'"{variable["value"]}"'
+            )
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        if isinstance(mount, dict) and mount.get("mountPath") in _RESERVED_MOUNTS:
+            yield (
+                f"{path}.volumeMounts[{index}].mountPath: {mount['mountPath']} is the operator's; "
+                "mount it elsewhere"
+            )
+    resources = container.get("resources")
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind) if isinstance(resources, dict) else None
+        for name, amount in (amounts if isinstance(amounts, dict) else {}).items():
+            if not is_quantity(str(amount)):
+                yield _not_a_quantity(f"{path}.resources.{kind}.{name}", amount)
+
+
+def _not_a_quantity(path: str, value: Any) -> str:
+    return f"{path}: {value!r} is not a quantity; write a number and a suffix, such as 500m or 64Mi"
