@@ -1,0 +1,107 @@
+"""rollcall-operator run | crds | plan | version.
+
+`run` brings its heavy imports with it; the others answer without them.
+"""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollcall_operator import config
+from rollcall_operator.api.crd import rendered
+from rollcall_operator.plan.offline import InvalidManifestError, children
+from rollcall_protocol import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    options = _parser().parse_args(argv)
+    if options.command == "run":
+        return _run(options)
+    if options.command == "crds":
+        return _crds(options.dir, check=options.check, write=options.write)
+    if options.command == "plan":
+        return _plan(options.filename, namespace=options.namespace)
+    print(__version__)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rollcall-operator",
+        description="A Kubernetes operator for reinforcement learning with elastic rollouts.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    config.add_arguments(commands.add_parser("run", help="run the operator"))
+    crds = commands.add_parser("crds", help="print the custom resource definitions")
+    crds.add_argument("--check", action="store_true", help="compare with the files, print nothing")
+    crds.add_argument("--write", action="store_true", help="write the files")
+    crds.add_argument("--dir", type=Path, default=Path("crds"), help="their folder (crds)")
+    plan = commands.add_parser(
+        "plan", help="print the objects that a manifest would get, without a cluster"
+    )
+    plan.add_argument("-f", "--filename", required=True, help="a YAML file, or - for stdin")
+    plan.add_argument("-n", "--namespace", default="default", help="for manifests without one")
+    commands.add_parser("version", help="print the version")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        settings = config.from_arguments(options)
+    except config.SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    from rollcall_operator import app  # noqa: PLC0415 - kopf and the client, for `run` alone
+
+    return app.run(settings)
+
+
+def _crds(folder: Path, *, check: bool, write: bool) -> int:
+    files = rendered()
+    if write:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    elif check:
+        return _check(folder, files)
+    else:
+        print("---\n".join(files.values()), end="")
+    return 0
+
+
+def _check(folder: Path, files: dict[str, str]) -> int:
+    """Exit code 1 and the first lines of a difference when a file is not as generated."""
+    stale = False
+    for name, text in files.items():
+        path = folder / name
+        have = path.read_text(encoding="utf-8") if path.exists() else ""
+        if have == text:
+            continue
+        stale = True
+        lines = difflib.unified_diff(
+            have.splitlines(), text.splitlines(), str(path), "generated", lineterm="", n=1
+        )
+        print("\n".join(list(lines)[:40]), file=sys.stderr)
+    if stale:
+        print(
+            f"{folder} differs from the models; run `rollcall-operator crds --write`",
+            file=sys.stderr,
+        )
+    return int(stale)
+
+
+def _plan(filename: str, *, namespace: str) -> int:
+    try:
+        text = sys.stdin.read() if filename == "-" else Path(filename).read_text(encoding="utf-8")
+        print(children(text, namespace=namespace), end="")
+    except (InvalidManifestError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
