@@ -1,5 +1,6 @@
 """The composition root: makes the parts, starts them in order, and stops them in bounded time."""
 
+import argparse
 import asyncio
 import datetime as dt
 import logging
@@ -7,12 +8,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from rollcall_operator import handlers
-from rollcall_operator.config import Settings
+from rollcall_operator.config import Settings, SettingsError, add_arguments, from_arguments
 from rollcall_operator.control.apply import Applier
 from rollcall_operator.control.lease import LeaseElector, LeaseLostError, LeaseSettings
 from rollcall_operator.control.observe import Observer
@@ -39,6 +40,20 @@ _HARD_EXIT_SECONDS = 15.0  # beyond the drain time
 
 class StoppedError(Exception):
     """Somebody asked for the end."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`rollcall-operator run`: parse the flags and run; returns the process's exit code."""
+    parser = argparse.ArgumentParser(
+        prog="rollcall-operator run",
+        description="Each flag can also be set as ROLLCALL_OPERATOR_<NAME>.",
+    )
+    add_arguments(parser)
+    try:
+        settings = from_arguments(parser.parse_args(argv))
+    except SettingsError as error:
+        parser.error(str(error))
+    return run(settings)
 
 
 def run(settings: Settings) -> int:
@@ -271,4 +286,4 @@ def _timestamp() -> str:
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-__all__ = ["Operator", "run"]
+__all__ = ["Operator", "main", "run"]

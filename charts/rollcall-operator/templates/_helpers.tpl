@@ -1,0 +1,61 @@
+{{- define "rollcall.fullname" -}}
+{{- if contains "rollcall-operator" .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-rollcall-operator" .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rollcall.selector" -}}
+app.kubernetes.io/name: rollcall-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "rollcall.labels" -}}
+{{ include "rollcall.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "rollcall.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "rollcall.fullname" .) -}}
+{{- else -}}
+{{- required "serviceAccount.name is needed when serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What the operator may do where it serves. Applying needs create and patch. */ -}}
+{{- define "rollcall.rules" -}}
+- apiGroups: [rollcall.dev]
+  resources: [rljobs]
+  verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
+- apiGroups: [rollcall.dev]
+  resources: [rolloutpools]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [rollcall.dev]
+  resources: [rljobs/status, rolloutpools/status]
+  verbs: [get, patch]
+- apiGroups: [rollcall.dev] # to set blockOwnerDeletion where the admission plugin asks for it
+  resources: [rljobs/finalizers, rolloutpools/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [statefulsets, deployments]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, create, patch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [pods/status] # the readiness gate
+  verbs: [patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
