@@ -1,0 +1,1 @@
+"""Wrong manifests, as data."""
