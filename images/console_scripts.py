@@ -3,7 +3,7 @@
 Usage: console_scripts.py PYPROJECT CODE INTERPRETER TARGET
 
 CODE is the folder with the packages that this image has: scripts of others are left out.
-"""
+"""  # noqa: INP001
 
 import sys
 import tomllib
@@ -33,3 +33,4 @@ def main() -> None:
 
 
 main()
+# x

@@ -1,4 +1,4 @@
-"""The commands of the local cluster; progress goes to standard error, results to standard output."""
+"""The commands of the local cluster: progress on standard error, results on standard output."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def _run(arguments: argparse.Namespace) -> None:
             for name in arguments.name:
                 print(go_build.program(name))
         case "images":
-            for name in images.build(
-                arguments.name, prefix=arguments.prefix, tag=arguments.tag
-            ):
+            for name in images.build(arguments.name, prefix=arguments.prefix, tag=arguments.tag):
                 print(name)
         case "load":
             images.load(arguments.image)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
 import tarfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -30,7 +32,11 @@ class Layer:
 
 
 def write_image(
-    target: Path, *, names: Sequence[str], layers: Sequence[Layer], architecture: str,
+    target: Path,
+    *,
+    names: Sequence[str],
+    layers: Sequence[Layer],
+    architecture: str,
     entrypoint: Sequence[str] = (),
 ) -> None:
     """Writes an archive that `ctr images import` and `docker load` take.
@@ -43,7 +49,7 @@ def write_image(
         entrypoint: what a container of it runs.
     """
     with tarfile.open(target, "w") as image:
-        digests = []
+        digests: list[str] = []
         for layer in layers:
             path = layer.archive or _pack(layer, target.with_suffix(f".layer{len(digests)}"))
             with path.open("rb") as data:
@@ -57,11 +63,13 @@ def write_image(
             "config": {"Env": [f"PATH={PATH}"], "Entrypoint": list(entrypoint) or None},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
         }
-        manifest = [{
-            "Config": "config.json",
-            "RepoTags": list(names),
-            "Layers": [f"{digest}.tar" for digest in digests],
-        }]
+        manifest = [
+            {
+                "Config": "config.json",
+                "RepoTags": list(names),
+                "Layers": [f"{digest}.tar" for digest in digests],
+            }
+        ]
         for name, content in (("config.json", config), ("manifest.json", manifest)):
             text = json.dumps(content).encode()
             member = tarfile.TarInfo(name)
@@ -98,7 +106,6 @@ def without(source: Path, target: Path, *, dropped: Sequence[str]) -> None:
             if member.name.removeprefix("./").startswith(tuple(dropped)):
                 continue
             written.addfile(member, read.extractfile(member) if member.isreg() else None)
-    shutil.copymode(source, target)
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

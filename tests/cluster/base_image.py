@@ -8,17 +8,28 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster import cache, debian
-from tests.cluster.engine import Engine
 from tests.cluster.shell import run, say
+
+if TYPE_CHECKING:
+    from tests.cluster.engine import Engine
 
 STANDARD = "debian:trixie-slim"
 SUITE = "trixie"
 LABEL = "rollcall.local-base"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-_PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout",
-             "retries", "cert")
+_PIP_KEYS = (
+    "index-url",
+    "extra-index-url",
+    "trusted-host",
+    "proxy",
+    "timeout",
+    "default-timeout",
+    "retries",
+    "cert",
+)
 
 
 def ensure(engine: Engine) -> str:
@@ -40,7 +51,7 @@ def ensure(engine: Engine) -> str:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
         (folder / "Dockerfile").write_text(
-            f"FROM {plain}\nCOPY tree/ /\nLABEL {LABEL}=1\nCMD [\"bash\"]\n"
+            f'FROM {plain}\nCOPY tree/ /\nLABEL {LABEL}=1\nCMD ["bash"]\n'
         )
         engine.docker("build", "--quiet", "--tag", name, folder, timeout_s=300)
     say(f"base image: {name}, for this machine alone")
@@ -51,8 +62,9 @@ def _files() -> dict[str, str]:
     files = {
         "etc/apt/sources.list": "\n".join(debian.sources(SUITE)) + "\n",
         "etc/apt/apt.conf.d/90machine": "\n".join(debian.apt_options()) + "\n",
-        "etc/pip.conf": pip_configuration(run([sys.executable, "-m", "pip", "config", "list"],
-                                              timeout_s=60)),
+        "etc/pip.conf": pip_configuration(
+            run([sys.executable, "-m", "pip", "config", "list"], timeout_s=60)
+        ),
     }
     if CERTIFICATES.exists():
         # In both places: the second is what a later update-ca-certificates makes the first from.
@@ -71,9 +83,8 @@ def pip_configuration(listed: str) -> str:
     found: dict[str, str] = {}
     lines = re.findall(r"^(global|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE)
     for section in ("global", ":env:"):
-        for where, key, value in lines:
-            if where == section and key in _PIP_KEYS:
-                found[key] = value
+        found |= {key: value for where, key, value in lines if where == section}
+    found = {key: value for key, value in found.items() if key in _PIP_KEYS}
     if "cert" in found:
         found["cert"] = str(CERTIFICATES)
     return "\n".join(["[global]", *(f"{key} = {value}" for key, value in found.items())]) + "\n"

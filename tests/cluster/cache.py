@@ -8,11 +8,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster.shell import ClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOCK_WAIT_S = 3600.0
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster import cache
 from tests.cluster.shell import ClusterError, run, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 APT = Path("/etc/apt")
 OS_RELEASE = Path("/etc/os-release")
@@ -86,7 +89,9 @@ def parse_one_line(text: str) -> list[Source]:
             ]
             found.append(
                 Source(
-                    uri=match[2], suites=(match[3],), components=tuple(match[4].split()),
+                    uri=match[2],
+                    suites=(match[3],),
+                    components=tuple(match[4].split()),
                     options=tuple(options),
                 )
             )
@@ -111,10 +116,8 @@ def retarget(sources: Iterable[Source], *, host: str, suite: str) -> list[str]:
 
 
 def host_release() -> tuple[str, str]:
-    """This machine's distribution and release, such as `("debian", "bookworm")`."""
-    fields = dict(
-        line.split("=", 1) for line in OS_RELEASE.read_text().splitlines() if "=" in line
-    )
+    """The machine's distribution and release, such as `("debian", "bookworm")`."""
+    fields = dict(line.split("=", 1) for line in OS_RELEASE.read_text().splitlines() if "=" in line)
     return fields.get("ID", "").strip('"'), fields.get("VERSION_CODENAME", "").strip('"')
 
 
@@ -144,7 +147,7 @@ def sources(suite: str) -> list[str]:
 
 
 def apt_options() -> list[str]:
-    """This machine's proxies and other ways to reach archives, as `Name "value";` lines."""
+    """The machine's proxies and other ways to reach archives, as `Name "value";` lines."""
     said = run(["apt-config", "dump", "Acquire"], timeout_s=30)
     return [f'{name} "{value}";' for name, value in _APT_OPTION.findall(said)]
 
@@ -163,15 +166,20 @@ def unpack(packages: Sequence[str], *, suite: str, target: Path) -> None:
             (folder / name).mkdir(parents=True)
         (folder / "status").touch()
         options = [
-            f"Dir::State={folder}/state", f"Dir::State::status={folder}/status",
-            f"Dir::Cache={folder}/cache", "APT::Sandbox::User=root", "Acquire::Languages=none",
+            f"Dir::State={folder}/state",
+            f"Dir::State::status={folder}/status",
+            f"Dir::Cache={folder}/cache",
+            "APT::Sandbox::User=root",
+            "Acquire::Languages=none",
             "Acquire::Retries=3",
         ]
         if suite != host_release()[1]:
             (folder / "sources.list").write_text("\n".join(sources(suite)) + "\n")
             options += [
-                f"Dir::Etc::sourcelist={folder}/sources.list", "Dir::Etc::sourceparts=/dev/null",
-                "Dir::Etc::preferencesparts=/dev/null", "Dir::Etc::preferences=/dev/null",
+                f"Dir::Etc::sourcelist={folder}/sources.list",
+                "Dir::Etc::sourceparts=/dev/null",
+                "Dir::Etc::preferencesparts=/dev/null",
+                "Dir::Etc::preferences=/dev/null",
             ]
         apt = ["apt-get", *(word for option in options for word in ("-o", option))]
         run([*apt, "update"], timeout_s=300)
@@ -205,8 +213,12 @@ def root_file_system(
         say(f"{name}: Debian {suite} ({variant}) with {len(packages)} packages")
         with cache.fresh(archive) as made:
             words: list[str | Path] = [
-                _mmdebstrap(), "--quiet", f"--variant={variant}", "--mode=root",
-                "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*",
+                _mmdebstrap(),
+                "--quiet",
+                f"--variant={variant}",
+                "--mode=root",
+                "--dpkgopt=path-exclude=/usr/share/doc/*",
+                "--dpkgopt=path-exclude=/usr/share/man/*",
                 "--dpkgopt=path-exclude=/usr/share/locale/*",
             ]
             words += [f"--aptopt={option.rstrip(';')}" for option in apt_options()]
@@ -214,7 +226,9 @@ def root_file_system(
                 words.append(f"--include={','.join(packages)}")
             run(
                 [*words, suite, made, *sources(suite)],
-                timeout_s=900, env={"TMPDIR": str(made.parent)}, log=cache.log(f"rootfs-{name}"),
+                timeout_s=900,
+                env={"TMPDIR": str(made.parent)},
+                log=cache.log(f"rootfs-{name}"),
             )
         return archive
 

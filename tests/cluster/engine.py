@@ -14,12 +14,15 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster import cache, debian, machine
 from tests.cluster.shell import ClusterError, CommandError, run, say, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NETWORK = "kind"
 REGISTRY_TIMEOUT_S = 20.0
@@ -27,8 +30,16 @@ _SUBNETS = "10.213.{}.0"
 _PROGRAMS = ("dockerd", "docker", "docker-proxy", "containerd", "containerd-shim-runc-v2", "runc")
 _FROM_NEWER = ("docker.io", "docker-cli", "containerd")
 _FROM_HOST = (
-    "runc", "iptables", "libip4tc2", "libip6tc2", "libxtables12", "libmnl0", "libnftnl11",
-    "libnetfilter-conntrack3", "libnfnetlink0", "libseccomp2",
+    "runc",
+    "iptables",
+    "libip4tc2",
+    "libip6tc2",
+    "libxtables12",
+    "libmnl0",
+    "libnftnl11",
+    "libnetfilter-conntrack3",
+    "libnfnetlink0",
+    "libseccomp2",
 )
 
 
@@ -161,8 +172,12 @@ def _start() -> None:
     with log.open("wb") as sink:
         daemon = subprocess.Popen(
             [home / "bin" / "dockerd", "--config-file", config],
-            stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-            env={**os.environ, **_client_env()}, start_new_session=True, cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **_client_env()},
+            start_new_session=True,
+            cwd="/",
         )
 
     def ready() -> bool:
@@ -175,8 +190,12 @@ def _start() -> None:
     wait_for("the Docker engine", ready, timeout_s=60, log=log)
     if NETWORK not in engine.docker("network", "ls", "--format", "{{.Name}}").split():
         engine.docker(
-            "network", "create", f"--subnet={free_subnet(machine.routes())}", "--driver=bridge",
-            f"--opt=com.docker.network.bridge.name={place()}", NETWORK,
+            "network",
+            "create",
+            f"--subnet={free_subnet(machine.routes())}",
+            "--driver=bridge",
+            f"--opt=com.docker.network.bridge.name={place()}",
+            NETWORK,
         )
     say(f"a Docker engine of our own runs ({time.monotonic() - started:.1f} s)")
 
@@ -231,8 +250,11 @@ def _link_programs(home: Path) -> None:
     folder = home / "bin"
     folder.mkdir()
     for name in _PROGRAMS:
-        found = next(home / place / name for place in ("usr/bin", "usr/sbin", "sbin")
-                     if (home / place / name).exists())
+        found = next(
+            home / place / name
+            for place in ("usr/bin", "usr/sbin", "sbin")
+            if (home / place / name).exists()
+        )
         (folder / name).symlink_to(Path("..") / found.relative_to(home))
     for name in ("iptables", "ip6tables"):
         # Found from the script's own place, because the folder is renamed once it is complete.
@@ -266,7 +288,7 @@ def _data() -> Path:
 
 
 def _pids(name: str) -> list[int]:
-    return [pid for pid in machine.processes_of(_home_parent(), name=name)]
+    return list(machine.processes_of(_home_parent(), name=name))
 
 
 def _end(pids: list[int], number: signal.Signals, *, timeout_s: float) -> None:

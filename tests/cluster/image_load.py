@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
-from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from tests.cluster.engine import Engine
 from tests.cluster.shell import CommandError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cluster.engine import Engine
 
 IDENTITY = "rollcall-image-id"
 IMPORT_TIMEOUT_S = 600.0
@@ -20,7 +23,12 @@ def is_there(engine: Engine, node: str, *, image: str, identity: str) -> bool:
     """Whether a node holds the image with this id under this name."""
     name = qualified(image)
     said = engine.docker(
-        "exec", node, *_CTR, "images", "ls", "--quiet",
+        "exec",
+        node,
+        *_CTR,
+        "images",
+        "ls",
+        "--quiet",
         f'name=={name},labels."{IDENTITY}"=={identity}',
     )
     return name in said.split()
@@ -34,9 +42,23 @@ def load_into_node(engine: Engine, node: str, *, saved: Path, identity: str) -> 
     """
     present = set(engine.docker("exec", node, *_CTR, "content", "ls", "--quiet").split())
     process = subprocess.Popen(
-        ["docker", "exec", "--interactive", node, "timeout", str(int(IMPORT_TIMEOUT_S)), *_CTR,
-         "images", "import", "--local", f"--label={IDENTITY}={identity}", "-"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [
+            "docker",
+            "exec",
+            "--interactive",
+            node,
+            "timeout",
+            str(int(IMPORT_TIMEOUT_S)),
+            *_CTR,
+            "images",
+            "import",
+            "--local",
+            f"--label={IDENTITY}={identity}",
+            "-",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         env=engine.full_env(),
     )
     assert process.stdin is not None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster import base_image, cache, engine, image_load, kind, local
-from tests.cluster.engine import Engine
 from tests.cluster.shell import ClusterError, CommandError, run, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tests.cluster.engine import Engine
 
 REPOSITORY_ROOT = Path(__file__).parents[2]
 PREFIX = "rollcall"
@@ -18,8 +22,15 @@ TAG = "dev"
 DEFAULT = ("operator", "worker-cpu")
 BUILD_TIMEOUT_S = 1800.0
 PUSH_TIMEOUT_S = 3600.0
-_PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-              "PIP_INDEX_URL")
+_PASSED_ON = (
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "PIP_INDEX_URL",
+)
 
 
 def build(names: Sequence[str], *, prefix: str = PREFIX, tag: str = TAG) -> list[str]:
@@ -50,26 +61,7 @@ def load(images: Iterable[str]) -> None:
     chosen = _engine()
     nodes = kind.schedulable_nodes()
     for image in images:
-        try:
-            identity = chosen.docker("inspect", "--format", "{{.Id}}", image).strip()
-        except CommandError as error:
-            raise ClusterError(f"{image}: no such image; build it first") from error
-        missing = [
-            node for node in nodes
-            if not image_load.is_there(chosen, node, image=image, identity=identity)
-        ]
-        if not missing:
-            say(f"{image}: in the nodes already")
-            continue
-        with cache.scratch() as folder:
-            saved = folder / "image.tar"
-            chosen.docker("save", "--output", saved, image, timeout_s=600)
-            with ThreadPoolExecutor(max_workers=len(missing)) as pool:
-                sent = pool.map(
-                    lambda node: image_load.load_into_node(chosen, node, saved=saved, identity=identity),
-                    missing,
-                )
-                say(f"{image}: loaded, {max(sent) / 1e6:.0f} MB a node")
+        _load(chosen, image, nodes)
 
 
 def push(names: Sequence[str], *, prefix: str, tag: str) -> None:
@@ -93,6 +85,29 @@ def push(names: Sequence[str], *, prefix: str, tag: str) -> None:
         chosen.docker("push", "--quiet", full, timeout_s=PUSH_TIMEOUT_S)
 
 
+def _load(chosen: Engine, image: str, nodes: Sequence[str]) -> None:
+    try:
+        identity = chosen.docker("inspect", "--format", "{{.Id}}", image).strip()
+    except CommandError as error:
+        raise ClusterError(f"{image}: no such image; build it first") from error
+    missing = [
+        node
+        for node in nodes
+        if not image_load.is_there(chosen, node, image=image, identity=identity)
+    ]
+    if not missing:
+        say(f"{image}: in the nodes already")
+        return
+    with cache.scratch() as folder, ThreadPoolExecutor(max_workers=len(missing)) as pool:
+        saved = folder / "image.tar"
+        chosen.docker("save", "--output", saved, image, timeout_s=600)
+        sent = pool.map(
+            lambda node: image_load.load_into_node(chosen, node, saved=saved, identity=identity),
+            missing,
+        )
+        say(f"{image}: loaded, {max(sent) / 1e6:.0f} MB a node")
+
+
 def _build(chosen: Engine, name: str, *, base: str, full: str) -> str:
     say(f"{full}: building")
     arguments = [f"{key}={os.environ[key]}" for key in _PASSED_ON if os.environ.get(key)]
@@ -102,7 +117,9 @@ def _build(chosen: Engine, name: str, *, base: str, full: str) -> str:
     words += [word for argument in arguments for word in ("--build-arg", argument)]
     run(
         [*words, *chosen.build_options(), REPOSITORY_ROOT],
-        timeout_s=BUILD_TIMEOUT_S, env=chosen.env, log=cache.log(f"image-{name}"),
+        timeout_s=BUILD_TIMEOUT_S,
+        env=chosen.env,
+        log=cache.log(f"image-{name}"),
     )
     say(f"{full}: built")
     return full

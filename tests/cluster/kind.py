@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster import cache, go_build, machine
 from tests.cluster.engine import NETWORK, Engine
 from tests.cluster.shell import ClusterError, CommandError, run, say, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAME = "rollcall"
 NODES = (f"{NAME}-control-plane", f"{NAME}-worker")
@@ -22,7 +25,7 @@ def kubeconfig() -> Path:
 
 
 def configuration(*, sys_resource: bool, cgroup_v2: bool) -> dict[str, object]:
-    """kind's configuration.
+    """Kind's configuration.
 
     Args:
         sys_resource: whether processes may lower their out-of-memory score; containerd must not
@@ -69,14 +72,27 @@ def up(engine: Engine, *, image: str | None) -> None:
     target = kubeconfig()
     with cache.fresh(target) as made:
         words: list[str | Path] = [
-            go_build.program("kind"), "create", "cluster", "--config", "-", "--kubeconfig", made,
-            "--wait", f"{READY_TIMEOUT_S:.0f}s", "--retain",
+            go_build.program("kind"),
+            "create",
+            "cluster",
+            "--config",
+            "-",
+            "--kubeconfig",
+            made,
+            "--wait",
+            f"{READY_TIMEOUT_S:.0f}s",
+            "--retain",
         ]
         if image:
             words += ["--image", image]
         # A JSON text is YAML too.
-        run(words, timeout_s=CREATE_TIMEOUT_S, env=engine.env, stdin=json.dumps(config),
-            log=cache.log("kind-create"))
+        run(
+            words,
+            timeout_s=CREATE_TIMEOUT_S,
+            env=engine.env,
+            stdin=json.dumps(config),
+            log=cache.log("kind-create"),
+        )
     _wait_ready()
     say(f"the cluster: ready ({time.monotonic() - started:.0f} s)")
 
@@ -96,7 +112,9 @@ def healthy() -> bool:
         return False
     try:
         said = kubectl(
-            "get", "nodes", "-o",
+            "get",
+            "nodes",
+            "-o",
             "jsonpath={range .items[*]}{.status.conditions[?(@.type=='Ready')].status} {end}",
             timeout_s=10,
         )
@@ -115,7 +133,8 @@ def schedulable_nodes() -> list[str]:
         raise ClusterError("there is no cluster: make one with `up`")
     nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
     return [
-        node["metadata"]["name"] for node in nodes
+        node["metadata"]["name"]
+        for node in nodes
         if not any(
             taint["effect"] in ("NoSchedule", "NoExecute")
             for taint in node["spec"].get("taints", [])
@@ -125,13 +144,17 @@ def schedulable_nodes() -> list[str]:
 
 def kubectl(*args: str, timeout_s: float = 30, stdin: str | None = None) -> str:
     """Runs kubectl against this cluster."""
-    words = [go_build.program("kubectl"), f"--kubeconfig={kubeconfig()}", *args]
+    words: list[str | Path] = [go_build.program("kubectl"), f"--kubeconfig={kubeconfig()}", *args]
     return run(words, timeout_s=timeout_s, stdin=stdin)
 
 
 def _states(engine: Engine) -> dict[str, str]:
     said = engine.docker(
-        "ps", "--all", "--filter", f"label=io.x-k8s.kind.cluster={NAME}", "--format",
+        "ps",
+        "--all",
+        "--filter",
+        f"label=io.x-k8s.kind.cluster={NAME}",
+        "--format",
         "{{.Names}} {{.State}}",
     )
     return dict(line.split(" ", 1) for line in said.splitlines() if line)
@@ -155,17 +178,31 @@ def _start_again(engine: Engine, states: dict[str, str]) -> bool:
 def _wait_ready() -> None:
     wait_for("the cluster's nodes", healthy, timeout_s=READY_TIMEOUT_S, every_s=0.5)
     for namespace, deployment in (
-        ("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner")
+        ("kube-system", "coredns"),
+        ("local-path-storage", "local-path-provisioner"),
     ):
         kubectl(
-            "--namespace", namespace, "rollout", "status", f"deployment/{deployment}",
-            f"--timeout={READY_TIMEOUT_S:.0f}s", timeout_s=READY_TIMEOUT_S + 10,
+            "--namespace",
+            namespace,
+            "rollout",
+            "status",
+            f"deployment/{deployment}",
+            f"--timeout={READY_TIMEOUT_S:.0f}s",
+            timeout_s=READY_TIMEOUT_S + 10,
         )
 
 
 def _delete(engine: Engine) -> None:
     run(
-        [go_build.program("kind"), "delete", "cluster", "--name", NAME, "--kubeconfig",
-         kubeconfig()],
-        timeout_s=120, env=engine.env,
+        [
+            go_build.program("kind"),
+            "delete",
+            "cluster",
+            "--name",
+            NAME,
+            "--kubeconfig",
+            kubeconfig(),
+        ],
+        timeout_s=120,
+        env=engine.env,
     )

@@ -1,4 +1,4 @@
-"""What this machine is and has: limits, kernel settings, processes, mounts, links, control groups."""
+"""What the machine is and has: limits, kernel settings, processes, mounts, links, cgroups."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster.shell import CommandError, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 PROC = Path("/proc")
 SYS_CGROUP = Path("/sys/fs/cgroup")
@@ -18,13 +21,26 @@ _CAP_SYS_RESOURCE = 24
 
 # What kubelet, kube-proxy and a Docker engine set on the machine as a whole.
 WATCHED_SYSCTLS = (
-    "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
-    "kernel/keys/root_maxbytes", "kernel/pid_max", "vm/overcommit_memory", "vm/panic_on_oom",
-    "fs/file-max", "fs/nr_open", "fs/protected_hardlinks", "fs/protected_symlinks",
-    "fs/protected_fifos", "fs/protected_regular", "net/ipv4/ip_forward",
-    "net/ipv4/conf/all/forwarding", "net/ipv4/conf/default/forwarding",
-    "net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/forwarding",
-    "net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+    "kernel/pid_max",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "fs/file-max",
+    "fs/nr_open",
+    "fs/protected_hardlinks",
+    "fs/protected_symlinks",
+    "fs/protected_fifos",
+    "fs/protected_regular",
+    "net/ipv4/ip_forward",
+    "net/ipv4/conf/all/forwarding",
+    "net/ipv4/conf/default/forwarding",
+    "net/ipv6/conf/all/forwarding",
+    "net/ipv6/conf/default/forwarding",
+    "net/bridge/bridge-nf-call-iptables",
+    "net/bridge/bridge-nf-call-ip6tables",
     "net/netfilter/nf_conntrack_max",
 )
 

@@ -12,34 +12,81 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster import archive, cache, debian, go_build
 from tests.cluster.archive import Layer
-from tests.cluster.engine import Engine
+from tests.cluster.recipes import KUBERNETES, RECIPES
 from tests.cluster.shell import ClusterError, run, say, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.engine import Engine
 
 FILES = Path(__file__).parent / "node"
 REPOSITORY = "rollcall.local/node"
 STANDARD = "kindest/node:v1.36.1"  # what this release of kind runs unless told otherwise
 SUITE = "bookworm"  # its systemd still runs on control groups of version 1
 PACKAGES = (
-    "systemd", "systemd-sysv", "dbus", "conntrack", "iptables", "nftables", "iproute2", "ethtool",
-    "socat", "kmod", "mount", "libseccomp2", "runc", "containernetworking-plugins", "e2fsprogs",
-    "ca-certificates", "curl", "jq", "procps", "hostname",
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "conntrack",
+    "iptables",
+    "nftables",
+    "iproute2",
+    "ethtool",
+    "socat",
+    "kmod",
+    "mount",
+    "libseccomp2",
+    "runc",
+    "containernetworking-plugins",
+    "e2fsprogs",
+    "ca-certificates",
+    "curl",
+    "jq",
+    "procps",
+    "hostname",
 )
 TOOLS = ("busybox-static", "iptables", "nftables", "conntrack")
-_APPLETS = ("sh", "ash", "basename", "cat", "cmp", "dirname", "echo", "grep", "ip", "ls", "mkdir",
-            "mv", "rm", "sleep")
+_APPLETS = (
+    "sh",
+    "ash",
+    "basename",
+    "cat",
+    "cmp",
+    "dirname",
+    "echo",
+    "grep",
+    "ip",
+    "ls",
+    "mkdir",
+    "mv",
+    "rm",
+    "sleep",
+)
 _IPTABLES = tuple(
     f"{name}{suffix}" for name in ("iptables", "ip6tables") for suffix in ("", "-save", "-restore")
 )
 CONTROL = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PROGRAMS = (
-    *CONTROL, "kube-proxy", "kubelet", "kubeadm", "kubectl", "etcd", "coredns", "pause",
-    "local-path-provisioner", "containerd", "containerd-shim-runc-v2", "ctr", "kind",
+    *CONTROL,
+    "kube-proxy",
+    "kubelet",
+    "kubeadm",
+    "kubectl",
+    "etcd",
+    "coredns",
+    "pause",
+    "local-path-provisioner",
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+    "kind",
 )
 _STORE_CONFIG = """version = 3
 disabled_plugins = [
@@ -58,7 +105,7 @@ def choose(engine: Engine) -> str | None:
 
 def ensure(engine: Engine) -> str:
     """The name of the node image in `engine`, made now if it is not there."""
-    name = f"{REPOSITORY}:{go_build.KUBERNETES}-{_recipe()}"
+    name = f"{REPOSITORY}:{KUBERNETES}-{_recipe()}"
     if engine.holds(name):
         return name
     with cache.lock("node-image"):
@@ -71,8 +118,15 @@ def ensure(engine: Engine) -> str:
                 _preload(folder, programs)
                 shutil.copy(FILES / "Dockerfile", folder / "Dockerfile")
                 engine.docker(
-                    "build", "--quiet", "--network=none", "--build-arg", f"BASE={base}",
-                    "--tag", name, folder, timeout_s=600,
+                    "build",
+                    "--quiet",
+                    "--network=none",
+                    "--build-arg",
+                    f"BASE={base}",
+                    "--tag",
+                    name,
+                    folder,
+                    timeout_s=600,
                 )
             _drop_older(engine, name)
             say(f"node image: {name}")
@@ -81,8 +135,7 @@ def ensure(engine: Engine) -> str:
 
 def _recipe() -> str:
     parts = [SUITE, *PACKAGES, *TOOLS, debian.architecture(), Path(__file__).read_text()]
-    for group in go_build.RECIPES:
-        parts.append(f"{group} {go_build.RECIPES[group].version}")
+    parts += [f"{group} {recipe.version}" for group, recipe in RECIPES.items()]
     parts += [path.read_text() for path in sorted(FILES.iterdir())]
     return cache.digest(*parts)
 
@@ -114,7 +167,7 @@ def _lay_out(tree: Path, programs: dict[str, Path]) -> None:
     for name in ("containerd", "containerd-shim-runc-v2", "ctr"):
         _install(programs[name], tree / "usr/local/bin" / name)
     _install(FILES / "keep-machine-settings", tree / "usr/local/bin/keep-machine-settings")
-    (tree / "kind/version").write_text(go_build.KUBERNETES)
+    (tree / "kind/version").write_text(KUBERNETES)
     (tree / "kind/manifests").mkdir()
     for name in ("default-cni.yaml", "default-storage.yaml"):
         shutil.copy(FILES / name, tree / "kind/manifests" / name)
@@ -149,9 +202,12 @@ def _images(folder: Path, programs: dict[str, Path]) -> Iterator[tuple[list[str]
             yield [image], [Layer(files={"coredns": programs[name]})]
         else:
             yield [image], [Layer(files={f"usr/local/bin/{name}": programs[name]})]
-    network = Layer(files={
-        "usr/local/bin/pod-network": FILES / "pod-network", "usr/bin/kubectl": programs["kubectl"],
-    })
+    network = Layer(
+        files={
+            "usr/local/bin/pod-network": FILES / "pod-network",
+            "usr/bin/kubectl": programs["kubectl"],
+        }
+    )
     yield ["rollcall.local/pod-network:v1"], [Layer(archive=tools), wrapped, network]
     provisioner = Layer(
         files={"usr/bin/local-path-provisioner": programs["local-path-provisioner"]}
@@ -161,8 +217,7 @@ def _images(folder: Path, programs: dict[str, Path]) -> Iterator[tuple[list[str]
 
 def _required(programs: dict[str, Path]) -> list[str]:
     said = run(
-        [programs["kubeadm"], "config", "images", "list", "--kubernetes-version",
-         go_build.KUBERNETES],
+        [programs["kubeadm"], "config", "images", "list", "--kubernetes-version", KUBERNETES],
         timeout_s=60,
     )
     return said.split()
@@ -190,8 +245,18 @@ def _preload(folder: Path, programs: dict[str, Path]) -> None:
                 path, names=names, layers=layers, architecture=architecture, entrypoint=entrypoint
             )
             run(
-                [programs["ctr"], "--address", socket, "--namespace", "k8s.io", "images", "import",
-                 "--no-unpack", "--label=io.cri-containerd.pinned=pinned", path],
+                [
+                    programs["ctr"],
+                    "--address",
+                    socket,
+                    "--namespace",
+                    "k8s.io",
+                    "images",
+                    "import",
+                    "--no-unpack",
+                    "--label=io.cri-containerd.pinned=pinned",
+                    path,
+                ],
                 timeout_s=120,
             )
             path.unlink()
@@ -207,9 +272,20 @@ def _containerd(store: Path, program: Path) -> Iterator[Path]:
         log = cache.log("node-image-containerd")
         with log.open("wb") as sink:
             daemon = subprocess.Popen(
-                [program, "--config", config, "--root", store, "--state", Path(short, "state"),
-                 "--address", socket],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
+                [
+                    program,
+                    "--config",
+                    config,
+                    "--root",
+                    store,
+                    "--state",
+                    Path(short, "state"),
+                    "--address",
+                    socket,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
                 env={**os.environ},
             )
         try:

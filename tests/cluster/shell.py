@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 _START = time.monotonic()
 _TAIL = 2000
@@ -63,16 +66,29 @@ def run(
     try:
         if log is None:
             done = subprocess.run(
-                words, input=stdin or "", capture_output=True, text=True, errors="replace",
-                timeout=timeout_s, env=full_env, cwd=cwd, check=False,
+                words,
+                input=stdin or "",
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                env=full_env,
+                cwd=cwd,
+                check=False,
             )
             out, err = done.stdout, done.stderr
         else:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("wb") as sink:
                 done = subprocess.run(  # type: ignore[assignment]
-                    words, input=(stdin or "").encode(), stdout=sink, stderr=subprocess.STDOUT,
-                    timeout=timeout_s, env=full_env, cwd=cwd, check=False,
+                    words,
+                    input=(stdin or "").encode(),
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    timeout=timeout_s,
+                    env=full_env,
+                    cwd=cwd,
+                    check=False,
                 )
             out, err = "", ("" if done.returncode == 0 else tail_of(log))
     except subprocess.TimeoutExpired as error:
@@ -86,7 +102,11 @@ def run(
 
 
 def wait_for(
-    what: str, ready: Callable[[], bool], *, timeout_s: float, every_s: float = 0.2,
+    what: str,
+    ready: Callable[[], bool],
+    *,
+    timeout_s: float,
+    every_s: float = 0.2,
     log: Path | None = None,
 ) -> None:
     """Waits until `ready()` is true.

@@ -1,0 +1,99 @@
+"""What is built from the Go module proxy: modules, their pinned versions and their programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KUBERNETES = "v1.36.3"
+
+_VERSION_FLAGS = {
+    "gitVersion": KUBERNETES,
+    "gitMajor": "1",
+    "gitMinor": KUBERNETES.split(".")[1],
+    "gitTreeState": "clean",
+    "gitCommit": "0" * 40,
+    "buildDate": "1970-01-01T00:00:00Z",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One Go module and the programs built from it.
+
+    Attributes:
+        module: its path, or an empty string for a program of our own.
+        version: its version.
+        programs: the binary's name, and its package or the path of our own source file.
+        tags: build tags.
+        ldflags: linker flags on top of those that drop symbols.
+    """
+
+    module: str
+    version: str
+    programs: Mapping[str, str]
+    tags: str = ""
+    ldflags: tuple[str, ...] = ()
+
+
+RECIPES: dict[str, Recipe] = {
+    "kubernetes": Recipe(
+        module="k8s.io/kubernetes",
+        version=KUBERNETES,
+        programs={
+            name: f"k8s.io/kubernetes/cmd/{name}"
+            for name in (
+                "kube-apiserver",
+                "kube-controller-manager",
+                "kube-scheduler",
+                "kubelet",
+                "kube-proxy",
+                "kubeadm",
+                "kubectl",
+            )
+        },
+        ldflags=tuple(
+            f"-X {package}.{key}={value}"
+            for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+            for key, value in _VERSION_FLAGS.items()
+        ),
+    ),
+    "etcd": Recipe(
+        module="go.etcd.io/etcd/server/v3",
+        version="v3.6.8",
+        programs={"etcd": "go.etcd.io/etcd/server/v3"},
+    ),
+    "containerd": Recipe(
+        module="github.com/containerd/containerd/v2",
+        version="v2.2.9",
+        programs={
+            name: f"github.com/containerd/containerd/v2/cmd/{name}"
+            for name in ("containerd", "containerd-shim-runc-v2", "ctr")
+        },
+        tags="no_btrfs no_devmapper no_zfs",
+        ldflags=("-X github.com/containerd/containerd/v2/version.Version=v2.2.9",),
+    ),
+    "coredns": Recipe(
+        module="github.com/coredns/coredns",
+        version="v1.14.2",
+        programs={"coredns": "coredns.go"},
+    ),
+    "kind": Recipe(
+        module="sigs.k8s.io/kind", version="v0.32.0", programs={"kind": "sigs.k8s.io/kind"}
+    ),
+    "local-path-provisioner": Recipe(
+        module="github.com/rancher/local-path-provisioner",
+        version="v0.0.30",
+        programs={"local-path-provisioner": "github.com/rancher/local-path-provisioner"},
+    ),
+    "helm": Recipe(
+        module="helm.sh/helm/v3", version="v3.19.5", programs={"helm": "helm.sh/helm/v3/cmd/helm"}
+    ),
+    "kwok": Recipe(
+        module="sigs.k8s.io/kwok", version="v0.7.0", programs={"kwok": "sigs.k8s.io/kwok/cmd/kwok"}
+    ),
+    "pause": Recipe(module="", version="v1", programs={"pause": "pause.go"}),
+}
