@@ -1,0 +1,1 @@
+"""What runs in the worker pods: trainer, coordinator, rollouts and weight sync."""

@@ -1,0 +1,14 @@
+"""Errors that a person can act on because they name the field of the job that caused them."""
+
+
+class SpecError(ValueError):
+    """The job's spec asks for something that this container cannot do.
+
+    `field` is the path in the RLJob, `problem` says what is wrong and what would help. Only
+    another spec (or another image) helps, so a worker that meets one exits with BAD_CONFIG.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem

@@ -1,0 +1,99 @@
+"""What every inference engine offers to the rollout agent.
+
+Threads: `generate` runs in worker threads, several at once if the caller likes; `pause`, `resume`
+and `load_weights` are called from others. A swap of weights falls between two decode steps, and
+each token carries the number of the weight version that drew it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+FIELD = "spec.rollouts[].engine"
+
+
+class PauseMode(StrEnum):
+    """What happens to generations that a pause finds under way."""
+
+    ABORT = "Abort"  # they end at once, unfinished
+    KEEP = "Keep"  # they stand still and go on after the resume, with the weights then loaded
+    WAIT = "Wait"  # they end in their own time; the pause begins after them
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A response so far. `logprobs` are natural logarithms under the policy that drew the token.
+
+    The three tuples are of one length. Not `finished`: cut short by a pause or a deadline; handed
+    back to `generate` it is continued.
+    """
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.tokens) == len(self.logprobs) == len(self.versions):
+            raise ValueError("tokens, logprobs and versions differ in length")
+
+
+class WeightMismatchError(ValueError):
+    """Weights that do not fit the model: missing, unknown or of another shape."""
+
+
+class InferenceEngine(ABC):
+    """One model that serves. It owns what it allocates; `close` frees it."""
+
+    @property
+    @abstractmethod
+    def version(self) -> int | None:
+        """Number of the weights that serve now; None before the first `load_weights`."""
+
+    @abstractmethod
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        group_size: int,
+        seed: int,
+        timeout: float,
+        partials: Sequence[Sequence[Generation]] | None = None,
+    ) -> list[list[Generation]]:
+        """Draw `group_size` responses to each prompt, all in one batch.
+
+        The same prompts, seed and weights draw the same tokens. `partials` (one list a prompt, of
+        `group_size`) are continued instead of starting afresh. After `timeout` seconds, or on a
+        pause that aborts, what there is comes back unfinished. ValueError for what the model cannot
+        take (an unknown token, too long); RuntimeError before the first weights and after `close`.
+        """
+
+    @abstractmethod
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Serve these weights from the next decode step on. The tensors are copied.
+
+        All or nothing: WeightMismatchError leaves the served weights and version as they were.
+        """
+
+    @abstractmethod
+    def pause(self, mode: PauseMode, *, timeout: float) -> None:
+        """No decode step runs from the return of this call until `resume`.
+
+        TimeoutError, and no pause, if generations under way did not end within `timeout` seconds.
+        """
+
+    @abstractmethod
+    def resume(self) -> None:
+        """End the pause; harmless without one."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End generations under way, refuse new ones, free the model."""

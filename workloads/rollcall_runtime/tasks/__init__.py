@@ -1,0 +1,1 @@
+"""Built-in tasks: prompts and verifiable rewards."""

@@ -1,0 +1,1 @@
+"""The learning side of a trainer: engines, losses, batches, the asynchronous loop."""

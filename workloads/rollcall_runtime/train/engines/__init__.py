@@ -1,0 +1,1 @@
+"""Training engines, one file each. `rollcall_runtime.train.registry` finds them."""

@@ -1,0 +1,214 @@
+"""FSDP2: parameters, gradients and optimizer state sharded over the ranks by fully_shard.
+
+Works on one rank as well. Runs on CPUs over gloo; torch 2.6 and later.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from rollcall_runtime.errors import SpecError
+from rollcall_runtime.models import open_model
+from rollcall_runtime.settings import read_settings
+from rollcall_runtime.train import checkpoints
+from rollcall_runtime.train.engine import (
+    FIELD,
+    EngineSetup,
+    TrainEngine,
+    TrainingDivergedError,
+    UpdateStats,
+    WeightInfo,
+)
+from rollcall_runtime.train.engines import torch26
+from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
+from rollcall_runtime.train.sharing import Signal, share
+from rollcall_runtime.train.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from rollcall_runtime.train.batch import Batch
+    from rollcall_runtime.train.losses import LossFunction, LossSums
+
+
+@dataclass(frozen=True, slots=True)
+class Fsdp2Settings:
+    """`trainer.engine.config`.
+
+    `reshard_after_forward` gathers each layer again in the backward pass: less memory, more
+    traffic. `threads` is how many cores one operation may use; 0 leaves torch's default.
+    """
+
+    max_gradient_norm: float = 1.0
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    reshard_after_forward: bool = False
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not (self.max_gradient_norm > 0 and self.weight_decay >= 0 and self.threads >= 0):
+            raise ValueError("maxGradientNorm must be positive, weightDecay and threads at least 0")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError("beta1 and beta2 must be at least 0 and below 1")
+
+
+class Fsdp2Engine(TrainEngine):
+    """See TrainEngine. Not usable before `initialize`."""
+
+    _world: World
+    _model: nn.Module
+    _optimizer: torch.optim.Optimizer
+
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        self._settings = read_settings(Fsdp2Settings, setup.config, field=f"{FIELD}.config")
+        if self._settings.reshard_after_forward and torch26.CANNOT_RESHARD:
+            raise SpecError(
+                f"{FIELD}.config.reshardAfterForward", "needs torch 2.7 or newer on a CPU"
+            )
+        self._owned = ExitStack()
+
+    def initialize(self) -> None:
+        if self._settings.threads:
+            torch.set_num_threads(self._settings.threads)
+        model = open_model(self.setup.model).build(seed=self.setup.seed)
+        with ExitStack() as undo:
+            self._world = World(self.setup.rendezvous)
+            undo.callback(self._world.close)
+            self._shard(model)
+            self._owned = undo.pop_all()
+
+    def _shard(self, model: nn.Module) -> None:
+        settings = self._settings
+        torch26.complete_cpu_streams()
+        if settings.reshard_after_forward:
+            # Only then are there points between which a layer's memory is free.
+            for block in model.get_submodule("blocks").children():
+                fully_shard(block, mesh=self._world.mesh)
+        fully_shard(
+            model, mesh=self._world.mesh, reshard_after_forward=settings.reshard_after_forward
+        )
+        self._model = model
+        # The mean over ranks that FSDP takes of the gradients is to come out as their sum.
+        self._gradient_scale = self._world.size / self._world.sum_per_mean()
+        self._optimizer = build_optimizer(
+            self.setup.optimizer,
+            model.parameters(),
+            tuning=OptimizerTuning(settings.weight_decay, settings.beta1, settings.beta2),
+        )
+
+    def train_batch(
+        self, minibatches: Sequence[Batch], loss_function: LossFunction
+    ) -> list[UpdateStats]:
+        return [self._update(minibatch, loss_function) for minibatch in minibatches]
+
+    def _update(self, batch: Batch, loss_function: LossFunction) -> UpdateStats:
+        sums = loss_function(self._logprobs(batch), batch)
+        tokens, loss, metrics = self._means(batch, sums)
+        (sums.loss * (self._gradient_scale / max(tokens, 1))).backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_gradient_norm)
+        gradient_norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+            self._optimizer.zero_grad()
+            raise TrainingDivergedError(f"loss {loss}, gradient norm {gradient_norm}")
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return UpdateStats(loss, gradient_norm, tokens, metrics)
+
+    def _means(self, batch: Batch, sums: LossSums) -> tuple[int, float, dict[str, float]]:
+        """Response tokens of all ranks, the loss and the metrics over them, in one collective."""
+        values = torch.stack(
+            [batch.mask.sum().double(), sums.loss.detach().double()]
+            + [value.double() for value in sums.metrics.values()]
+        )
+        tokens, loss, *metrics = self._world.sum(values).tolist()
+        count = max(tokens, 1.0)
+        means = (value / count for value in metrics)
+        return int(tokens), loss / count, dict(zip(sums.metrics, means, strict=True))
+
+    def _logprobs(self, batch: Batch) -> Tensor:
+        logits = self._model(batch.tokens[:, :-1])
+        targets = batch.tokens[:, 1:, None]
+        found: Tensor = logits.log_softmax(-1).gather(-1, targets)[..., 0]
+        return found
+
+    def infer(self, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            logprobs = self._logprobs(batch)
+        self._reshard()
+        return logprobs
+
+    def _reshard(self) -> None:
+        # Without a backward pass the gathered parameters would stay, and outlive an update.
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def weight_info(self) -> list[WeightInfo]:
+        return [
+            WeightInfo(name, tensor.dtype, tuple(tensor.shape))
+            for name, tensor in self._model.state_dict().items()
+        ]
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self._model.state_dict().items():
+            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
+        if self._world.rank == 0:
+            checkpoints.begin_checkpoint(path)
+        self._world.barrier()
+        save(self._state(), checkpoint_id=checkpoints.scratch_path(path))
+        if self._world.rank == 0:
+            checkpoints.commit_checkpoint(path, state=state)
+        self._world.barrier()
+
+    def load_checkpoint(self, path: Path) -> dict[str, Any]:
+        state = checkpoints.read_state(path)
+        loaded = self._state()
+        load(loaded, checkpoint_id=path)
+        set_model_state_dict(self._model, loaded["model"])
+        set_optimizer_state_dict(self._model, self._optimizer, loaded["optimizer"])
+        torch.set_rng_state(loaded["rng"])
+        return state
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "model": get_model_state_dict(self._model),
+            "optimizer": get_optimizer_state_dict(self._model, self._optimizer),
+            "rng": torch.get_rng_state(),
+        }
+
+    def share(self, work: Batch | Signal | None) -> Batch | Signal:
+        return share(self._world, work)
+
+    @property
+    def data_parallel_rank(self) -> int:
+        return self._world.rank
+
+    @property
+    def data_parallel_size(self) -> int:
+        return self._world.size
+
+    def close(self) -> None:
+        self._owned.close()

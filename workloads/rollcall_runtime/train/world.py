@@ -1,0 +1,111 @@
+"""The training engine's own process group, made from explicit addresses and nothing else.
+
+torch keeps one default process group in a process, and FSDP2 builds on it; so a process holds at
+most one World. No environment variable is read, but for gloo's own GLOO_SOCKET_IFNAME.
+"""
+
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks meet. Alone (size 1), host and port are not used.
+
+    Rank 0 binds `host` (its own address), the others call it there, by address or name. `timeout`
+    seconds bound the meeting and every collective after it, so it must exceed the longest wait of
+    one rank for another.
+    """
+
+    host: str = ""
+    port: int = 0
+    rank: int = 0
+    size: int = 1
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size:
+            raise ValueError(f"rank {self.rank} is not within a world of {self.size}")
+        if self.size > 1 and not (self.host and self.port):
+            raise ValueError("several ranks need a host and a port to meet at")
+
+
+class World:
+    """The ranks of one trainer. RuntimeError if the process has one already or nobody comes."""
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        if dist.is_initialized():
+            raise RuntimeError("this process has a training process group already")
+        self.rank = rendezvous.rank
+        self.size = rendezvous.size
+        dist.init_process_group(
+            backend="gloo",
+            store=_store(rendezvous),
+            rank=self.rank,
+            world_size=self.size,
+            timeout=timedelta(seconds=rendezvous.timeout),
+        )
+        self.mesh: DeviceMesh = init_device_mesh("cpu", (self.size,))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """`values` added up over all ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def broadcast(self, values: Tensor) -> Tensor:
+        """Rank 0's `values` on every rank, in place."""
+        if self.size > 1:
+            dist.broadcast(values, src=0)
+        return values
+
+    def barrier(self) -> None:
+        """Return when every rank is here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def sum_per_mean(self) -> float:
+        """What the group makes of a mean of ones: 1, or the world's size.
+
+        Before torch 2.7 it adds up where it is asked for the mean, and says nothing.
+        """
+        # The collective that FSDP2 uses; it got another name in torch 2.13.
+        name = "reduce_scatter_single"
+        reduce = getattr(dist, name, None) or dist.reduce_scatter_tensor
+        shard = torch.empty(1)
+        reduce(shard, torch.ones(self.size), op=dist.ReduceOp.AVG)
+        return float(shard)
+
+    def close(self) -> None:
+        """Leave; others notice at their next collective."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _store(rendezvous: Rendezvous) -> Store:
+    if rendezvous.size == 1:
+        return HashStore()
+    timeout = timedelta(seconds=rendezvous.timeout)
+    # Debian's torch has no libuv; the older backend does for a handful of ranks.
+    if rendezvous.rank > 0:
+        return TCPStore(
+            rendezvous.host, rendezvous.port, rendezvous.size, timeout=timeout, use_libuv=False
+        )
+    # Left alone, the store would listen on all interfaces.
+    listener = socket.create_server((rendezvous.host, rendezvous.port), backlog=rendezvous.size)
+    return TCPStore(
+        rendezvous.host,
+        rendezvous.port,
+        rendezvous.size,
+        is_master=True,
+        timeout=timeout,
+        use_libuv=False,
+        master_listen_fd=listener.detach(),  # the store closes it
+    )
