@@ -142,6 +142,7 @@ class RolloutMetrics(Metrics):
         self.session_attempt = self.gauge("session_attempt", "Its attempt in that epoch")
         self.completions = self.counters("completions", "Fate of completions", "outcome")
         self.reconnects = self.counter("stream_reconnects", "Streams opened to the coordinator")
+        self.refused = self.counters("refused", "Refused requests", "what")
         self._window: deque[float] = deque(maxlen=REWARD_WINDOW)
         self.weight_version.set(-1)
         self.reward.set(math.nan)
@@ -172,7 +173,12 @@ class TrainerMetrics(Metrics):
         self.snapshot_seconds = self.histogram("weight_sync_snapshot_seconds", "Copying weights")
         self.stage_seconds = self.histogram("weight_sync_stage_seconds", "STAGE to the last ack")
         self.commit_seconds = self.histogram("weight_sync_commit_seconds", "COMMIT to the last ack")
-        self.sync_bytes = self.counter("weight_sync_bytes", "Bytes of versions staged")
+        self.publish_seconds = self.histogram(
+            "weight_sync_publish_seconds", "From a version's snapshot to its last commit"
+        )
+        self.sync_bytes = self.counter(
+            "weight_sync_bytes", "Bytes that rollouts staged"
+        )
         self.buffer_depth = self.gauge("buffer_depth", "Prompts whose samples wait for a batch")
         self.staleness = self.histogram("staleness", "Versions behind, by prompt", VERSIONS)
         self.reward = self.gauge("rollout_reward", "Mean reward of the last batch, by rollouts")

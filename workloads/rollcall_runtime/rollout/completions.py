@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
 
 import aiohttp
 
@@ -26,10 +27,14 @@ class CompletionSender:
 
     200 counts, 409 says that the lease is somebody else's by now, 400 that the completion will
     never count; 401 ends `run` with CredentialsRefusedError. Anything else is tried again.
+    `answered` is called after each completion that needs no more attempts.
     """
 
-    def __init__(self, *, url: str, token: str, metrics: RolloutMetrics) -> None:
+    def __init__(
+        self, *, url: str, token: str, metrics: RolloutMetrics, answered: Callable[[], None]
+    ) -> None:
         self._url, self._token, self._metrics = url, token, metrics
+        self._answered = answered
         self._queue: asyncio.Queue[Completion] = asyncio.Queue()
         self._unsent = 0
         self._delivered = asyncio.Event()
@@ -72,6 +77,7 @@ class CompletionSender:
                 if not self._unsent:
                     self._delivered.set()
             self._metrics.completions(outcome=outcome).inc()
+            self._answered()
 
     async def _deliver(self, session: aiohttp.ClientSession, completion: Completion) -> str:
         body, give_up = dumps(completion).encode(), time.monotonic() + GIVE_UP_SECONDS

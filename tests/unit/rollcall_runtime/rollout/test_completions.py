@@ -11,6 +11,7 @@ from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.messages import Completion, Sample, loads
 from rollcall_runtime.rollout.completions import CompletionSender
 from rollcall_runtime.rollout.credentials import CredentialsRefusedError
+from rollcall_runtime.telemetry import RolloutMetrics
 from tests.unit.rollcall_runtime.rollout.fakes import rollout_metrics
 
 SAMPLE = Sample((3, 2), (-1.0, -0.5), (0, 0), 0.5)
@@ -19,6 +20,12 @@ SAMPLE = Sample((3, 2), (-1.0, -0.5), (0, 0), 0.5)
 def completion(number: int) -> Completion:
     member = MemberId("uid-1", "boot-1")
     return Completion("job-uid", member, f"1.1.{number}", Version(Lineage(1, 1), 0), (SAMPLE,))
+
+
+def sender_to(port: int, metrics: RolloutMetrics) -> CompletionSender:
+    return CompletionSender(
+        url=f"http://127.0.0.1:{port}/", token="secret", metrics=metrics, answered=lambda: None
+    )
 
 
 class Coordinator:
@@ -42,9 +49,7 @@ class Coordinator:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()
         self.metrics = rollout_metrics()
-        sender = CompletionSender(
-            url=f"http://127.0.0.1:{port}/", token="secret", metrics=self.metrics
-        )
+        sender = sender_to(port, self.metrics)
         self.task = asyncio.create_task(sender.run())
         try:
             yield sender
@@ -99,9 +104,7 @@ async def test_a_refused_token_ends_the_work(unused_tcp_port: int) -> None:
 
 
 async def test_a_coordinator_that_is_away_is_waited_for(unused_tcp_port: int) -> None:
-    sender = CompletionSender(
-        url=f"http://127.0.0.1:{unused_tcp_port}/", token="secret", metrics=rollout_metrics()
-    )
+    sender = sender_to(unused_tcp_port, rollout_metrics())
     task = asyncio.create_task(sender.run())
     sender.offer(completion(1))
     sender.offer(completion(2))

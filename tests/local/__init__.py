@@ -1,0 +1,1 @@
+"""Real processes on loopback, one address each: a job without a cluster."""

@@ -1,0 +1,132 @@
+"""Worker processes as pods: an address, a uid, a folder, and a log each."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from rollcall_protocol import env
+from rollcall_protocol.codec import encode
+from rollcall_protocol.config import JobConfig, PoolConfig
+
+ROOT = Path(__file__).parents[2]
+TOKENS = {env.MEMBER_TOKEN_FILE: "member-secret", env.OPERATOR_TOKEN_FILE: "operator-secret"}
+COMMAND = "import sys; from rollcall_runtime.cli import {0}; sys.exit({0}())"
+
+
+@dataclass(slots=True)
+class Pod:
+    """One worker. `start` again after its end is a container restart in the same pod."""
+
+    name: str
+    uid: str
+    address: str
+    role: str  # trainer or rollout
+    folder: Path
+    variables: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    logs: list[Path] = field(default_factory=list)
+
+    def start(self) -> None:
+        log = self.folder / f"{self.name}.{len(self.logs)}.log"
+        self.logs.append(log)
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND.format(self.role)],
+                env=self.variables, stdout=out, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def exited(self, *, seconds: float) -> int:
+        """Its exit code, once it has ended."""
+        assert self.process is not None
+        return await asyncio.to_thread(self.process.wait, seconds)
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(5)
+
+    def log(self) -> str:
+        """What its newest life wrote."""
+        return self.logs[-1].read_text(errors="replace") if self.logs else ""
+
+    async def metrics(self) -> dict[str, float]:
+        """Metrics by name, without the prefix; those with a cause, outcome or kind as name{it}."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{self.address}:{env.METRICS_PORT}/metrics") as answer,
+        ):
+            text = await answer.text()
+        found = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                kinds = [v for k, v in sample.labels.items() if k not in _COORDINATES]
+                name = sample.name.removeprefix("rollcall_") + "".join(f"{{{v}}}" for v in kinds)
+                found[name] = sample.value
+        return found
+
+    async def reaches(self, name: str, value: float, *, seconds: float) -> dict[str, float]:
+        """Ask for the metrics until `name` is at least `value`."""
+        deadline, found = time.monotonic() + seconds, dict[str, float]()
+        while time.monotonic() < deadline:
+            assert self.running, f"{self.name} ended: {self.log()[-2000:]}"
+            try:
+                found = await self.metrics()
+            except aiohttp.ClientError:
+                found = {}
+            if found.get(name, float("-inf")) >= value:
+                return found
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{self.name}: {name} is {found.get(name)}, not {value}")
+
+
+_COORDINATES = {"namespace", "job", "pool", "group"}
+
+
+def variables(
+    config: JobConfig, *, pod: str, uid: str, address: str, coordinator: str, folder: Path,
+    pool: PoolConfig | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """What the operator would write into the container of `pod`."""
+    tokens, state = folder / "tokens", folder / "state" / pod
+    state.mkdir(parents=True, exist_ok=True)
+    tokens.mkdir(exist_ok=True)
+    for name, token in TOKENS.items():
+        (tokens / name).write_text(token)
+    values = {
+        env.CONFIG: json.dumps(encode(config)),
+        env.COORDINATOR: coordinator,
+        env.POD_NAME: pod,
+        env.POD_UID: uid,
+        env.POD_IP: address,
+        env.TOKEN_DIR: str(tokens),
+        env.STATE_DIR: str(state),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "workloads"),
+        "OMP_NUM_THREADS": "1",
+    }
+    if pool is not None:
+        values[env.POOL_CONFIG] = json.dumps(encode(pool))
+    return values

@@ -1,0 +1,120 @@
+"""Plays the operator: pushes rosters to the coordinator and follows its stream."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from rollcall_protocol import env
+from rollcall_protocol.codec import encode
+from rollcall_protocol.messages import Snapshot, loads
+from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+
+CONNECT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A snapshot and when it came (seconds of time.monotonic)."""
+
+    at: float
+    snapshot: Snapshot
+
+
+class Roll:
+    """Follows one coordinator from `start` to `stop`; reconnects, as the operator does."""
+
+    def __init__(self, *, job_uid: str, coordinator_uid: str, address: str, token: str) -> None:
+        self.epoch = 0
+        self.history: list[Seen] = []
+        self.members: tuple[RosterMember, ...] = ()
+        self.token = token
+        self._job_uid, self._coordinator_uid = job_uid, coordinator_uid
+        self._base = f"http://{address}:{env.MEMBERSHIP_PORT}"
+        self._news = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._follow())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def last(self) -> Snapshot:
+        """The newest state."""
+        return self.history[-1].snapshot
+
+    async def push(self, members: tuple[RosterMember, ...], cause: EpochCause) -> None:
+        """Open the next epoch; waits for a coordinator that only starts."""
+        self.epoch, self.members = self.epoch + 1, members
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                status, body = await self.put(self.roster(cause))
+            except aiohttp.ClientConnectorError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                assert status == 200, body
+                return
+
+    def roster(self, cause: EpochCause, *, epoch: int | None = None) -> Roster:
+        """The roster as it is, of another epoch if wanted."""
+        return Roster(
+            self._job_uid, "default", epoch or self.epoch, self._coordinator_uid, cause,
+            self.members,
+        )  # fmt: skip
+
+    async def put(self, roster: Roster, *, token: str | None = None) -> tuple[int, Any]:
+        """Push a roster with any token; status and body of the answer."""
+        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        body = json.dumps(encode(roster))
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.put(self._base + env.ROSTER_ROUTE, data=body) as answer,
+        ):
+            return answer.status, await answer.json()
+
+    async def until(self, what: Callable[[Snapshot], bool], *, seconds: float) -> Seen:
+        """The first state, from the newest on, of which `what` holds."""
+        start = max(0, len(self.history) - 1)
+        try:
+            async with asyncio.timeout(seconds), self._news:
+                while True:
+                    for seen in self.history[start:]:
+                        if what(seen.snapshot):
+                            return seen
+                    start = len(self.history)
+                    await self._news.wait()
+        except TimeoutError as error:
+            state = self.last if self.history else None
+            raise AssertionError(f"not within {seconds} s; last state: {state}") from error
+
+    async def _follow(self) -> None:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=2)
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+            while True:
+                try:
+                    async with session.get(self._base + env.OPERATOR_STREAM_ROUTE) as answer:
+                        answer.raise_for_status()
+                        async for line in answer.content:
+                            await self._take(line)
+                except (aiohttp.ClientError, OSError):
+                    pass  # it starts, or was killed by a test
+                await asyncio.sleep(0.05)
+
+    async def _take(self, line: bytes) -> None:
+        if line.strip():
+            seen = Seen(time.monotonic(), loads(line, Snapshot))
+            async with self._news:
+                self.history.append(seen)
+                self._news.notify_all()

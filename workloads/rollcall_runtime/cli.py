@@ -1,0 +1,99 @@
+"""`rollcall-trainer` and `rollcall-rollout`: what the containers run.
+
+Everything comes from the environment that the operator writes; torch is imported only after that
+was read, so that a wrong configuration is told at once.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollcall_protocol import __version__, env
+from rollcall_protocol.config import JobConfig
+from rollcall_runtime import environment
+from rollcall_runtime.environment import Pod
+from rollcall_runtime.errors import SpecError
+from rollcall_runtime.telemetry import configure_logs
+
+log = logging.getLogger(__name__)
+
+MESSAGE_BYTES = 4000  # what a kubelet keeps of a termination message
+LOG_LEVEL = "ROLLCALL_LOG_LEVEL"
+
+
+def trainer(arguments: Sequence[str] | None = None) -> int:
+    """The trainer: one rank of it, rank 0 with the coordinator."""
+    _parse("rollcall-trainer", "One rank of an RLJob's trainer.", arguments)
+
+    def run() -> None:
+        told = environment.read_trainer(os.environ)
+        fields = _log_as(told.job, told.pod)
+        from rollcall_runtime.train import app  # noqa: PLC0415 - imports torch
+
+        app.run(told, fields)
+
+    return _guarded(run)
+
+
+def rollout(arguments: Sequence[str] | None = None) -> int:
+    """A rollout: the agent and its inference engine."""
+    _parse("rollcall-rollout", "One rollout worker of an RLJob.", arguments)
+
+    def run() -> None:
+        told = environment.read_rollout(os.environ)
+        _log_as(told.job, told.pod)
+        from rollcall_runtime.rollout import app  # noqa: PLC0415 - imports torch
+
+        app.run(told)
+
+    return _guarded(run)
+
+
+def _parse(name: str, description: str, arguments: Sequence[str] | None) -> None:
+    codes = ", ".join(f"{code.value} {code.name}" for code in env.ExitCode)
+    parser = argparse.ArgumentParser(
+        name,
+        description=f"{description} Configured by the environment alone ({env.CONFIG}, ...).",
+        epilog=f"Exit codes: {codes}.",
+    )
+    parser.add_argument("--version", action="version", version=f"rollcall {__version__}")
+    parser.parse_args(arguments)
+
+
+def _guarded(run: Callable[[], None]) -> int:
+    configure_logs(level=_level())
+    try:
+        run()
+    except SpecError as error:
+        return _give_up(str(error), env.ExitCode.BAD_CONFIG)
+    except Exception as error:
+        log.exception("the worker failed")
+        return _give_up(f"{type(error).__name__}: {error}", env.ExitCode.FAILED)
+    return env.ExitCode.OK
+
+
+def _level() -> int:
+    level = logging.getLevelNamesMapping().get(os.environ.get(LOG_LEVEL, "INFO").upper())
+    return logging.INFO if level is None else level
+
+
+def _log_as(job: JobConfig, pod: Pod) -> dict[str, Any]:
+    """Logs with the job's coordinates; returns their fields, to which the epoch is added."""
+    logs = configure_logs(level=_level(), namespace=job.namespace, job=job.job, pod=pod.name)
+    return logs.fields
+
+
+def _give_up(message: str, code: env.ExitCode) -> int:
+    """Say why, where `kubectl logs` and the job's conditions find it."""
+    sys.stderr.write(f"{message}\n")
+    path = Path(env.TERMINATION_LOG)
+    if path.exists():
+        try:
+            path.write_text(message[:MESSAGE_BYTES], encoding="utf-8")
+        except OSError as error:
+            log.warning("cannot write %s: %s", path, error)
+    return code

@@ -1,0 +1,201 @@
+"""The rollout agent: one member of the sync group that draws samples for the trainer.
+
+It owns the stream, the generator and the sender of completions; all run in one event loop.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from rollcall_protocol import env
+from rollcall_protocol.ids import MemberId
+from rollcall_protocol.messages import (
+    Completion,
+    CoordinatorMessage,
+    Hello,
+    Lease,
+    LeaseReturned,
+    LeaseRevoked,
+    Wanted,
+)
+from rollcall_runtime.concurrency import first_of
+from rollcall_runtime.environment import RolloutEnvironment
+from rollcall_runtime.membership import MemberDriver
+from rollcall_runtime.rollout.agent_duties import Bounds, RolloutDuties
+from rollcall_runtime.rollout.agent_server import AgentServer
+from rollcall_runtime.rollout.agent_stream import MemberStream
+from rollcall_runtime.rollout.completions import CAPACITY, CompletionSender
+from rollcall_runtime.rollout.drain import Drain
+from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode
+from rollcall_runtime.rollout.generation import Drawn, Generator, ServedVersions
+from rollcall_runtime.sync.engine import SyncEngine, descriptor_text
+from rollcall_runtime.sync.staging import Stage
+from rollcall_runtime.tasks.rewards import Reward
+from rollcall_runtime.telemetry import MetricsServer, RolloutMetrics
+
+IN_HAND = 2  # batches: one that is drawn, one that waits
+CLOSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """The agent's part of a pool's `engine.config`: prompts that the engine takes at once."""
+
+    concurrency: int = 4
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise ValueError("concurrency must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the composition root makes for the agent, which closes the two engines."""
+
+    engine: InferenceEngine
+    sync: SyncEngine
+    reward: Reward
+    settings: AgentSettings
+    metrics: RolloutMetrics
+
+
+class Agent:
+    """`run` works until drained. Raises SpecError or CredentialsRefusedError for what is wrong."""
+
+    def __init__(
+        self, *, environment: RolloutEnvironment, member: MemberId, descriptor: bytes, parts: Parts
+    ) -> None:
+        self._environment, self._member, self._parts = environment, member, parts
+        self._descriptor = descriptor_text(descriptor)
+        self._metrics, self._stage = parts.metrics, Stage()
+        self._asked = 0  # prompts that the coordinator knows we want
+        self._target = IN_HAND * parts.settings.concurrency
+        served = ServedVersions()
+        self._stream = self._make_stream()
+        self._driver = self._make_driver(served)
+        self._generator = Generator(
+            engine=parts.engine, reward=parts.reward, served=served, metrics=parts.metrics,
+            concurrency=parts.settings.concurrency, done=self._done,
+            keep_partial=environment.job.algorithm.partial_rollout,
+        )  # fmt: skip
+        self._sender = CompletionSender(
+            url=f"http://{environment.coordinator}:{env.COMPLETIONS_PORT}{env.COMPLETIONS_ROUTE}",
+            token=environment.member_token, metrics=parts.metrics, answered=self._top_up,
+        )  # fmt: skip
+        self._drain = Drain(
+            timeout=environment.pool.drain_timeout, generator=self._generator,
+            sender=self._sender, send=self._stream.send, metrics=parts.metrics,
+        )  # fmt: skip
+
+    def drain(self, reason: str) -> None:
+        """Begin to leave; `run` returns when that is done."""
+        self._drain.begin(reason)
+
+    async def run(self) -> None:
+        """Serve until drained."""
+        address = self._environment.pod.address
+        metrics = MetricsServer(self._metrics, healthy=self._generator.stuck, ready=self._ready)
+        server = AgentServer(
+            token=self._environment.member_token, held=self._stage.held, drain=self.drain,
+            refused=lambda what: self._metrics.refused(what=what).inc(),
+        )  # fmt: skip
+        try:
+            await metrics.start(address)
+            await server.start(address)
+            await first_of(
+                self._stream.run(), self._generator.run(), self._sender.run(), self._leave()
+            )
+        finally:
+            # The engine first: a generation that goes on would keep its thread, and the process.
+            await asyncio.to_thread(self._parts.engine.close)
+            await self._driver.close()
+            await asyncio.to_thread(self._parts.sync.close)
+            await server.stop()
+            await metrics.stop()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _make_stream(self) -> MemberStream:
+        environment = self._environment
+        port, route = env.MEMBERSHIP_PORT, env.MEMBER_STREAM_ROUTE
+        return MemberStream(
+            url=f"http://{environment.coordinator}:{port}{route}",
+            token=environment.member_token, hello=self._hello, opened=self._opened,
+            heard=self._heard,
+        )  # fmt: skip
+
+    def _make_driver(self, served: ServedVersions) -> MemberDriver:
+        job, pool = self._environment.job, self._environment.pool
+        sync = job.weight_sync
+        duties = RolloutDuties(
+            engine=self._parts.engine, stage=self._stage, served=served,
+            bounds=Bounds(PauseMode(sync.pause_mode), sync.stage_timeout, sync.commit_timeout),
+            token=self._environment.member_token, metrics=self._metrics,
+        )  # fmt: skip
+        return MemberDriver(
+            member=self._member, group=f"{job.uid}/{pool.sync_group}", engine=self._parts.sync,
+            duties=duties, send=self._stream.send, join_timeout=sync.join_timeout,
+        )  # fmt: skip
+
+    def _hello(self) -> Hello:
+        job, pool, pod = self._environment.job, self._environment.pool, self._environment.pod
+        machine = self._driver.machine
+        return Hello(
+            job_uid=job.uid, group=pool.sync_group, member=self._member, pod=pod.name,
+            pool=pool.pool, address=pod.address, descriptor=self._descriptor,
+            session=machine.session, held=machine.held,
+        )  # fmt: skip
+
+    def _opened(self) -> None:
+        self._metrics.reconnects.inc()
+        self._asked = 0
+        if self._drain.draining:
+            self._drain.announce()
+        self._top_up()
+
+    def _heard(self, message: CoordinatorMessage) -> None:
+        if isinstance(message, Lease):
+            self._take(message)
+        elif isinstance(message, LeaseRevoked):
+            self._generator.revoke(message.lease)
+            self._top_up()
+        else:
+            self._driver.handle(message)
+            session = self._driver.machine.session
+            if session is not None:
+                self._metrics.epoch.set(session.epoch)
+                self._metrics.session_attempt.set(session.attempt)
+
+    def _take(self, lease: Lease) -> None:
+        self._asked = max(0, self._asked - 1)
+        if self._drain.draining:
+            self._stream.send(LeaseReturned(lease.lease))
+        else:
+            self._generator.add(lease)
+
+    def _done(self, drawn: Drawn) -> None:
+        job = self._environment.job
+        self._sender.offer(
+            Completion(job.uid, self._member, drawn.lease.lease, drawn.version, drawn.samples)
+        )
+        # After all of a batch: one message instead of one for each of its prompts.
+        asyncio.get_running_loop().call_soon(self._top_up)
+
+    def _top_up(self) -> None:
+        """Ask for as many prompts as are missing, unless completions pile up."""
+        if self._drain.draining or not self._stream.connected:
+            return
+        hands = self._generator.in_hand + self._asked
+        missing = min(self._target - hands, CAPACITY - self._sender.backlog - hands)
+        if missing > 0:
+            self._asked += missing
+            self._stream.send(Wanted(missing))
+
+    async def _leave(self) -> None:
+        await self._drain.complete()
+        self._stream.close()
+        await asyncio.sleep(CLOSE_SECONDS)  # `run` ends before, when the stream has
+
+    def _ready(self) -> str:
+        if self._drain.draining:
+            return "draining"
+        return "" if self._stream.connected else "no stream to the coordinator"

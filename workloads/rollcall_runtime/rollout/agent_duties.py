@@ -1,0 +1,82 @@
+"""What a rollout does in a session: stage versions beside the served one, then serve them."""
+
+import asyncio
+from dataclasses import dataclass
+
+from rollcall_protocol.ids import Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode, WeightMismatchError
+from rollcall_runtime.rollout.generation import ServedVersions
+from rollcall_runtime.sync.catchup import fetch
+from rollcall_runtime.sync.engine import SyncSession
+from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.staging import Stage
+from rollcall_runtime.telemetry import RolloutMetrics
+
+BUFFER_SECONDS = 5.0  # to wait for a staging buffer that an aborted session still holds
+
+
+class ApplyFailedError(SyncError):
+    """The inference engine did not take the weights; it serves what it served before."""
+
+    own_fault = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`pause_mode` is for generations under way at a commit; times are seconds."""
+
+    pause_mode: PauseMode
+    stage_timeout: float
+    commit_timeout: float
+
+
+class RolloutDuties:
+    """Belongs to one event loop; what blocks runs in threads."""
+
+    def __init__(
+        self, *, engine: InferenceEngine, stage: Stage, served: ServedVersions, bounds: Bounds,
+        token: str, metrics: RolloutMetrics,
+    ) -> None:  # fmt: skip
+        self._engine, self._stage, self._served = engine, stage, served
+        self._bounds, self._token, self._metrics = bounds, token, metrics
+        self._newest = -1
+
+    async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+        """Receive `version` into the stage and verify it."""
+        self._note(version)
+        await asyncio.to_thread(self._receive, session, version, manifest)
+
+    async def apply(self, version: Version) -> None:
+        """Serve what is staged. ApplyFailedError or NotStagedError leave the old weights, whole."""
+        await asyncio.to_thread(self._apply, version)
+        self._metrics.weight_version.set(version.number)
+        self._note(version)
+
+    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+        """Stage `version` from the first donor that gives it."""
+        self._note(version)
+        await fetch(version=version, donors=donors, token=self._token, stage=self._stage)
+
+    def _receive(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+        with self._stage.staging(version, manifest, timeout=BUFFER_SECONDS) as buffer:
+            session.receive(buffer, manifest, timeout=self._bounds.stage_timeout)
+
+    def _apply(self, version: Version) -> None:
+        with self._stage.committing(version) as weights:
+            try:
+                # Half of the time that the coordinator allows: the answer must not come too late.
+                timeout = self._bounds.commit_timeout / 2
+                self._engine.pause(self._bounds.pause_mode, timeout=timeout)
+                try:
+                    self._served.add(version)
+                    self._engine.load_weights(weights.tensors(), version=version.number)
+                finally:
+                    self._engine.resume()
+            except (WeightMismatchError, TimeoutError, RuntimeError) as error:
+                raise ApplyFailedError(f"{version}: {type(error).__name__}: {error}") from error
+
+    def _note(self, version: Version) -> None:
+        self._newest = max(self._newest, version.number)
+        served = self._engine.version
+        self._metrics.weight_lag.set(self._newest - served if served is not None else 0)

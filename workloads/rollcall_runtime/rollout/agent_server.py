@@ -1,0 +1,39 @@
+"""What a rollout serves to others of its job: its weights to newcomers, and the drain."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from rollcall_protocol import env
+from rollcall_protocol.ids import Version
+from rollcall_runtime.coordinator.auth import guard
+from rollcall_runtime.sync.catchup import weights_handler
+from rollcall_runtime.sync.staging import Snapshot
+
+STOP_SECONDS = 2.0
+
+
+class AgentServer:
+    """Listens on the pod's address only; both routes want the member token."""
+
+    def __init__(
+        self, *, token: str, held: Callable[[Version], Snapshot | None], drain: Callable[[str], None],
+        refused: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        async def begin(request: web.Request) -> web.StreamResponse:
+            drain(request.query.get("reason", "asked to drain"))
+            return web.json_response({}, status=202)
+
+        application = web.Application()
+        application.router.add_post(env.DRAIN_ROUTE, guard(token, begin, refused))
+        application.router.add_get(env.WEIGHTS_ROUTE, weights_handler(held, token=token))
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
+
+    async def start(self, address: str, port: int = env.AGENT_PORT) -> None:
+        """Listen; OSError if the port is taken."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, address, port).start()
+
+    async def stop(self) -> None:
+        """Stop listening, and end downloads within bounds."""
+        await self._runner.cleanup()

@@ -1,0 +1,162 @@
+"""Puts a trainer rank together from its environment; rank 0 has the coordinator beside it."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rollcall_protocol import env
+from rollcall_runtime.coordinator.auth import Tokens
+from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.server import CoordinatorServer
+from rollcall_runtime.data import open_prompts
+from rollcall_runtime.environment import TrainerEnvironment, new_member
+from rollcall_runtime.errors import SpecError
+from rollcall_runtime.settings import read_settings
+from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
+from rollcall_runtime.sync.registry import create_engine
+from rollcall_runtime.sync.staging import Draft, Snapshotter
+from rollcall_runtime.telemetry import MetricsServer, TrainerMetrics
+from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
+from rollcall_runtime.train.engine import FIELD, EngineSetup
+from rollcall_runtime.train.loop import TrainerLoop
+from rollcall_runtime.train.losses import policy_loss
+from rollcall_runtime.train.observer import CoordinatorObserver
+from rollcall_runtime.train.rank import RankSettings, TrainerRank
+from rollcall_runtime.train.registry import train_engines
+from rollcall_runtime.train.world import Rendezvous
+
+log = logging.getLogger(__name__)
+
+GROUP = "default"
+RANK_KEYS = frozenset({"minibatches"})
+SYNC_DEVICE = "cpu"  # versions are snapshots in host memory
+SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a broken session holds
+OPERATION_SECONDS = 10.0  # how long a broken session may hold it
+SWITCH_SECONDS = 0.001  # the event loop must not wait for Python code of the training thread
+
+T = TypeVar("T")
+
+
+def run(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
+    """Run to the end. SpecError when the job asks for what this container cannot do."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    asyncio.run(_serve(environment, log_fields))
+
+
+async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
+    job = environment.job
+    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    started = asyncio.Event()
+    server = MetricsServer(
+        metrics, healthy=lambda: "", ready=lambda: "" if started.is_set() else "starting"
+    )
+    rank = _make_rank(environment)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="train")
+    try:
+        await server.start(environment.pod.address)
+        state = await _in_thread(thread, rank.start)
+        draft = await _in_thread(thread, rank.snapshot)
+        started.set()
+        log.info("rank %d starts at step %d", environment.rank, state.step)
+        if draft is None:
+            await _in_thread(thread, rank.follow)
+            await _in_thread(thread, rank.stop, None)
+            await stop.wait()
+        else:
+            leader = _Leader(environment, rank, thread, metrics, stop)
+            await leader.run(state, draft, CoordinatorObserver(metrics, log_fields))
+    finally:
+        await _in_thread(thread, rank.close)
+        thread.shutdown(wait=False)
+        await server.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """Rank 0: the loop beside the coordinator."""
+
+    environment: TrainerEnvironment
+    rank: TrainerRank
+    thread: Executor
+    metrics: TrainerMetrics
+    stop: asyncio.Event
+
+    async def run(self, state: TrainState, draft: Draft, observer: CoordinatorObserver) -> None:
+        job, pod = self.environment.job, self.environment.pod
+        member = new_member(pod)
+        sync = create_engine(job.weight_sync.engine, device=SYNC_DEVICE)
+        descriptor = sync.open(
+            member=member, address=pod.address, role=Role.SENDER,
+            settings=SyncSettings(operation_timeout=OPERATION_SECONDS),
+        )  # fmt: skip
+        coordinator = Coordinator(
+            config=job, member=member, address=pod.address,
+            descriptor=descriptor_text(descriptor), state_dir=self.environment.state_dir,
+            engine=sync, source=open_prompts(job.prompts, seed=job.data_seed).prompt,
+            ledger_state=state.ledger, observer=observer,
+        )  # fmt: skip
+        tokens = Tokens(self.environment.member_token, self.environment.operator_token)
+        server = CoordinatorServer(
+            coordinator, address=pod.address, tokens=tokens, observer=observer
+        )
+        try:
+            await server.start()
+            await self._train(coordinator, draft)
+        finally:
+            await coordinator.stop()
+            await server.stop()
+            await asyncio.to_thread(sync.close)
+
+    async def _train(self, coordinator: Coordinator, draft: Draft) -> None:
+        loop = TrainerLoop(
+            config=self.environment.job, rank=self.rank, draft=draft, rollouts=coordinator,
+            thread=self.thread, metrics=self.metrics, stop=self.stop,
+        )  # fmt: skip
+        if await loop.run():
+            log.info("training is done after %d steps", self.rank.step)
+            coordinator.finish(step=self.rank.step)
+            await self.stop.wait()
+
+
+def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
+    job = environment.job
+    chosen, sync = job.trainer_engine, job.weight_sync
+    if job.algorithm.name != "grpo":
+        problem = f"unknown algorithm {job.algorithm.name!r}; known: grpo"
+        raise SpecError("spec.algorithm.name", problem)
+    own = {key: value for key, value in chosen.config.items() if key in RANK_KEYS}
+    rest = {key: value for key, value in chosen.config.items() if key not in RANK_KEYS}
+    open_prompts(job.prompts, seed=job.data_seed)  # a wrong one is told before the model is built
+    setup = EngineSetup(
+        model=job.model, optimizer=job.algorithm.optimizer, config=rest, seed=job.data_seed,
+        rendezvous=_rendezvous(environment),
+    )  # fmt: skip
+    return TrainerRank(
+        engine=train_engines.get(chosen.name)(setup),
+        checkpoints=Checkpoints(job.checkpoint),
+        loss=policy_loss(job.algorithm.loss),
+        settings=read_settings(RankSettings, own, field=f"{FIELD}.config"),
+        snapshotter=Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS),
+        publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
+    )
+
+
+def _rendezvous(environment: TrainerEnvironment) -> Rendezvous:
+    """Rank 0 binds its own address; the others find it by name."""
+    host = environment.pod.address if environment.rank == 0 else environment.coordinator
+    return Rendezvous(
+        host=host, port=env.RENDEZVOUS_PORT, rank=environment.rank,
+        size=environment.job.trainer_replicas,
+    )  # fmt: skip
+
+
+async def _in_thread(thread: Executor, function: Callable[..., T], *arguments: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)

@@ -1,0 +1,185 @@
+"""The asynchronous loop of trainer rank 0: take samples, train, publish, and never wait for either.
+
+One event loop serves the coordinator and this loop; computing happens in one thread. While version
+v is being sent, step v + 1 is being computed from samples that older versions drew.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from rollcall_protocol.config import JobConfig
+from rollcall_protocol.ids import Version
+from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_runtime.sync.staging import Draft, Snapshot
+from rollcall_runtime.telemetry import TrainerMetrics
+from rollcall_runtime.train.rank import StepResult, TrainerRank
+from rollcall_runtime.train.sharing import Signal
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 60.0  # other ranks hear from us at least this often
+STOP_SECONDS = 10.0  # for the publication under way when the trainer is told to stop
+
+T = TypeVar("T")
+
+
+class Rollouts(Protocol):
+    """What the loop wants of the coordinator."""
+
+    async def ready(self) -> Version:
+        """The first version to publish."""
+
+    async def publish(self, version: Version, snapshot: Snapshot) -> None:
+        """Bring weights to the live session."""
+
+    async def next_batch(self, number: int) -> list[Answered]:
+        """Samples fresh enough to train version `number`."""
+
+    def progress(self, *, step: int, number: int, reward: float | None) -> None:
+        """Note where training stands."""
+
+    def ledger_state(self) -> LedgerState | None:
+        """What a checkpoint keeps of the prompts."""
+
+
+class TrainerLoop:
+    """Runs once. `thread` is the one that computes; `stop` may be set at any time.
+
+    `draft` are the weights to begin with. With weight sync disabled (for comparisons) every version
+    carries them.
+    """
+
+    def __init__(
+        self, *, config: JobConfig, rank: TrainerRank, draft: Draft, rollouts: Rollouts,
+        thread: Executor, metrics: TrainerMetrics, stop: asyncio.Event,
+    ) -> None:  # fmt: skip
+        self._config, self._rank, self._rollouts = config, rank, rollouts
+        self._thread, self._metrics, self._stop = thread, metrics, stop
+        self._draft: Draft | None = draft
+        self._first: Snapshot | None = None
+        self._publishing: asyncio.Task[None] | None = None
+        self._served = -1  # number of the newest version that was published
+        self._reward: float | None = None
+        self._ended = time.perf_counter()  # of the step before
+
+    async def run(self) -> bool:
+        """Train to the last step, or until told to stop; whether the last step was reached."""
+        try:
+            version = await self._unless_stopped(self._rollouts.ready())
+            if version is not None:
+                await self._publish(version)
+            while version is not None and not self._over:
+                began = time.perf_counter()
+                batch = await self._unless_stopped(self._rollouts.next_batch(version.number))
+                self._metrics.wait_for_batch.observe(time.perf_counter() - began)
+                version = await self._train(batch, version) if batch is not None else None
+            await self._in_thread(self._rank.signal, Signal.STOP)
+            await self._in_thread(self._rank.stop, self._rollouts.ledger_state())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS if self._stop.is_set() else None):
+                    await self._published()
+        finally:
+            if self._publishing is not None:
+                self._publishing.cancel()
+                await asyncio.gather(self._publishing, return_exceptions=True)
+        return self._rank.step >= self._config.algorithm.max_steps
+
+    @property
+    def _over(self) -> bool:
+        return self._stop.is_set() or self._rank.step >= self._config.algorithm.max_steps
+
+    async def _train(self, batch: list[Answered], version: Version) -> Version:
+        ledger = self._rollouts.ledger_state()
+        result = await self._in_thread(self._rank.lead, batch, ledger)
+        self._draft = result.draft
+        self._note(batch, result, version)
+        if self._rank.step % self._config.weight_sync.trigger_parameter_sync_step == 0:
+            if self._draft is None and self._config.weight_sync.enabled:
+                log.warning("all weight buffers are in use: this step makes no version")
+            else:
+                version = replace(version, number=version.number + 1)
+                await self._publish(version)
+        self._tell()
+        now = time.perf_counter()
+        self._metrics.step_seconds.observe(now - self._ended)
+        self._ended = now
+        return version
+
+    async def _publish(self, version: Version) -> None:
+        """Begin to send the newest weights as `version`, once the version before has arrived."""
+        began = time.perf_counter()
+        await self._unless_stopped(self._published())
+        self._metrics.wait_for_publish.observe(time.perf_counter() - began)
+        if self._stop.is_set():
+            return
+        draft, self._draft = self._draft, None
+        self._publishing = asyncio.create_task(self._send(version, draft))
+
+    async def _send(self, version: Version, draft: Draft | None) -> None:
+        await self._rollouts.publish(version, await self._weights(draft))
+        self._served = version.number
+        self._tell()
+
+    async def _weights(self, draft: Draft | None) -> Snapshot:
+        if self._first is not None:
+            return self._first.share()
+        if draft is None:
+            raise RuntimeError("there are no weights to publish")
+        snapshot = await asyncio.to_thread(draft.seal)
+        if not self._config.weight_sync.enabled:
+            self._first = snapshot.share()
+        return snapshot
+
+    async def _published(self) -> None:
+        """Wait for the publication under way; raises what it raised."""
+        if self._publishing is not None:
+            await asyncio.shield(self._publishing)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`, or None when told to stop; meanwhile other ranks hear from us."""
+        task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
+        try:
+            while not (task.done() or stopped.done()):
+                watched: set[asyncio.Future[Any]] = {task, stopped}
+                if self._publishing is not None and not self._publishing.done():
+                    watched.add(self._publishing)
+                done, _ = await asyncio.wait(
+                    watched, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if self._publishing in done:
+                    await self._published()  # without weights no samples ever come: fail at once
+                elif not done:
+                    await self._in_thread(self._rank.signal, Signal.IDLE)
+            return task.result() if task.done() else None
+        finally:
+            for waiting in (task, stopped):
+                waiting.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
+    def _note(self, batch: Sequence[Answered], result: StepResult, version: Version) -> None:
+        rewards = [sample.reward for item in batch for sample in item.completion.samples]
+        self._reward = sum(rewards) / len(rewards)
+        metrics = self._metrics
+        metrics.step.set(self._rank.step)
+        metrics.reward.set(self._reward)
+        metrics.train_seconds.observe(result.train_seconds)
+        metrics.snapshot_seconds.observe(result.snapshot_seconds)
+        for item in batch:
+            metrics.staleness.observe(version.number - item.completion.version.number)
+        last = result.updates[-1]
+        log.info(
+            "step %d: reward %.3f, loss %.4f, gradient norm %.3f",
+            self._rank.step, self._reward, last.loss, last.gradient_norm,
+        )  # fmt: skip
+
+    def _tell(self) -> None:
+        self._rollouts.progress(step=self._rank.step, number=self._served, reward=self._reward)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

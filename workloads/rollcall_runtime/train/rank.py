@@ -1,0 +1,113 @@
+"""What every rank of the trainer does at each step, in step with the others."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_runtime.sync.errors import ExhaustedError
+from rollcall_runtime.sync.staging import Draft, Snapshotter
+from rollcall_runtime.train.batch import Batch, collate
+from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
+from rollcall_runtime.train.engine import TrainEngine, UpdateStats
+from rollcall_runtime.train.losses import PolicyLoss
+from rollcall_runtime.train.policy import update_policy
+from rollcall_runtime.train.sharing import Signal
+
+SNAPSHOT_SECONDS = 5.0  # to wait for a buffer; without one this version is left out
+
+
+@dataclass(frozen=True, slots=True)
+class RankSettings:
+    """The loop's part of `trainer.engine.config`: optimizer steps a batch is cut into."""
+
+    minibatches: int = 2
+
+    def __post_init__(self) -> None:
+        if self.minibatches < 1:
+            raise ValueError("minibatches must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step on rank 0. `draft`: a copy of the new weights, if a version is due; seconds."""
+
+    updates: tuple[UpdateStats, ...]
+    draft: Draft | None
+    train_seconds: float
+    snapshot_seconds: float
+
+
+class TrainerRank:
+    """One rank. All methods block, are collective, and belong to one thread.
+
+    `publish_every`: steps between versions, 0 for none; so that other ranks help to gather them.
+    """
+
+    def __init__(
+        self, *, engine: TrainEngine, checkpoints: Checkpoints, loss: PolicyLoss,
+        settings: RankSettings, snapshotter: Snapshotter, publish_every: int,
+    ) -> None:  # fmt: skip
+        self.step = 0
+        self._engine, self._checkpoints, self._loss = engine, checkpoints, loss
+        self._minibatches, self._snapshotter = settings.minibatches, snapshotter
+        self._publish_every = publish_every
+
+    def start(self) -> TrainState:
+        """Build the model and resume."""
+        self._engine.initialize()
+        state = self._checkpoints.restore(self._engine)
+        self.step = state.step
+        return state
+
+    def snapshot(self) -> Draft | None:
+        """Copy the weights as they are; None on other ranks, or while all buffers are in use."""
+        weights = list(self._engine.named_weights())
+        if self._engine.data_parallel_rank > 0:
+            return None
+        try:
+            return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
+        except ExhaustedError:
+            return None
+
+    def lead(self, answered: Sequence[Answered], ledger: LedgerState | None) -> StepResult:
+        """Rank 0: train on a batch. `ledger` goes into the checkpoint, if one is due."""
+        prompts = [item.lease.tokens for item in answered]
+        batch = collate(prompts, [item.completion.samples for item in answered])
+        return self._train(self._engine.share(batch), ledger)
+
+    def signal(self, signal: Signal) -> None:
+        """Rank 0: keep the other ranks waiting, or end their work."""
+        self._engine.share(signal)
+
+    def follow(self) -> None:
+        """Other ranks: do what rank 0 does, until it says STOP."""
+        while True:
+            work = self._engine.share(None)
+            if work is Signal.STOP:
+                return
+            if isinstance(work, Batch):
+                self._train(work, None)
+
+    def stop(self, ledger: LedgerState | None) -> None:
+        """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""
+        if self._checkpoints.unsaved(self.step):
+            self._checkpoints.save(self._engine, TrainState(self.step, ledger))
+
+    def close(self) -> None:
+        """Free the engine."""
+        self._engine.close()
+
+    def _train(self, batch: Batch | Signal, ledger: LedgerState | None) -> StepResult:
+        if isinstance(batch, Signal):
+            raise TypeError(f"a batch was expected, not {batch.name}")
+        began = time.perf_counter()
+        updates = update_policy(self._engine, batch, loss=self._loss, minibatches=self._minibatches)
+        self.step += 1
+        trained = time.perf_counter()
+        due = self._publish_every and self.step % self._publish_every == 0
+        draft = self.snapshot() if due else None
+        copied = time.perf_counter()
+        if self._checkpoints.due(self.step):
+            self._checkpoints.save(self._engine, TrainState(self.step, ledger))
+        return StepResult(tuple(updates), draft, trained - began, copied - trained)
