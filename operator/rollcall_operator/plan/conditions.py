@@ -83,7 +83,7 @@ def phase(conditions: Sequence[Mapping[str, Any]]) -> Phase:
         return Phase.RUNNING
     if reason_of(conditions, JobCondition.RUNNING) == Reason.RESTARTING:
         return Phase.RESTARTING
-    if reason_of(conditions, JobCondition.RUNNING):
+    if is_true(conditions, JobCondition.VALIDATED) and reason_of(conditions, JobCondition.RUNNING):
         return Phase.STARTING
     return Phase.PENDING
 

@@ -54,6 +54,7 @@ def make_plan(observed: Observed) -> Plan:
     pools = {
         pool.name: pool_status(scene, pool, _pool_refusal(observed, pool.name, children))
         for pool in scene.pools
+        if pool.exists
     }
     ttl = _time_to_live(scene)
     unborn = not observed.token_exists and not errors and scene.outcome is None
@@ -122,7 +123,7 @@ def _children(scene: World) -> Iterator[Manifest]:
         yield children_rollout.pool(job, rollout, live_pools.get(name))
     for pool in scene.pools:
         foreign = made_by_other_job(pool.raw, scene.uid)
-        if pool.spec is not None and not pool.errors and not foreign:
+        if pool.exists and pool.spec is not None and not pool.errors and not foreign:
             yield children_rollout.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted)
 
 
@@ -162,7 +163,7 @@ def _deletes(scene: World, *, expired: bool) -> tuple[Deletion, ...]:
     return tuple(
         Deletion(kind="RolloutPool", name=pool.name, uid=pool.raw["metadata"]["uid"])
         for pool in scene.pools
-        if pool.owned and pool.name not in kept
+        if pool.owned and pool.exists and pool.name not in kept
     )
 
 
@@ -184,7 +185,7 @@ def _time_to_live(scene: World) -> float | None:
 def _events(scene: World, status: Written, pools: dict[str, Written]) -> tuple[EventNote, ...]:
     notes = list(job_events(scene.job, status.status)) if status.status else []
     for pool in scene.pools:
-        written = pools[pool.name].status
+        written = pools[pool.name].status if pool.exists else None
         if written and not pool.owned:  # the job speaks for its own pools
             notes += pool_events(pool.raw, written)
     return tuple(notes)

@@ -57,14 +57,21 @@ def problem(pod: PodFacts, template: Manifest, path: str) -> Problem | None:
     if pod.exit_code is None:
         return None
     if pod.exit_code == ExitCode.BAD_CONFIG and not pod.init:
-        said = pod.exit_message or "the worker refuses its settings"
-        return Problem(Reason.BAD_CONFIG, f"{path}: pod {pod.name}: {_short(said)}")
+        return Problem(Reason.BAD_CONFIG, _refused_settings(pod, path))
     looping = pod.restarts > 1 or pod.waiting_reason == "CrashLoopBackOff"
     return Problem(
         Reason.CRASH_LOOP if looping else Reason.RESTARTING,
         f"{where}: pod {pod.name} ended with {_short(describe_exit(pod))}; see its log, correct "
         "its command, image or resources",
     )
+
+
+def _refused_settings(pod: PodFacts, path: str) -> str:
+    """A worker names the field of the job itself, as its last words."""
+    said = _short(pod.exit_message)
+    if said.startswith("spec."):
+        return f"{said} (pod {pod.name}); correct the spec and make the job again"
+    return f"{path}: pod {pod.name}: {said or 'the worker refuses its settings'}; see its log"
 
 
 def _place(pod: PodFacts, template: Manifest, path: str) -> tuple[str, str]:

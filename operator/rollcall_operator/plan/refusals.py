@@ -32,7 +32,7 @@ def _pool_errors(world: World) -> Iterator[str]:
     for index, rollout in enumerate(world.spec.rollouts):
         path = f"spec.rollouts[{index}]"
         pool = pools.get(labels.pool_name(world.name, rollout.name))
-        if pool is None:
+        if pool is None or not pool.exists:
             continue
         if not pool.owned and not made_by_other_job(pool.raw, world.uid):
             yield (
@@ -115,12 +115,25 @@ def refusal_errors(world: World, children: Sequence[Manifest]) -> tuple[str, ...
 
 
 def explain(child: Manifest, message: str, place: str) -> str:
-    """The API server's words with paths of the child turned into those of its source.
+    """The API server's words, beginning with the path of the field in the child's source.
 
     `place` is where `spec.template` of a StatefulSet or Deployment, or `spec` of a RolloutPool,
     comes from.
     """
-    text = " ".join(message.split())[:_LONGEST]
+    text = _PREAMBLE.sub("", " ".join(message.split()))[:_LONGEST]
     inner = "spec" if child["kind"] == "RolloutPool" else "spec.template"
-    mapped = re.sub(rf"(?<![\w.]){re.escape(inner)}(?=[.\[:\"])", place, text)
-    return f"{place}: the API server refused {diff.key(child)}: {mapped}; correct the spec"
+    text = re.sub(rf"(?<![\w.])\.?{re.escape(inner)}(?=[.\[:\"])", place, text)
+    text = _BY_NAME.sub(lambda match: _index(child, *match.groups()), text)
+    where = "" if text.startswith(place) else f"{place}: "
+    return f"{where}{text}; correct it (the API server refuses {diff.key(child)})"
+
+
+_PREAMBLE = re.compile(r'^(failed to create typed patch object \([^)]*\)|\S+ "[^"]*" is invalid): ')
+_BY_NAME = re.compile(r'\b(containers|initContainers)\[name="([^"]*)"\]')
+
+
+def _index(child: Manifest, kind: str, name: str) -> str:
+    """The position of a container that the API server tells of by name."""
+    template = child["spec"].get("template", child["spec"])
+    names = [container.get("name") for container in template["spec"].get(kind) or ()]
+    return f"{kind}[{names.index(name)}]" if name in names else f'{kind}[name="{name}"]'

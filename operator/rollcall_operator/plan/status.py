@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollcall_operator.api.conditions import GroupPhase, Phase
+from rollcall_operator.api.conditions import GroupPhase, JobCondition, Phase
 from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.api.status import HISTORY
 from rollcall_operator.plan import throttle
-from rollcall_operator.plan.conditions import Finding, merge, phase, said
+from rollcall_operator.plan.conditions import Finding, is_true, merge, phase, said
 from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.roster import Decision
 from rollcall_operator.plan.times import to_micro_time, to_time
@@ -28,7 +28,7 @@ def job_status(world: World, decision: Decision, findings: Sequence[Finding]) ->
         "phase": str(phase(conditions)),
         "conditions": conditions,
     }
-    if new["phase"] != Phase.PENDING:
+    if new["phase"] != Phase.PENDING or "trainer" in old:
         new |= {
             "startTime": _start_time(world),
             "completionTime": _completion_time(world),
@@ -58,6 +58,9 @@ def invalid_status(job: Manifest, finding: Finding, *, now: float) -> throttle.W
 def _interval(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
     keys = ("observedGeneration", "phase", "epoch", "completionTime")
     if not old or any(old.get(key) != new.get(key) for key in keys):
+        return throttle.AT_ONCE
+    valid = [is_true(status["conditions"], JobCondition.VALIDATED) for status in (old, new)]
+    if valid[0] != valid[1]:
         return throttle.AT_ONCE
     starting = new["phase"] == Phase.STARTING
     if said(old, troubles_only=starting) != said(new, troubles_only=starting):

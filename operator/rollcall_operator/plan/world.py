@@ -7,7 +7,7 @@ from typing import Any
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
-from rollcall_operator.plan.children_rollout import is_owned
+from rollcall_operator.plan.children_rollout import is_owned, pool
 from rollcall_operator.plan.failure import Outcome, Restarts
 from rollcall_operator.plan.model import Manifest, Observed, PodFacts
 from rollcall_operator.plan.validate import parse, template_errors
@@ -20,6 +20,7 @@ class Pool:
 
     `wanted` is how many pods it should have now: 0 while the job is suspended or over. `pods`
     are those that are neither leaving nor dead; `leaving` counts the others that still exist.
+    A pool that is about to be made for the job is one that does not exist (yet).
     """
 
     name: str
@@ -28,6 +29,7 @@ class Pool:
     errors: tuple[str, ...]
     path: str
     owned: bool
+    exists: bool
     wanted: int
     pods: tuple[PodFacts, ...]
     leaving: int
@@ -135,14 +137,17 @@ def trusted_snapshot(observed: Observed, coordinator: PodFacts | None) -> Snapsh
 def pools_of(
     observed: Observed, job: Manifest, spec: RLJobSpec, outcome: Outcome | None
 ) -> tuple[Pool, ...]:
-    """All pools that serve the job, except those that are being deleted, by name."""
+    """All pools that serve the job or are about to, by name; not those that are being deleted."""
     uid, name = job["metadata"]["uid"], observed.name
     places = {
         labels.pool_name(name, rollout.name): f"spec.rollouts[{index}]"
         for index, rollout in enumerate(spec.rollouts)
     }
     freed = frees(spec, outcome)
+    there = {raw["metadata"]["name"] for raw in observed.pools}
+    planned = (pool(job, rollout, None) for rollout in spec.rollouts)
     raws = [raw for raw in observed.pools if "deletionTimestamp" not in raw["metadata"]]
+    raws += [raw for raw in planned if raw["metadata"]["name"] not in there]
     return tuple(
         _pool(observed, raw, uid=uid, place=places.get(raw["metadata"]["name"]), freed=freed)
         for raw in sorted(raws, key=lambda raw: str(raw["metadata"]["name"]))
@@ -165,6 +170,7 @@ def _pool(observed: Observed, raw: Manifest, *, uid: str, place: str | None, fre
         errors=errors,
         path=place if owned and place else f"RolloutPool {name}: spec",
         owned=owned,
+        exists="uid" in raw["metadata"],
         wanted=0 if freed else int(raw["spec"].get("replicas", 1)),
         pods=alive,
         leaving=sum(p.terminating for p in pods),
