@@ -50,14 +50,15 @@ class LedgerState:
 class PromptLedger:
     """Leases prompts to rollouts and gathers their samples until a batch is full.
 
-    `source` gives the tokens of prompt number i; `version` counts the versions trained since this
-    ledger began. Not thread-safe: one event loop owns it.
+    `source` gives the tokens of prompt number i; `version` counts the versions that rollouts got
+    since this ledger began, and on each `batches_per_version` batches are trained. Not thread-safe:
+    one event loop owns it.
     """
 
     def __init__(
         self, *, source: Callable[[int], tuple[int, ...]], lineage: Lineage, group_size: int,
         batch: int, max_concurrent: int, max_staleness: int, lease_seconds: float, seed: int = 0,
-        state: LedgerState | None = None,
+        state: LedgerState | None = None, batches_per_version: int = 1,
     ) -> None:  # fmt: skip
         self.dispatched = self.accepted = self.requeued = self.duplicates = 0
         self.rejected: Counter[Rejection] = Counter()
@@ -67,6 +68,7 @@ class PromptLedger:
         self._source, self._lineage, self._group_size = source, lineage, group_size
         self._batch, self._max_concurrent = batch, max_concurrent
         self._max_staleness, self._lease_seconds, self._seed = max_staleness, lease_seconds, seed
+        self._per_version = batch * batches_per_version
         self._wanted: dict[MemberId, int] = {}
         self._held: dict[str, Held] = {}
         self._buffer: deque[tuple[Held, Completion]] = deque()
@@ -158,7 +160,7 @@ class PromptLedger:
     @property
     def capacity(self) -> int:
         """How many more prompts may be dispatched now."""
-        room = (self._max_staleness + self.version + 1) * self._batch
+        room = (self._max_staleness + self.version + 1) * self._per_version
         return min(
             self._max_concurrent - self.running,
             room - (self.accepted + self.buffered + self.running),

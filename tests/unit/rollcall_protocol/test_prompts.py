@@ -12,10 +12,13 @@ LINEAGE = Lineage(1, 1)
 A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
 
 
-def ledger(*, state: LedgerState | None = None, max_staleness: int = 1) -> PromptLedger:
+def ledger(
+    *, state: LedgerState | None = None, max_staleness: int = 1, batches_per_version: int = 1
+) -> PromptLedger:
     return PromptLedger(
         source=lambda index: (index,), lineage=LINEAGE, group_size=2, batch=4, max_concurrent=6,
         max_staleness=max_staleness, lease_seconds=60, state=state,
+        batches_per_version=batches_per_version,
     )  # fmt: skip
 
 
@@ -48,6 +51,19 @@ def test_admission_stops_when_a_batch_more_would_be_too_stale() -> None:
     assert len(prompts.take_batch(0)) == 4
     prompts.version = 1
     assert len(prompts.dispatch([A], 0)) == 4
+
+
+def test_a_version_for_every_other_batch_admits_two_batches_a_version() -> None:
+    prompts = ledger(max_staleness=0, batches_per_version=2)
+    for version in (0, 1):
+        prompts.version = version
+        for _ in range(2):
+            prompts.want(A, 4)
+            for _, lease in prompts.dispatch([A], 0):
+                assert prompts.complete(done(A, lease, version=version))
+            assert len(prompts.take_batch(version)) == 4
+        prompts.want(A, 4)
+        assert prompts.dispatch([A], 0) == [], "a third one would be of the next version"
 
 
 def test_a_lost_rollouts_prompts_go_to_another_and_its_late_answer_is_a_duplicate() -> None:

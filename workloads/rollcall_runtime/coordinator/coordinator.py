@@ -121,13 +121,15 @@ class Coordinator:
         self._run(self.machine.publish(version, manifest, began))
         await published
         self.duties.retire_all_but(version)
+        # Only now may more be drawn: what is drawn before is as old as the version before.
+        self._need_ledger().version = version.number - (self._first or version).number
+        self._dispatch()
         seconds, members = time.monotonic() - began, len(self.machine.seated) + 1
         self._observer.published(version.number, members, seconds, manifest.total_bytes)
 
     async def next_batch(self, number: int) -> list[Answered]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
         ledger = self._need_ledger()
-        ledger.version = number - (self._first.number if self._first else 0)
         while True:
             batch = ledger.take_batch(number)
             self._dispatch()
@@ -230,6 +232,7 @@ class Coordinator:
             batch=algorithm.prompts_per_step, max_concurrent=algorithm.max_concurrent_rollouts,
             max_staleness=algorithm.max_staleness, lease_seconds=LEASE_SECONDS,
             seed=self.config.data_seed, state=self._ledger_state,
+            batches_per_version=self.config.weight_sync.trigger_parameter_sync_step,
         )  # fmt: skip
 
     def _need_ledger(self) -> PromptLedger:

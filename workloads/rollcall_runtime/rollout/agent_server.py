@@ -17,8 +17,8 @@ class AgentServer:
     """Listens on the pod's address only; both routes want the member token."""
 
     def __init__(
-        self, *, token: str, held: Callable[[Version], Snapshot | None], drain: Callable[[str], None],
-        refused: Callable[[str], None],
+        self, *, token: str, held: Callable[[Version], Snapshot | None],
+        drain: Callable[[str], None], refused: Callable[[str], None],
     ) -> None:  # fmt: skip
         async def begin(request: web.Request) -> web.StreamResponse:
             drain(request.query.get("reason", "asked to drain"))

@@ -100,11 +100,8 @@ class TrainerLoop:
         self._draft = result.draft
         self._note(batch, result, version)
         if self._rank.step % self._config.weight_sync.trigger_parameter_sync_step == 0:
-            if self._draft is None and self._config.weight_sync.enabled:
-                log.warning("all weight buffers are in use: this step makes no version")
-            else:
-                version = replace(version, number=version.number + 1)
-                await self._publish(version)
+            version = replace(version, number=version.number + 1)
+            await self._publish(version)
         self._tell()
         now = time.perf_counter()
         self._metrics.step_seconds.observe(now - self._ended)

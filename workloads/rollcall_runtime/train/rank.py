@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollcall_protocol.prompts import Answered, LedgerState
-from rollcall_runtime.sync.errors import ExhaustedError
 from rollcall_runtime.sync.staging import Draft, Snapshotter
 from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
@@ -14,7 +13,7 @@ from rollcall_runtime.train.losses import PolicyLoss
 from rollcall_runtime.train.policy import update_policy
 from rollcall_runtime.train.sharing import Signal
 
-SNAPSHOT_SECONDS = 5.0  # to wait for a buffer; without one this version is left out
+SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold one
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,11 @@ class TrainerRank:
         return state
 
     def snapshot(self) -> Draft | None:
-        """Copy the weights as they are; None on other ranks, or while all buffers are in use."""
+        """Copy the weights as they are; None on other ranks. Waits while all buffers are in use."""
         weights = list(self._engine.named_weights())
         if self._engine.data_parallel_rank > 0:
             return None
-        try:
-            return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
-        except ExhaustedError:
-            return None
+        return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
 
     def lead(self, answered: Sequence[Answered], ledger: LedgerState | None) -> StepResult:
         """Rank 0: train on a batch. `ledger` goes into the checkpoint, if one is due."""
