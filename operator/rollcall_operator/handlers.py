@@ -143,7 +143,8 @@ async def watch(
     kopf.on.login(registry=registry)(_log_in(connection))
 
     async def on_startup(**_: Any) -> None:
-        started()
+        # kopf puts up its signal handlers a moment after it has started this one.
+        asyncio.get_running_loop().call_later(0.05, started)
 
     kopf.on.startup(registry=registry)(on_startup)
     await kopf.operator(

@@ -17,8 +17,9 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 @contextlib.contextmanager
 def log_fields(**fields: Any) -> Iterator[None]:
-    """Add `fields` to every record logged inside, in this task and those it starts."""
-    token = _FIELDS.set({**(_FIELDS.get() or {}), **fields})
+    """Add `fields`, less those that are None, to every record logged inside this task."""
+    told = {name: value for name, value in fields.items() if value is not None}
+    token = _FIELDS.set({**(_FIELDS.get() or {}), **told})
     try:
         yield
     finally:
