@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 from rollcall_protocol.env import METRICS_PORT
 
 PREFIX = "rollcall_"
+STOP_SECONDS = 1.0
 REWARD_WINDOW = 256  # samples that rollout_reward is the mean of
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -211,7 +212,7 @@ class MetricsServer:
         application.router.add_get("/metrics", self._serve)
         application.router.add_get("/healthz", _answer(healthy))
         application.router.add_get("/readyz", _answer(ready))
-        self._runner = web.AppRunner(application, access_log=None)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
 
     async def start(self, address: str, port: int = METRICS_PORT) -> None:
         """Listen on `address`; OSError if the port is taken."""

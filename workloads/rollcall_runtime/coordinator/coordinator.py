@@ -59,10 +59,8 @@ class Coordinator:
         ledger_state: LedgerState | None, observer: Observer,
     ) -> None:  # fmt: skip
         self.config, self.member = config, member
-        self._state_dir, self._observer, self._source = state_dir, observer, source
+        self._state_dir, self._observer = state_dir, observer
         self._memory = memory.boot(state_dir, member.pod_uid)
-        self._ledger_state = ledger_state
-        self._ledger: PromptLedger | None = None
         sync, bounds = config.weight_sync, config.membership
         self.machine = CoordinatorMachine(
             job_uid=config.uid, group=GROUP, boot=self._memory.boot,
@@ -75,6 +73,13 @@ class Coordinator:
             ),
             max_staleness=config.algorithm.max_staleness,
             since_epoch=self._memory.since_epoch,
+        )  # fmt: skip
+        algorithm = config.algorithm
+        self.ledger = PromptLedger(
+            source=source, group_size=algorithm.group_size, batch=algorithm.prompts_per_step,
+            max_concurrent=algorithm.max_concurrent_rollouts,
+            max_staleness=algorithm.max_staleness, lease_seconds=LEASE_SECONDS,
+            seed=config.data_seed, state=ledger_state,
         )  # fmt: skip
         self.duties = SenderDuties(stage_timeout=sync.stage_timeout)
         self.links = Links(self, observer.refused)
@@ -122,14 +127,14 @@ class Coordinator:
         await published
         self.duties.retire_all_but(version)
         # Only now may more be drawn: what is drawn before is as old as the version before.
-        self._need_ledger().version = version.number - (self._first or version).number
+        self.ledger.version = version.number - (self._first or version).number
         self._dispatch()
         seconds, members = time.monotonic() - began, len(self.machine.seated) + 1
         self._observer.published(version.number, members, seconds, manifest.total_bytes)
 
     async def next_batch(self, number: int) -> list[Answered]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
-        ledger = self._need_ledger()
+        ledger = self.ledger
         while True:
             batch = ledger.take_batch(number)
             self._dispatch()
@@ -149,12 +154,13 @@ class Coordinator:
         self._finished = Finished(step, error)
         self.stream.changed()
 
-    def ledger_state(self) -> LedgerState | None:
+    def ledger_state(self) -> LedgerState:
         """What a checkpoint keeps of the prompts."""
-        return self._ledger.state() if self._ledger else self._ledger_state
+        return self.ledger.state()
 
     async def stop(self) -> None:
         """Close streams and the sender's engine session."""
+        self.stream.close()
         self.links.close_all("the trainer stops")
         if self._timer is not None:
             self._timer.cancel()
@@ -168,8 +174,7 @@ class Coordinator:
         effects = self.machine.push_roster(roster, time.monotonic())
         self._memory = replace(self._memory, roster=roster, since_epoch=self.machine.since_epoch)
         memory.save(self._state_dir, self._memory)
-        if self._ledger is None:
-            self._ledger = self._new_ledger()
+        self.ledger.lineage = self.machine.lineage
         self._roster_taken.set()
         self._run(effects)
 
@@ -181,26 +186,25 @@ class Coordinator:
     def member_left(self, member: MemberId, reason: str) -> None:
         """A stream ended."""
         log.info("member %s lost: %s", member, reason)
-        if self._ledger is not None:
-            self._ledger.forget(member)
+        self.ledger.forget(member)
         self._run(self.machine.lost(member, reason, time.monotonic()))
 
     def member_said(self, member: MemberId, message: MemberMessage) -> None:
         """A message of a member."""
         if isinstance(message, Wanted):
-            self._need_ledger().want(member, message.prompts)
+            self.ledger.want(member, message.prompts)
             self._dispatch()
         elif isinstance(message, LeaseReturned):
-            self._need_ledger().give_back(message.lease, member)
+            self.ledger.give_back(message.lease, member)
             self._dispatch()
         elif not isinstance(message, Hello):
             self._run(self.machine.receive(member, message, time.monotonic()))
 
     def complete(self, completion: Completion) -> Verdict:
         """A completion came in."""
-        if completion.job_uid != self.config.uid or self._ledger is None:
+        if completion.job_uid != self.config.uid:
             return Verdict.FOREIGN
-        if not self._ledger.complete(completion):
+        if not self.ledger.complete(completion):
             return Verdict.DUPLICATE
         self._batch_ready.set()
         self._dispatch()
@@ -222,23 +226,6 @@ class Coordinator:
         )
 
     # --- inside --------------------------------------------------------------------------------
-
-    def _new_ledger(self) -> PromptLedger:
-        lineage, algorithm = self.machine.lineage, self.config.algorithm
-        if lineage is None:
-            raise RuntimeError("a ledger needs a roster")
-        return PromptLedger(
-            source=self._source, lineage=lineage, group_size=algorithm.group_size,
-            batch=algorithm.prompts_per_step, max_concurrent=algorithm.max_concurrent_rollouts,
-            max_staleness=algorithm.max_staleness, lease_seconds=LEASE_SECONDS,
-            seed=self.config.data_seed, state=self._ledger_state,
-            batches_per_version=self.config.weight_sync.trigger_parameter_sync_step,
-        )  # fmt: skip
-
-    def _need_ledger(self) -> PromptLedger:
-        if self._ledger is None:
-            self._ledger = self._new_ledger()
-        return self._ledger
 
     def _sender_said(self, message: MemberMessage) -> None:
         # Later, not now: the machine is not re-entered while its effects are carried out.
@@ -270,13 +257,11 @@ class Coordinator:
             self.links.send(effect.to, effect.message)
 
     def _dispatch(self) -> None:
-        if self._ledger is None:
-            return
         if not self._paused() and self._finished is None:
             serving = [member for member in self.machine.seated if self.machine.serving(member)]
-            for member, lease in self._ledger.dispatch(serving, time.monotonic()):
+            for member, lease in self.ledger.dispatch(serving, time.monotonic()):
                 self.links.send(member, lease)
-        self._observer.prompts(self._ledger)
+        self._observer.prompts(self.ledger)
 
     def _paused(self) -> str:
         least, live = self.config.membership.min_rollouts, len(self.machine.seated)
@@ -286,8 +271,7 @@ class Coordinator:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadlines = [self.machine.next_deadline()]
-        deadlines.append(self._ledger.next_deadline() if self._ledger else None)
+        deadlines = [self.machine.next_deadline(), self.ledger.next_deadline()]
         due = min((deadline for deadline in deadlines if deadline is not None), default=None)
         if due is not None:
             delay = max(0.0, due - time.monotonic())
@@ -296,7 +280,6 @@ class Coordinator:
     def _tick(self) -> None:
         self._timer = None
         now = time.monotonic()
-        if self._ledger is not None:
-            for member, lease in self._ledger.expire(now):
-                self.links.send(member, LeaseRevoked(lease))
+        for member, lease in self.ledger.expire(now):
+            self.links.send(member, LeaseRevoked(lease))
         self._run(self.machine.tick(now))

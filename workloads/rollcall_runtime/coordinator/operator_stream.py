@@ -25,6 +25,7 @@ class OperatorStream:
         self._snapshot = snapshot
         self._changed: set[asyncio.Event] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def changed(self) -> None:
         """Tell followers now."""
@@ -39,6 +40,11 @@ class OperatorStream:
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PROGRESS_SECONDS, self._flush)
+
+    def close(self) -> None:
+        """Tell followers the last state and end their streams."""
+        self._closed = True
+        self.changed()
 
     def _flush(self) -> None:
         self._timer = None
@@ -61,6 +67,8 @@ class OperatorStream:
                 if line != last or not line:
                     await response.write(f"{line}\n".encode())
                     last = line or last
+                if self._closed:
+                    break
                 try:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
                         await event.wait()

@@ -1,5 +1,7 @@
 """The coordinator's two listeners: membership and weights on one, completions on the other."""
 
+import asyncio
+
 from aiohttp import web
 
 from rollcall_protocol import env
@@ -30,8 +32,7 @@ class CoordinatorServer:
 
     async def stop(self) -> None:
         """Close both listeners within bounds."""
-        for runner in self._runners:
-            await runner.cleanup()
+        await asyncio.gather(*(runner.cleanup() for runner in self._runners))
 
     def _membership(self) -> web.Application:
         coordinator, refused = self._coordinator, self._observer.refused
