@@ -29,25 +29,24 @@ class Finding:
 def merge(
     old: Iterable[Mapping[str, Any]], findings: Sequence[Finding], *, generation: int, now: float
 ) -> list[Manifest]:
-    """metav1.Conditions in the order of `findings`; those that nobody speaks of stay as they are.
+    """metav1.Conditions; those that no finding speaks of stay as they are.
 
     lastTransitionTime changes only when the status flips.
     """
-    before = {condition["type"]: dict(condition) for condition in old}
-    merged: dict[str, Manifest] = {}
+    merged = {condition["type"]: dict(condition) for condition in old}
     for finding in findings:
         status = "True" if finding.status else "False"
-        last = before.pop(str(finding.type), None)
-        kept = last is not None and last["status"] == status
+        last = merged.get(str(finding.type))
+        since = last["lastTransitionTime"] if last and last["status"] == status else to_time(now)
         merged[str(finding.type)] = {
             "type": str(finding.type),
             "status": status,
             "observedGeneration": generation,
-            "lastTransitionTime": last["lastTransitionTime"] if last and kept else to_time(now),
+            "lastTransitionTime": since,
             "reason": str(finding.reason),
             "message": finding.message[:_LONGEST],
         }
-    return [*merged.values(), *before.values()]
+    return list(merged.values())
 
 
 def is_true(conditions: Iterable[Mapping[str, Any]], kind: StrEnum) -> bool:
@@ -103,9 +102,10 @@ def validated(errors: Sequence[str]) -> Finding:
     )
 
 
-def findings(world: World, errors: Sequence[str]) -> list[Finding]:
-    """All conditions of a job whose spec could be read. Before anything was made of a wrong spec
-    there is nothing to say but what is wrong with it.
+def findings(world: World, errors: Sequence[str], epoch: int) -> list[Finding]:
+    """All conditions of a job whose spec could be read, `epoch` being the one in force now.
+
+    Before anything was made of a wrong spec there is nothing to say but what is wrong with it.
     """
     found = [validated(errors), _suspended(world)]
     if errors and not world.status.get("trainer") and not world.outcome:
@@ -120,7 +120,7 @@ def findings(world: World, errors: Sequence[str]) -> list[Finding]:
         found.append(Finding(outcome.condition, True, outcome.reason, outcome.message))
         return found
     trainer, rollouts = _trainer_ready(world), _rollouts_ready(world)
-    return [*found, trainer, rollouts, *_in_sync(world), _running(world, trainer)]
+    return [*found, trainer, rollouts, *_in_sync(world, epoch), _running(world, trainer)]
 
 
 def _no(kind: JobCondition, reason: Reason, message: str) -> Finding:
@@ -178,7 +178,7 @@ def pool_trouble(pods: Sequence[PodFacts], pool: Manifest) -> tuple[Reason, str]
     return next(iter(_troubles(pods, pool, "spec.template")), None)
 
 
-def _in_sync(world: World) -> list[Finding]:
+def _in_sync(world: World, epoch: int) -> list[Finding]:
     """Whether the session is that of the epoch and all its rollouts have current weights.
 
     No news from a coordinator that is up is no reason to say otherwise than before.
@@ -195,8 +195,8 @@ def _in_sync(world: World) -> list[Finding]:
         if told and up:
             return []
         return [_no(kind, Reason.NO_COORDINATOR, "trainer rank 0 has not been heard of yet")]
-    group, session = world.group, world.snapshot.session
-    if group is None or session is None or session.session.epoch != group["epoch"]:
+    session = world.snapshot.session
+    if session is None or session.session.epoch != epoch:
         return [_no(kind, Reason.REBUILDING, "the sync group is being formed")]
     members = world.snapshot.members
     behind = [m for m in members if m.state is not MemberState.IN_SYNC]
@@ -215,18 +215,21 @@ def _running(world: World, trainer: Finding) -> Finding:
     kind = JobCondition.RUNNING
     if world.spec.suspend:
         return _no(kind, Reason.SUSPENDED, "the job is suspended")
+    conditions = world.status.get("conditions") or ()
+    ran = is_true(conditions, kind) or reason_of(conditions, kind) == Reason.RESTARTING
     if not trainer.status:
-        conditions = world.status.get("conditions") or ()
-        ran = is_true(conditions, kind) or reason_of(conditions, kind) == Reason.RESTARTING
         reason = Reason.RESTARTING if ran else Reason.WAITING_FOR_TRAINER
         return _no(kind, reason, f"the trainer is not ready: {trainer.message}")
-    served = sum(world.holds_weights(pod) for pool in world.pools for pod in pool.pods)
+    pods = [pod for pool in world.pools for pod in pool.pods if world.holds_weights(pod)]
     least = world.spec.membership.min_rollouts
-    if served < least:
+    if len(pods) < least:
         return _no(
             kind,
             Reason.TOO_FEW_ROLLOUTS,
-            f"{served} of at least {least} rollouts (spec.membership.minRollouts) have current "
+            f"{len(pods)} of at least {least} rollouts (spec.membership.minRollouts) have current "
             "weights; training waits",
         )
+    if not ran and any(pod.almost_ready for pod in pods):
+        # Their gates are being opened: say all in one write.
+        return _no(kind, Reason.STARTING, "rollouts are becoming ready")
     return Finding(kind, True, Reason.TRAINING, "")

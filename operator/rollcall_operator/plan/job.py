@@ -50,7 +50,8 @@ def make_plan(observed: Observed) -> Plan:
     children = [] if errors else list(_children(scene))
     applies, stale = _to_apply(scene, children)
     errors = (*errors, *refusal_errors(scene, children))
-    status = job_status(scene, decision, findings(scene, errors))
+    epoch = decision.roster.epoch if decision.roster else int((scene.group or {}).get("epoch", 0))
+    status = job_status(scene, decision, findings(scene, errors, epoch))
     pools = {
         pool.name: pool_status(scene, pool, _pool_refusal(observed, pool.name, children))
         for pool in scene.pools

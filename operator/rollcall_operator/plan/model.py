@@ -22,7 +22,7 @@ class PodFacts:
 
     `container` is the container that the waiting, exit and restart facts are about: the worker,
     or an init container that is stuck (`init`). `gate` is the readiness gate's condition, None if
-    absent.
+    absent. `almost_ready`: ready but for this gate.
     """
 
     name: str
@@ -45,6 +45,7 @@ class PodFacts:
     container: str = ""
     init: bool = False
     gate: bool | None = None
+    almost_ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)

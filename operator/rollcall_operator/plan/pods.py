@@ -44,7 +44,15 @@ def pod_facts(pod: Manifest) -> PodFacts:
         container=stuck["name"] if stuck else worker,
         init=stuck is not None,
         gate=None if gate is None else gate["status"] == "True",
+        almost_ready=_almost_ready(spec, conditions),
     )
+
+
+def _almost_ready(spec: Manifest, conditions: dict[str, dict[str, Any]]) -> bool:
+    gates = [gate["conditionType"] for gate in spec.get("readinessGates") or ()]
+    needed = ["ContainersReady", *(gate for gate in gates if gate != READINESS_GATE)]
+    met = all(conditions.get(kind, {}).get("status") == "True" for kind in needed)
+    return met and conditions.get("Ready", {}).get("status") != "True"
 
 
 def _worker_name(metadata: Manifest, spec: Manifest) -> str:

@@ -1,0 +1,142 @@
+"""The failure policy: which exits end a job, and which are only counted."""
+
+import pytest
+
+from rollcall_operator.api.rljob import FailurePolicy
+from rollcall_operator.plan.failure import Restarts, count_restarts
+from rollcall_operator.plan.model import PodFacts
+from tests.unit.rollcall_operator.plan.stage import Stage
+
+
+def trainer(restarts: int, exit_code: int | None = 1, name: str = "t-0") -> PodFacts:
+    return PodFacts(name=name, uid=name, role="trainer", restarts=restarts, exit_code=exit_code)
+
+
+def policy(**fields: object) -> FailurePolicy:
+    return FailurePolicy.model_validate(fields)
+
+
+IGNORE_7 = {"rules": [{"exitCodes": [7], "action": "Ignore"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "pods", "fields", "counted", "total"),
+    [
+        pytest.param((0, 0, 0), [trainer(0, None)], {}, 0, 0, id="nothing happened"),
+        pytest.param((0, 0, 0), [trainer(1)], {}, 1, 1, id="one restart"),
+        pytest.param((1, 1, 1), [trainer(1)], {}, 1, 1, id="seen already"),
+        pytest.param((1, 1, 1), [trainer(4)], {}, 4, 4, id="several at once"),
+        pytest.param((2, 2, 2), [trainer(0, None)], {}, 2, 2, id="the pod was made again"),
+        pytest.param((2, 2, 0), [trainer(1)], {}, 3, 3, id="and restarts again"),
+        pytest.param(
+            (0, 0, 0),
+            [trainer(1), trainer(1, name="t-1")],
+            {},
+            1,
+            1,
+            id="a gang restarts together",
+        ),
+        pytest.param((0, 0, 0), [trainer(1, 7)], IGNORE_7, 0, 1, id="a rule says Ignore"),
+        pytest.param((0, 0, 0), [trainer(1, 8)], IGNORE_7, 1, 1, id="the rule is about others"),
+        pytest.param((0, 0, 0), [trainer(1, 65)], {}, 0, 1, id="fenced by its successor"),
+    ],
+)
+def test_restarts_are_counted_once(
+    before: tuple[int, int, int],
+    pods: list[PodFacts],
+    fields: dict[str, object],
+    counted: int,
+    total: int,
+) -> None:
+    old = Restarts(counted=before[0], total=before[1], of_pod=before[2], last=90.0)
+    new = count_restarts(old, pods, policy(**fields), now=100.0)
+    assert (new.counted, new.total) == (counted, total)
+
+
+@pytest.mark.parametrize(("quiet", "counted"), [(599, 4), (600, 1)])
+def test_counting_begins_anew_after_the_stability_window(quiet: float, counted: int) -> None:
+    old = Restarts(counted=3, total=3, of_pod=3, last=1000.0)
+    new = count_restarts(old, [trainer(4)], policy(), now=1000.0 + quiet)
+    assert (new.counted, new.total) == (counted, 4)
+
+
+def crash(stage: Stage, restarts: int, code: int = 1, words: str = "") -> None:
+    stage.change(
+        stage.trainer,
+        restarts=restarts,
+        exit_code=code,
+        exit_message=words,
+        ready=False,
+        running=False,
+        waiting_reason="CrashLoopBackOff",
+    )
+    stage.converge(5)
+
+
+def test_a_trainer_that_restarts_is_restarting_and_then_running_again() -> None:
+    stage = Stage()
+    stage.to_running()
+    crash(stage, 1, words="boom")
+    assert stage.status["phase"] == "Restarting"
+    assert stage.status["trainer"]["restarts"] == 1
+    message = stage.condition("TrainerReady")["message"]
+    assert message.startswith("spec.trainer.template.spec.containers[0]: pod bad-trainer-0")
+    assert "exit code 1: boom" in message
+    stage.run(stage.trainer)
+    stage.report()
+    stage.converge(5)
+    assert stage.status["phase"] == "Running"
+
+
+def test_too_many_restarts_end_the_job() -> None:
+    stage = Stage({"spec.failurePolicy.maxRestarts": 2})
+    stage.to_running()
+    for count in (1, 2):
+        crash(stage, count)
+        assert stage.status["phase"] == "Restarting"
+    crash(stage, 3, words="out of memory")
+    condition = stage.condition("Failed")
+    assert (condition["status"], condition["reason"]) == ("True", "BackoffLimitExceeded")
+    assert "restarted 3 times, last with exit code 1: out of memory" in condition["message"]
+    assert "spec.failurePolicy.maxRestarts (2)" in condition["message"]
+    assert stage.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 0
+
+
+def test_settings_that_the_trainer_refuses_end_the_job_at_once() -> None:
+    stage = Stage()
+    stage.to_running()
+    crash(stage, 0, 64, "spec.model.path: unknown builtin 'x'")
+    condition = stage.condition("Failed")
+    assert condition["reason"] == "BadConfig"
+    assert condition["message"].startswith("spec.model.path: unknown builtin 'x'")
+
+
+def test_a_rule_ends_the_job_at_its_exit_code() -> None:
+    rules = [{"exitCodes": [42], "action": "Fail"}]
+    stage = Stage({"spec.failurePolicy.rules": rules})
+    stage.to_running()
+    crash(stage, 0, 42)
+    assert stage.condition("Failed")["reason"] == "ExitCodeRule"
+
+
+def test_a_rollout_that_refuses_its_settings_does_not_end_the_job() -> None:
+    stage = Stage()
+    stage.to_running()
+    victim = stage.pods_of("bad-cpu")[0]
+    said = "spec.reward.function: no module named nowhere"
+    stage.change(victim, exit_code=64, exit_message=said, running=False)
+    stage.converge(2)
+    condition = stage.condition("RolloutsReady")
+    assert (condition["status"], condition["reason"]) == ("False", "BadConfig")
+    assert condition["message"].startswith("spec.reward.function: no module named nowhere")
+    assert stage.status["phase"] == "Running"
+
+
+def test_a_failing_init_container_is_no_exit_of_the_trainer() -> None:
+    stage = Stage()
+    stage.converge()
+    stage.schedule()
+    stage.change(stage.trainer, init=True, container="fetch", exit_code=64, restarts=9)
+    stage.converge(5)
+    assert stage.status["phase"] == "Starting"
+    assert "initContainers" in stage.condition("TrainerReady")["message"]
