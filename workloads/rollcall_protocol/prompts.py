@@ -51,21 +51,23 @@ class PromptLedger:
     """Leases prompts to rollouts and gathers their samples until a batch is full.
 
     `source` gives the tokens of prompt number i; `version` counts the versions that rollouts got
-    since this ledger began, and on each `batches_per_version` batches are trained. Not thread-safe:
-    one event loop owns it.
+    since this ledger began, and on each `batches_per_version` batches are trained. Nothing is
+    leased before `lineage` is known. Not thread-safe: one event loop owns it.
     """
 
     def __init__(
-        self, *, source: Callable[[int], tuple[int, ...]], lineage: Lineage, group_size: int,
+        self, *, source: Callable[[int], tuple[int, ...]], group_size: int,
         batch: int, max_concurrent: int, max_staleness: int, lease_seconds: float, seed: int = 0,
-        state: LedgerState | None = None, batches_per_version: int = 1,
+        lineage: Lineage | None = None, state: LedgerState | None = None,
+        batches_per_version: int = 1,
     ) -> None:  # fmt: skip
         self.dispatched = self.accepted = self.requeued = self.duplicates = 0
         self.rejected: Counter[Rejection] = Counter()
         self.version = 0
         self.cursor = state.cursor if state else 0
         self._queue: deque[int] = deque(state.pending if state else ())
-        self._source, self._lineage, self._group_size = source, lineage, group_size
+        self.lineage = lineage
+        self._source, self._group_size = source, group_size
         self._batch, self._max_concurrent = batch, max_concurrent
         self._max_staleness, self._lease_seconds, self._seed = max_staleness, lease_seconds, seed
         self._per_version = batch * batches_per_version
@@ -83,10 +85,11 @@ class PromptLedger:
         """Lease prompts round robin to serving members that want some, as far as admitted."""
         leases = []
         takers = deque(m for m in serving if self._wanted.get(m, 0) > 0)
-        while takers and self.capacity > 0:
+        lineage = self.lineage
+        while lineage is not None and takers and self.capacity > 0:
             member = takers.popleft()
             self._wanted[member] -= 1
-            leases.append((member, self._lease(member, now)))
+            leases.append((member, self._lease(member, lineage, now)))
             if self._wanted[member] > 0:
                 takers.append(member)
         return leases
@@ -98,7 +101,7 @@ class PromptLedger:
             self.duplicates += 1
             return False
         del self._held[completion.lease]
-        if completion.version.lineage != self._lineage:
+        if completion.version.lineage != self.lineage:
             self.rejected[Rejection.ABANDONED_LINEAGE] += 1
         else:
             self._buffer.append((held, completion))
@@ -178,13 +181,13 @@ class PromptLedger:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _lease(self, member: MemberId, now: float) -> Lease:
+    def _lease(self, member: MemberId, lineage: Lineage, now: float) -> Lease:
         if self._queue:
             prompt = self._queue.popleft()
         else:
             prompt, self.cursor = self.cursor, self.cursor + 1
         self.dispatched += 1
-        name = f"{self._lineage.epoch}.{self._lineage.boot}.{self.dispatched}"
+        name = f"{lineage.epoch}.{lineage.boot}.{self.dispatched}"
         seed = self._seed * 1_000_003 + self.dispatched
         lease = Lease(name, prompt, self._source(prompt), self._group_size, seed)
         self._held[name] = Held(lease, member, now + self._lease_seconds)

@@ -80,6 +80,7 @@ class Coordinator:
             max_concurrent=algorithm.max_concurrent_rollouts,
             max_staleness=algorithm.max_staleness, lease_seconds=LEASE_SECONDS,
             seed=config.data_seed, state=ledger_state,
+            batches_per_version=config.weight_sync.trigger_parameter_sync_step,
         )  # fmt: skip
         self.duties = SenderDuties(stage_timeout=sync.stage_timeout)
         self.links = Links(self, observer.refused)

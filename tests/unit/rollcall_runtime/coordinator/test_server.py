@@ -131,3 +131,17 @@ async def test_a_stream_begins_with_a_hello(tmp_path: Path, first: str) -> None:
         await stranger.receive(timeout=5)
         assert stranger.closed
         assert group.counts.refusals == ["malformed"]
+
+
+async def test_a_rollout_that_asks_before_the_first_roster_is_served_after_it(
+    tmp_path: Path,
+) -> None:
+    async with Group(tmp_path) as group:
+        early = await group.join("a")
+        await early.say(Wanted(1))
+        await eventually(lambda: group.coordinator.machine.members.by_pod)
+        assert early.leases.empty()
+        await group.push(1, "a")
+        await group.coordinator.ready()
+        await group.publish(0)
+        assert (await asyncio.wait_for(early.leases.get(), 5)).prompt == 0
