@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ class ModelSource:
             try:
                 state = torch.load(self.weights, map_location="cpu", weights_only=True)
                 model.load_state_dict(state)
+            except (UnpicklingError, EOFError) as error:
+                raise SpecError(FIELD, f"{self.weights} is not a file of weights") from error
             except (OSError, RuntimeError, ValueError, AttributeError, TypeError) as error:
                 raise SpecError(FIELD, f"cannot load {self.weights}: {error}") from error
         return model

@@ -102,9 +102,8 @@ class TinyDecoder(nn.Module):
     @classmethod
     def seeded(cls, config: TinyConfig, *, seed: int) -> "TinyDecoder":
         """Fresh weights from `seed`, the same everywhere; the global RNG is left alone."""
-        with torch.device("meta"):
+        with torch.random.fork_rng(devices=[]):  # what the layers draw for themselves
             model = cls(config)
-        model.to_empty(device="cpu")
         generator = torch.Generator().manual_seed(seed)
         for module in model.modules():
             if isinstance(module, nn.LayerNorm):

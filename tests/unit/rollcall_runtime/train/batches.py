@@ -1,0 +1,25 @@
+"""Batches of random samples for the tests of this folder."""
+
+import math
+import random
+
+from rollcall_protocol.messages import Sample
+from rollcall_runtime.tasks.reverse import prompt
+from rollcall_runtime.train.batch import Batch, collate
+
+
+def random_batch(*, seed: int, prompts: int = 4, group_size: int = 4) -> Batch:
+    """Responses of one to six tokens, with behaviour near a uniform policy's."""
+    rng = random.Random(seed)
+
+    def sample() -> Sample:
+        count = rng.randint(1, 6)
+        return Sample(
+            tokens=tuple(rng.randrange(13) for _ in range(count)),
+            logprobs=tuple(-math.log(13) + rng.uniform(-0.2, 0.2) for _ in range(count)),
+            versions=(seed,) * count,
+            reward=rng.random(),
+        )
+
+    tokens = [prompt(index, seed=seed) for index in range(prompts)]
+    return collate(tokens, [[sample() for _ in range(group_size)] for _ in tokens])

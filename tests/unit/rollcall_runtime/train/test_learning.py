@@ -1,0 +1,99 @@
+"""The reverse task is learnt, and only because the rollouts get the new weights.
+
+All in one process and thread: the tiny engine draws, fsdp2 trains. Reward is that of the samples
+drawn, never the trainer's own, which would rise without any weight sync.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import pytest
+
+from rollcall_protocol.config import LossConfig, OptimizerConfig
+from rollcall_protocol.messages import Sample
+from rollcall_runtime.data import open_prompts
+from rollcall_runtime.rollout.engines.tiny import TinyEngine
+from rollcall_runtime.tasks.rewards import load_reward
+from rollcall_runtime.train.batch import Batch, collate
+from rollcall_runtime.train.engine import EngineSetup
+from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
+from rollcall_runtime.train.losses import policy_loss
+from rollcall_runtime.train.policy import update_policy
+
+PROMPTS, GROUP_SIZE, STEPS = 16, 16, 200
+TASK = "builtin:reverse"
+MODEL = "builtin:reverse-tiny"
+reward = load_reward("rollcall_runtime.tasks.reverse:reward")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Mean reward of each step's samples, and the staleness that batches had in training."""
+
+    rewards: list[float]
+    staleness: set[int]
+
+    @property
+    def final(self) -> float:
+        """Mean over the last ten steps."""
+        return sum(self.rewards[-10:]) / 10
+
+
+def draw(rollout: TinyEngine, step: int) -> tuple[Batch, float]:
+    source = open_prompts(TASK, seed=0)
+    prompts = [source.prompt(step * PROMPTS + number) for number in range(PROMPTS)]
+    groups = [
+        [Sample(g.tokens, g.logprobs, g.versions, reward(prompt, g.tokens)) for g in generations]
+        for prompt, generations in zip(
+            prompts,
+            rollout.generate(prompts, group_size=GROUP_SIZE, seed=step, timeout=30),
+            strict=True,
+        )
+    ]
+    mean = sum(s.reward for group in groups for s in group) / (PROMPTS * GROUP_SIZE)
+    return collate(prompts, groups), mean
+
+
+def learn(*, staleness: int, sync: bool = True) -> Run:
+    """Train on batches that are `staleness` versions old, two minibatches each."""
+    trainer = Fsdp2Engine(EngineSetup(model=MODEL, optimizer=OptimizerConfig("adamw", 1e-3)))
+    rollout = TinyEngine(model=MODEL)
+    loss = policy_loss(LossConfig(type="decoupled", clip=0.2, is_cap=5.0))
+    waiting: deque[Batch] = deque()
+    rewards: list[float] = []
+    found: set[int] = set()
+    trainer.initialize()
+    try:
+        version = 0
+        rollout.load_weights(trainer.named_weights(), version=version)
+        for step in range(STEPS):
+            batch, mean = draw(rollout, step)
+            rewards.append(mean)
+            waiting.append(batch)
+            if len(waiting) > staleness:
+                batch = waiting.popleft()
+                found.add(version - int(batch.versions.max()))
+                update_policy(trainer, batch, loss=loss, minibatches=2)
+                version += 1
+                if sync:
+                    rollout.load_weights(trainer.named_weights(), version=version)
+    finally:
+        rollout.close()
+        trainer.close()
+    return Run(rewards, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_the_rollouts_samples_reach_the_reward(staleness: int) -> None:
+    run = learn(staleness=staleness)
+    assert run.rewards[0] < 0.15
+    assert max(run.staleness) == staleness
+    assert run.final >= 0.9
+
+
+@pytest.mark.slow
+def test_without_new_weights_the_rollouts_learn_nothing() -> None:
+    run = learn(staleness=0, sync=False)
+    assert max(run.staleness) == STEPS - 1
+    assert run.final < 0.3
