@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.cluster import machine
 from tests.cluster.shell import ClusterError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def fresh(target: Path) -> Iterator[Path]:
             shutil.rmtree(target)
         made.rename(target)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
 
 
 @contextmanager
@@ -64,7 +65,7 @@ def scratch() -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
 
 def sweep() -> None:
@@ -72,7 +73,7 @@ def sweep() -> None:
     for entry in _temporary().iterdir():
         pid = entry.name.split(".", 1)[0]
         if not (pid.isdigit() and Path("/proc", pid).exists()):
-            shutil.rmtree(entry, ignore_errors=True)
+            _remove(entry)
 
 
 @contextmanager
@@ -103,6 +104,14 @@ def digest(*parts: str | bytes) -> str:
         data = part.encode() if isinstance(part, str) else part
         total.update(len(data).to_bytes(8, "big") + data)
     return total.hexdigest()[:12]
+
+
+def _remove(path: Path) -> None:
+    # A root file system whose making was cut short may still have the machine's own mounted in it.
+    machine.unmount_under(path)
+    if machine.mounts_under(path):
+        raise ClusterError(f"{path} cannot be removed: something is mounted in it")
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _temporary() -> Path:

@@ -106,7 +106,7 @@ class Engine:
 
 
 def select(*, start: bool = True) -> Engine | None:
-    """The engine to use: our own if it runs, else the machine's, else our own, started now.
+    """The engine to use: our own if it runs or was killed, else the machine's, else our own.
 
     Args:
         start: whether to start our own if no engine answers; without it the result is then None.
@@ -117,7 +117,7 @@ def select(*, start: bool = True) -> Engine | None:
     own = _own()
     if socket().exists() and own.answers():
         return own
-    if shutil.which("docker"):
+    if not run_folder().exists() and shutil.which("docker"):
         theirs = Engine(own=False)
         if theirs.answers():
             return theirs
@@ -158,7 +158,7 @@ def _own() -> Engine:
 
 def _start() -> None:
     started = time.monotonic()
-    home = _install()
+    home = install()
     engine = _own()
     for name in ("dockerd", "containerd"):
         _end(_pids(name), signal.SIGKILL, timeout_s=20)
@@ -230,12 +230,13 @@ def _settings() -> dict[str, object]:
     }
 
 
-def _install() -> Path:
+def install() -> Path:
+    """The folder of the engine's programs, unpacked now if it is not there."""
     distribution, host = debian.host_release()
     # Debian 12's engine is too old for privileged containers on new kernels, and a newer runc
     # needs a newer C library than Debian 12 has.
     suite = "trixie" if (distribution, host) == ("debian", "bookworm") else host
-    home = _home_parent() / f"{suite}-{cache.digest(*_FROM_NEWER, *_FROM_HOST, '1')}"
+    home = _home_parent() / f"{suite}-{cache.digest(*_FROM_NEWER, *_FROM_HOST, '2')}"
     if home.exists():
         return home
     say(f"the Docker engine: unpacking packages of {suite}")
@@ -256,7 +257,7 @@ def _link_programs(home: Path) -> None:
             if (home / place / name).exists()
         )
         (folder / name).symlink_to(Path("..") / found.relative_to(home))
-    for name in ("iptables", "ip6tables"):
+    for name in ("iptables", "ip6tables", "iptables-save"):
         # Found from the script's own place, because the folder is renamed once it is complete.
         (folder / name).write_text(
             "#!/bin/sh\n"

@@ -11,6 +11,7 @@ from tests.cluster.engine import NETWORK, Engine
 from tests.cluster.shell import ClusterError, CommandError, run, say, wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NAME = "rollcall"
@@ -49,21 +50,24 @@ def configuration(*, sys_resource: bool, cgroup_v2: bool) -> dict[str, object]:
     return config
 
 
-def up(engine: Engine, *, image: str | None) -> None:
+def up(engine: Engine, *, choose_image: Callable[[], str | None]) -> None:
     """Makes the cluster run and waits until its nodes are ready; quick if it does already.
 
     Args:
         engine: where its nodes run.
-        image: the node image, or none for kind's own.
+        choose_image: gives the node image, or none for kind's own; asked only if nodes are made.
     """
     states = _states(engine)
     if states and healthy():
         return
-    if set(states) == set(NODES) and _start_again(engine, states):
+    # The kubeconfig is written last: without it nobody ever finished making the cluster.
+    complete = kubeconfig().exists() and set(states) == set(NODES)
+    if complete and _start_again(engine, states):
         return
     if states:
         say("the cluster: deleting what is left of an earlier one")
         _delete(engine)
+    image = choose_image()
     started = time.monotonic()
     say("the cluster: creating two nodes")
     config = configuration(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,43 +64,36 @@ def run(
     """
     words = [str(word) for word in argv]
     shown = " ".join(words[:6]) + (" ..." if len(words) > 6 else "")
-    full_env = {**os.environ, **env} if env else None
+    full_env = {**os.environ, **(env or {})}
+    if shutil.which(words[0], path=full_env.get("PATH")) is None:
+        raise CommandError(f"{words[0]}: no such program", output="")
+    if log:
+        log.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if log is None:
+        with log.open("wb") if log else nullcontext(subprocess.PIPE) as sink:
             done = subprocess.run(
-                words,
-                input=stdin or "",
-                capture_output=True,
-                text=True,
-                errors="replace",
+                [*_ends_with_us(), *words],
+                input=(stdin or "").encode(),
+                stdout=sink,
+                stderr=subprocess.STDOUT if log else subprocess.PIPE,
                 timeout=timeout_s,
                 env=full_env,
                 cwd=cwd,
                 check=False,
             )
-            out, err = done.stdout, done.stderr
-        else:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("wb") as sink:
-                done = subprocess.run(  # type: ignore[assignment]
-                    words,
-                    input=(stdin or "").encode(),
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
-                    timeout=timeout_s,
-                    env=full_env,
-                    cwd=cwd,
-                    check=False,
-                )
-            out, err = "", ("" if done.returncode == 0 else tail_of(log))
     except subprocess.TimeoutExpired as error:
         said = tail_of(log) if log else _text(error.stdout) + _text(error.stderr)
         raise CommandError(f"{shown}: not done after {timeout_s:.0f} s", output=said) from error
-    except FileNotFoundError as error:
-        raise CommandError(f"{words[0]}: no such program", output="") from error
+    out = _text(done.stdout)
     if done.returncode != 0:
-        raise CommandError(f"{shown}: exit status {done.returncode}", output=f"{out}\n{err}")
+        said = tail_of(log) if log else f"{out}\n{_text(done.stderr)}"
+        raise CommandError(f"{shown}: exit status {done.returncode}", output=said)
     return out
+
+
+def _ends_with_us() -> list[str]:
+    # Were this process killed, a build would go on in a folder that the next run sweeps away.
+    return ["setpriv", "--pdeathsig=TERM"] if shutil.which("setpriv") else []
 
 
 def wait_for(
@@ -131,7 +126,5 @@ def tail_of(path: Path) -> str:
         return ""
 
 
-def _text(data: bytes | str | None) -> str:
-    if data is None:
-        return ""
-    return data if isinstance(data, str) else data.decode(errors="replace")
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode(errors="replace")
