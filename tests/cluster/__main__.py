@@ -38,6 +38,8 @@ def _run(arguments: argparse.Namespace) -> None:
                 print(name)
         case "load":
             images.load(arguments.image)
+        case "image-id":
+            print(images.identity(arguments.image))
         case "push":
             images.push(arguments.name, prefix=arguments.prefix, tag=arguments.tag)
 
@@ -58,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--prefix", default=images.PREFIX, help="what their names begin with")
         sub.add_argument("--tag", default=images.TAG)
         sub.add_argument("name", nargs="*", help=f"some of: {', '.join(images.DEFAULT)}")
+    identity = commands.add_parser("image-id", help="print the id of a built image")
+    identity.add_argument("image")
     load = commands.add_parser("load", help="put images into the cluster's nodes")
     load.add_argument("image", nargs="+")
     return parser

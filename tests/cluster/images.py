@@ -64,6 +64,18 @@ def load(images: Iterable[str]) -> None:
         _load(chosen, image, nodes)
 
 
+def identity(image: str) -> str:
+    """The id of an image of the engine; it changes when the image is built anew.
+
+    Raises:
+        ClusterError: the engine lacks it.
+    """
+    try:
+        return _engine().docker("inspect", "--format", "{{.Id}}", image).strip()
+    except CommandError as error:
+        raise ClusterError(f"{image}: no such image; build it first") from error
+
+
 def push(names: Sequence[str], *, prefix: str, tag: str) -> None:
     """Pushes images to the registry that their prefix names.
 
@@ -86,14 +98,9 @@ def push(names: Sequence[str], *, prefix: str, tag: str) -> None:
 
 
 def _load(chosen: Engine, image: str, nodes: Sequence[str]) -> None:
-    try:
-        identity = chosen.docker("inspect", "--format", "{{.Id}}", image).strip()
-    except CommandError as error:
-        raise ClusterError(f"{image}: no such image; build it first") from error
+    built = identity(image)
     missing = [
-        node
-        for node in nodes
-        if not image_load.is_there(chosen, node, image=image, identity=identity)
+        node for node in nodes if not image_load.is_there(chosen, node, image=image, identity=built)
     ]
     if not missing:
         say(f"{image}: in the nodes already")
@@ -102,7 +109,7 @@ def _load(chosen: Engine, image: str, nodes: Sequence[str]) -> None:
         saved = folder / "image.tar"
         chosen.docker("save", "--output", saved, image, timeout_s=600)
         sent = pool.map(
-            lambda node: image_load.load_into_node(chosen, node, saved=saved, identity=identity),
+            lambda node: image_load.load_into_node(chosen, node, saved=saved, identity=built),
             missing,
         )
         say(f"{image}: loaded, {max(sent) / 1e6:.0f} MB a node")

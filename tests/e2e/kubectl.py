@@ -13,6 +13,12 @@ import yaml
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE_IMAGE = "rollcall/worker-cpu:dev"
+# On a cluster of one's own (ROLLCALL_USE_KUBECONFIG=1) images come from where `make push` put them.
+PREFIX = os.environ.get("IMAGE_PREFIX", "rollcall")
+TAG = os.environ.get("IMAGE_TAG", "dev")
+OPERATOR_IMAGE = f"{PREFIX}/operator:{TAG}"
+WORKER_IMAGE = f"{PREFIX}/worker-cpu:{TAG}"
 
 
 class KubectlError(RuntimeError):
@@ -96,7 +102,8 @@ def is_ready(pod: dict[str, Any]) -> bool:
 
 def example(name: str, **changes: Any) -> dict[str, Any]:
     """An object of examples/, with some of its metadata or spec.algorithm changed by keyword."""
-    manifest: dict[str, Any] = yaml.safe_load((ROOT / "examples" / name).read_text())
+    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    manifest: dict[str, Any] = yaml.safe_load(text.replace(EXAMPLE_IMAGE, WORKER_IMAGE))
     if "name" in changes:
         manifest["metadata"]["name"] = changes.pop("name")
     if changes:

@@ -1,22 +1,24 @@
 """Everything that a job needs, up and running: cluster, images, operator."""
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
-from tests.e2e.kubectl import ROOT, Kubectl
+from tests.e2e.kubectl import OPERATOR_IMAGE, PREFIX, ROOT, TAG, WORKER_IMAGE, Kubectl
 
+EXISTING = os.environ.get("ROLLCALL_USE_KUBECONFIG") == "1"
 RELEASE = "rollcall-operator"
 SYSTEM_NAMESPACE = "rollcall-system"
-IMAGES = ("rollcall/operator:dev", "rollcall/worker-cpu:dev")
 
 
 def ensure(namespace: str = "default") -> Kubectl:
     """Make the cluster, the images and the operator, as far as they are missing; idempotent."""
     _cluster("up")
-    _cluster("images")
-    _cluster("load", *IMAGES)
+    if not EXISTING:
+        _cluster("images", "--prefix", PREFIX, "--tag", TAG)
+        _cluster("load", OPERATOR_IMAGE, WORKER_IMAGE)
     kubectl = connect(namespace)
     began = time.monotonic()
     install(kubectl)
@@ -35,12 +37,12 @@ def install(kubectl: Kubectl) -> None:
     config = _output("kubeconfig")
     helm = _output("bin", "helm")
     # The image's id makes a rebuilt image of the same name a new rollout of the operator.
-    built = _output("image-id", IMAGES[0])
+    built = TAG if EXISTING else _output("image-id", OPERATOR_IMAGE)
     subprocess.run(
         [
             helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "rollcall-operator"),
             "--kubeconfig", config, "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
-            "--set", "image.repository=rollcall/operator", "--set", "image.tag=dev",
+            "--set", f"image.repository={PREFIX}/operator", "--set", f"image.tag={TAG}",
             "--set", "image.pullPolicy=IfNotPresent",
             "--set-string", f"podAnnotations.image={built}",
             "--wait", "--timeout", "180s",
