@@ -47,8 +47,11 @@ class WeightSync(Model):
     pause_mode: Literal["Abort", "Keep", "Wait"] = "Keep"
     """What happens to running requests while weights are applied."""
     stage_timeout_seconds: Seconds = 30
+    """How long a rollout may take to receive new weights."""
     commit_timeout_seconds: Seconds = 10
+    """How long a rollout may take to serve them."""
     join_timeout_seconds: Seconds = 10
+    """How long forming the communication group may take."""
 
 
 class Membership(Model):
@@ -57,6 +60,7 @@ class Membership(Model):
     settle_seconds: Annotated[int, Field(ge=0, le=3600)] = 1
     """Newcomers are gathered this long, so that a scale-up is one epoch."""
     ack_timeout_seconds: Seconds = 10
+    """How long a member may take to answer before it is left out."""
     min_rollouts: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Training waits while fewer rollouts are in sync."""
 
@@ -68,6 +72,7 @@ class FailureRule(Model):
         list[Annotated[int, Field(ge=1, le=255)]],
         Field(min_length=1, max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ]
+    """Codes from 1 to 255."""
     action: Literal["Fail", "Ignore"]
     """Fail: the job fails at once. Ignore: the restart does not count."""
 
@@ -87,6 +92,7 @@ class FailurePolicy(Model):
             json_schema_extra={"x-kubernetes-list-type": "atomic"},
         ),
     ]
+    """The first rule with the trainer's exit code decides; other codes count as restarts."""
 
 
 def _unique_names(rollouts: list[Rollout]) -> bool:

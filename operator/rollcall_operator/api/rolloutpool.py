@@ -85,6 +85,7 @@ class JobRef(Model):
     """An RLJob of the same namespace."""
 
     name: JobName
+    """The job's name."""
 
 
 class RolloutPoolSpec(RolloutBase):

@@ -4,11 +4,11 @@ A full PodSpec schema makes a CRD of megabytes. Instead the API server keeps wha
 says, and checks it strictly when the operator applies the StatefulSet or Deployment made from it.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import WithJsonSchema
-
-from rollcall_operator.api.rules import Rule
+from pydantic import AfterValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 _KEEP = {"x-kubernetes-preserve-unknown-fields": True}
 _SCHEMA: dict[str, Any] = {
@@ -45,22 +45,32 @@ _SCHEMA: dict[str, Any] = {
 }
 
 
-def _has_containers(template: dict[str, Any]) -> bool:
+def _checked(template: dict[str, Any]) -> dict[str, Any]:
+    """What the schema says, for where there is no API server."""
+    for path, problem in _mistakes(template):
+        raise PydanticCustomError("rule", "{text}", {"text": problem, "path": path})
+    return template
+
+
+def _mistakes(template: dict[str, Any]) -> Iterator[tuple[str, str]]:
     spec = template.get("spec")
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    return (
-        isinstance(containers, list)
-        and 1 <= len(containers) <= 32
-        and all(isinstance(c, dict) and c.get("name") and c.get("image") for c in containers)
-        and isinstance(template.get("metadata", {}), dict)
-    )
+    if not isinstance(template.get("metadata", {}), dict):
+        yield ".metadata", "must be a map"
+    if not isinstance(spec, dict):
+        yield ".spec", "is required; add it"
+        return
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not 1 <= len(containers) <= 32:
+        yield ".spec.containers", "is required; add a list of 1 to 32 containers"
+        return
+    for index, container in enumerate(containers):
+        for key in ("name", "image"):
+            value = container.get(key) if isinstance(container, dict) else None
+            if not isinstance(value, str) or not value:
+                yield f".spec.containers[{index}].{key}", "is required; add it"
+    names = [container.get("name") for container in containers if isinstance(container, dict)]
+    if len(set(names)) < len(names):
+        yield ".spec.containers", "each name may occur once only"
 
 
-PodTemplate = Annotated[
-    dict[str, Any],
-    Rule(
-        message="needs spec.containers, a list of 1 to 32 containers with a name and an image each",
-        holds=_has_containers,
-    ),
-    WithJsonSchema(_SCHEMA),
-]
+PodTemplate = Annotated[dict[str, Any], AfterValidator(_checked), WithJsonSchema(_SCHEMA)]

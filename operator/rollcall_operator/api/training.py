@@ -84,13 +84,16 @@ class EmptyDir(Model):
     """A folder that lives as long as the pod."""
 
     size_limit: Annotated[str, Field(min_length=1, max_length=24)] | None = None
+    """A quantity; the pod is evicted when it holds more."""
     medium: Literal["", "Memory"] | None = None
+    """Memory keeps it in RAM."""
 
 
 class PersistentVolumeClaim(Model):
     """A claim of the same namespace."""
 
     claim_name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Its name; trainer pods on several nodes need ReadWriteMany."""
 
 
 class CheckpointVolume(Model):
@@ -136,6 +139,8 @@ class Loss(Model):
     """The policy loss and its off-policy correction."""
 
     type: Literal["decoupled", "tis", "grpo"] = "decoupled"
+    """decoupled corrects for stale samples apart from the clip, tis by truncated importance
+    sampling, grpo not at all."""
     clip: Ratio = "0.2"
     """Clip range of the policy ratio."""
     is_cap: Cap = "5"
@@ -146,13 +151,16 @@ class Optimizer(Model):
     """The optimizer."""
 
     name: Literal["adamw"] = "adamw"
+    """A builtin optimizer."""
     learning_rate: LearningRate = "1e-3"
+    """A decimal string."""
 
 
 class Algorithm(Model):
     """The asynchronous loop."""
 
     name: Literal["grpo"] = "grpo"
+    """Advantages relative to the other samples of the same prompt."""
     group_size: Annotated[int, Field(ge=2, le=1024)] = 16
     """Samples for each prompt; advantages are relative within the group, so two or more."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65_536)] = 16

@@ -1,0 +1,132 @@
+"""The models: defaults, and the rules as Python applies them."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.api.rules import VALIDATIONS
+from rollcall_operator.api.scalars import JOB_NAME_MAX, dns_label
+from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
+
+
+def read(changes: Changes | None = None) -> RLJobSpec:
+    return RLJobSpec.model_validate(changed(job(), changes or {})["spec"])
+
+
+def test_a_short_job_gets_sensible_defaults() -> None:
+    spec = read()
+    assert spec.suspend is False
+    assert (spec.trainer.replicas, spec.trainer.engine.name) == (1, "fsdp2")
+    assert (spec.algorithm.group_size, spec.algorithm.prompts_per_step) == (16, 16)
+    assert (spec.algorithm.loss.type, spec.algorithm.loss.clip) == ("decoupled", "0.2")
+    assert (spec.weight_sync.engine, spec.weight_sync.bucket_size) == ("auto", "64Mi")
+    assert spec.weight_sync.enabled is True
+    assert (spec.membership.settle_seconds, spec.membership.min_rollouts) == (1, 1)
+    assert (spec.failure_policy.max_restarts, spec.clean_pod_policy) == (3, "All")
+    assert spec.rollouts[0].drain.timeout_seconds == 30
+
+
+def test_the_schema_has_the_same_defaults() -> None:
+    schema = RLJobSpec.model_json_schema(by_alias=True)
+    definitions = schema["$defs"]
+    assert schema["properties"]["weightSync"]["default"] == {}
+    assert definitions["WeightSync"]["properties"]["bucketSize"]["default"] == "64Mi"
+    assert definitions["Algorithm"]["properties"]["loss"]["default"] == {}
+
+
+@pytest.mark.parametrize("name", ["tiny", "example.com/fast", "acme.engine", "acme.tools/engine_2"])
+def test_engines_are_builtin_or_have_a_qualified_name(name: str) -> None:
+    assert read({"spec.rollouts[0].engine.name": name}).rollouts[0].engine.name == name
+
+
+@pytest.mark.parametrize("name", ["", "Tiny", "fast", "acme.", ".acme", "a..b", "a b"])
+def test_other_engines_are_unknown(name: str) -> None:
+    with pytest.raises(ValidationError):
+        read({"spec.rollouts[0].engine.name": name})
+
+
+@pytest.mark.parametrize("value", ["0.2", "2e-1", "1", "0.000001", "1E-2"])
+def test_decimal_strings(value: str) -> None:
+    assert read({"spec.algorithm.loss.clip": value}).algorithm.loss.clip == value
+
+
+@pytest.mark.parametrize("value", [0.2, 1, "", ".2", "0,2", "1e", "-0.1", "0", "1.1", "0x1", " 1"])
+def test_other_decimals_are_refused(value: Any) -> None:
+    with pytest.raises(ValidationError):
+        read({"spec.algorithm.loss.clip": value})
+
+
+@pytest.mark.parametrize("value", ["4Ki", "64Mi", "1Gi", "1e6", "1048576", "4Gi"])
+def test_bucket_sizes(value: str) -> None:
+    assert read({"spec.weightSync.bucketSize": value}).weight_sync.bucket_size == value
+
+
+@pytest.mark.parametrize("value", ["64MB", "64", "5Gi", "0.5", "4096.5", "-64Mi", 64])
+def test_other_bucket_sizes_are_refused(value: Any) -> None:
+    with pytest.raises(ValidationError):
+        read({"spec.weightSync.bucketSize": value})
+
+
+@pytest.mark.parametrize(
+    "path", ["builtin:reverse-tiny", "/models/mine", "Qwen/Qwen3-0.6B", "gpt2"]
+)
+def test_model_paths(path: str) -> None:
+    assert read({"spec.model.path": path}).model.path == path
+
+
+@pytest.mark.parametrize("function", ["a.b:c", "rewards:score", "math-verify", "mathverify"])
+def test_reward_functions(function: str) -> None:
+    assert read({"spec.reward.function": function}).reward.function == function
+
+
+@pytest.mark.parametrize(
+    ("low", "number", "high", "fine"),
+    [
+        (None, 3, None, True),
+        (1, 1, 1, True),
+        (0, 0, 5, True),
+        (2, 1, None, False),
+        (None, 3, 2, False),
+        (3, 3, 2, False),
+    ],
+)
+def test_bounds_of_replicas(low: int | None, number: int, high: int | None, *, fine: bool) -> None:
+    bounds = {"spec.minReplicas": low, "spec.maxReplicas": high}
+    given = {path: value for path, value in bounds.items() if value is not None}
+    body = changed(pool(), {"spec.replicas": number, **given})["spec"]
+    if fine:
+        assert RolloutPoolSpec.model_validate(body).replicas == number
+    else:
+        with pytest.raises(ValidationError):
+            RolloutPoolSpec.model_validate(body)
+
+
+def test_nothing_is_coerced() -> None:
+    for wrong in ({"spec.suspend": "true"}, {"spec.trainer.replicas": "1"}):
+        with pytest.raises(ValidationError):
+            read(wrong)
+
+
+@pytest.mark.parametrize("name", ["a", "a-1", "a" * JOB_NAME_MAX])
+def test_labels(name: str) -> None:
+    dns_label(JOB_NAME_MAX, "w").check(name)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a.b", "1a", "a" * (JOB_NAME_MAX + 1)])
+def test_other_labels_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must be at most 43 characters"):
+        dns_label(JOB_NAME_MAX, "w").check(name)
+
+
+def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
+    rules = RLJobSpec.model_json_schema(by_alias=True)[VALIDATIONS]
+    frozen = {rule["fieldPath"] for rule in rules if "oldSelf" in rule["rule"]}
+    assert frozen == {
+        ".model", ".trainer.engine.name", ".data", ".reward", ".trainer.replicas",
+        ".trainer.checkpoint", ".algorithm", ".weightSync", ".membership",
+    }  # fmt: skip
+    for_good = {rule["fieldPath"] for rule in rules if "oldSelf.suspend" not in rule["rule"]}
+    assert for_good == {".model", ".trainer.engine.name"}
