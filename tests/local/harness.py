@@ -1,7 +1,11 @@
 """A whole job on this machine: a trainer, rollouts, and somebody who calls the roll."""
 
+import itertools
+import json
 import random
 import uuid
+from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
 
 from rollcall_protocol import env
@@ -12,6 +16,23 @@ from tests.local.roll import Roll
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 FAST = {"settle": 0.2}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """What became of all prompts so far."""
+
+    dispatched: int
+    accepted: int
+    rejected: int
+    requeued: int
+    in_flight: int
+    duplicate: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether each dispatched prompt is counted exactly once."""
+        return self.dispatched == self.accepted + self.rejected + self.requeued + self.in_flight
 
 
 class LocalJob:
@@ -68,6 +89,27 @@ class LocalJob:
     async def reach(self, step: int, *, seconds: float) -> None:
         """Wait until training has done `step` steps."""
         await self.roll.until(lambda s: s.progress.step >= step, seconds=seconds)
+
+    async def steps(self, count: int, *, seconds: float) -> None:
+        """Wait until training has gone on by `count` steps."""
+        await self.reach(self.roll.last.progress.step + count, seconds=seconds)
+
+    async def prompts(self) -> "Prompts":
+        """The ledger, as the trainer's metrics have it."""
+        values = await self.trainer.metrics()
+        return Prompts(
+            **{item.name: int(values[f"prompts_total{{{item.name}}}"]) for item in fields(Prompts)}
+        )
+
+    def longest_step(self) -> float:
+        """Seconds between two steps' ends, at most, in the trainer's present life."""
+        lines = (json.loads(line) for line in self.trainer.log().splitlines() if line[:1] == "{")
+        ends = [
+            datetime.fromisoformat(line["time"]).timestamp()
+            for line in lines
+            if line["message"].startswith("step ")
+        ]
+        return max(after - before for before, after in itertools.pairwise(ends))
 
     def _pod(self, name: str, role: str) -> Pod:
         self._given += 1

@@ -11,17 +11,10 @@ import aiohttp
 
 from rollcall_protocol.codec import CodecError
 from rollcall_protocol.messages import (
-    CatchUp,
-    Commit,
+    COORDINATOR_MESSAGES,
     CoordinatorMessage,
     Hello,
-    Join,
-    Lease,
-    LeaseRevoked,
     MemberMessage,
-    Prepare,
-    SessionReady,
-    Stage,
     dumps,
     loads,
 )
@@ -35,9 +28,6 @@ OPEN_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0
 MAX_MESSAGE_BYTES = 64 * 2**20  # a manifest names every tensor
-HEARD: tuple[type[CoordinatorMessage], ...] = (
-    Prepare, Join, SessionReady, Stage, Commit, CatchUp, Lease, LeaseRevoked,
-)  # fmt: skip
 
 
 class MemberStream:
@@ -126,7 +116,7 @@ class MemberStream:
         async for frame in socket:
             if frame.type is aiohttp.WSMsgType.TEXT:
                 try:
-                    message = loads(frame.data, HEARD)
+                    message = loads(frame.data, COORDINATOR_MESSAGES)
                 except CodecError as error:
                     raise ConnectionResetError(f"malformed message: {error}") from error
                 self._heard(message)

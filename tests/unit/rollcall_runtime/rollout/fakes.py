@@ -30,7 +30,8 @@ class FakeEngine(InferenceEngine):
         self.called = threading.Semaphore(0)
         self.loaded: list[int] = []
         self.pauses: list[PauseMode] = []
-        self.error: Exception | None = None
+        self.error: Exception | None = None  # of `generate`
+        self.refuse: Exception | None = None  # of `load_weights`
         self._version: int | None = 0
         self._cut_short = cut_short
         if not blocked:
@@ -72,6 +73,8 @@ class FakeEngine(InferenceEngine):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         for _ in weights:
             pass
+        if self.refuse is not None:
+            raise self.refuse
         self.loaded.append(version)
         self._version = version
 

@@ -1,0 +1,122 @@
+"""Rollouts come, go, die and come back while training goes on."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol.config import CheckpointConfig
+from rollcall_protocol.messages import MemberState, SessionCause, Snapshot
+from rollcall_protocol.roster import EpochCause
+from tests.local.harness import FAST, LocalJob
+from tests.local.pods import Pod
+from tests.unit.rollcall_runtime.jobs import job_config
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = {"max_steps": 1_000_000}
+START_SECONDS = 40.0  # importing torch in several processes on two busy cores
+
+
+def in_sync(snapshot: Snapshot, *pods: Pod) -> bool:
+    states = {member.pod_uid: member.state for member in snapshot.members}
+    return all(states.get(pod.uid) is MemberState.IN_SYNC for pod in pods)
+
+
+async def training(job: LocalJob, *, rollouts: int) -> None:
+    """Start, and wait for all rollouts to serve and for a few steps."""
+    await job.start(rollouts=rollouts)
+    await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+    await job.steps(5, seconds=10)
+
+
+async def test_newcomers_catch_up_and_serve_while_training_goes_on(tmp_path: Path) -> None:
+    async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
+        await training(job, rollouts=2)
+        before = job.roll.last.progress
+        newcomers = [job.launch(), job.launch()]
+        await job.call(EpochCause.MEMBERS_JOINED)
+        seen = await job.roll.until(lambda s: in_sync(s, *newcomers), seconds=START_SECONDS)
+        assert seen.snapshot.session is not None
+        assert seen.snapshot.session.members == 5
+        assert seen.snapshot.progress.step > before.step, "training did not wait for them"
+        for pod in newcomers:
+            values = await pod.reaches("rollout_samples_total", 64, seconds=20)
+            trainer = await job.trainer.metrics()
+            assert trainer["weight_version"] - values["weight_version"] <= 2
+        assert job.roll.last.boot == 1
+
+
+async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path: Path) -> None:
+    async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
+        await training(job, rollouts=3)
+        victim = job.rollouts[0]
+        killed = time.monotonic()
+        victim.send(signal.SIGKILL)
+        seen = await job.roll.until(
+            lambda s: s.session is not None and s.session.members == 3, seconds=10
+        )  # the trainer and two survivors
+        assert seen.at - killed < 1.0
+        assert seen.snapshot.session is not None
+        # What is seen first decides: the stream's reset or, in mid-transfer, the broken group.
+        assert seen.snapshot.session.cause in {SessionCause.MEMBER_LOST, SessionCause.ENGINE_ERROR}
+        await job.steps(10, seconds=10)
+        assert job.longest_step() < 1.0, "no step was held up for long"
+
+        victim.start()
+        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+        await victim.reaches("rollout_samples_total", 64, seconds=20)
+        assert (await job.prompts()).balanced
+
+
+async def test_a_rollout_that_is_told_to_go_finishes_its_work_first(tmp_path: Path) -> None:
+    async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
+        await training(job, rollouts=2)
+        leaving = job.rollouts[0]
+        leaving.send(signal.SIGTERM)
+        assert await leaving.exited(seconds=10) == 0
+        assert "drained in" in leaving.log()
+        await job.call(EpochCause.SCALED_DOWN, without=(leaving,))
+        await job.roll.until(lambda s: s.session is not None and s.session.members == 2, seconds=5)
+        await job.steps(5, seconds=10)
+        prompts = await job.prompts()
+        assert prompts.balanced
+        assert prompts.duplicate == 0, "what it had in hand was delivered or handed back"
+
+
+async def test_a_stopped_rollout_is_left_behind(tmp_path: Path) -> None:
+    """SIGSTOP: no reset tells the coordinator; a missed heartbeat does."""
+    async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
+        await training(job, rollouts=2)
+        stopped = job.rollouts[0]
+        stopped.send(signal.SIGSTOP)
+        try:
+            await job.roll.until(
+                lambda s: s.session is not None and s.session.members == 2, seconds=20
+            )
+            await job.steps(5, seconds=10)
+        finally:
+            stopped.send(signal.SIGCONT)
+        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=20)
+
+
+async def test_a_restarted_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    config = job_config(
+        algorithm=ENDLESS, membership=FAST, checkpoint=CheckpointConfig(5, str(tmp_path / "saved"))
+    )
+    async with LocalJob(tmp_path, config) as job:
+        await training(job, rollouts=2)
+        await job.steps(10, seconds=20)
+        job.trainer.send(signal.SIGKILL)
+        await job.trainer.exited(seconds=5)
+        reached = job.roll.last.progress.step
+        job.trainer.start()
+        seen = await job.roll.until(
+            lambda s: s.boot == 2 and in_sync(s, *job.rollouts), seconds=START_SECONDS
+        )
+        assert seen.snapshot.progress.step >= reached - 5, "at most a checkpoint's worth is lost"
+        await job.steps(5, seconds=10)
+        assert "resumed from" in job.trainer.log()
+        assert job.roll.last.roster_epoch == 1, "it went on with the roster it had kept"
+        assert (await job.prompts()).balanced

@@ -1,0 +1,42 @@
+"""The main job learns, as its rollouts see it; without weight sync it does not."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.local.harness import FAST, LocalJob
+from tests.unit.rollcall_runtime.jobs import job_config
+
+pytestmark = pytest.mark.slow
+
+FINISH_SECONDS = 100.0
+
+
+async def rewards_after_training(job: LocalJob) -> list[float]:
+    """Mean reward of each rollout's last 256 samples, once training is done."""
+    await job.start(rollouts=2)
+    await job.roll.until(lambda s: s.finished is not None, seconds=FINISH_SECONDS)
+    return [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]
+
+
+async def test_it_learns(tmp_path: Path) -> None:
+    async with LocalJob(tmp_path) as job:
+        rewards = await rewards_after_training(job)
+        assert min(rewards) >= 0.9, rewards
+        trainer = await job.trainer.metrics()
+        assert trainer["step"] == job.config.algorithm.max_steps
+        for pod in job.rollouts:
+            behind = trainer["weight_version"] - (await pod.metrics())["weight_version"]
+            assert 0 <= behind <= job.config.algorithm.max_staleness
+        assert (await job.prompts()).balanced
+
+
+async def test_without_weight_sync_the_rollouts_learn_nothing(tmp_path: Path) -> None:
+    config = job_config(weight_sync={"enabled": False}, membership=FAST)
+    async with LocalJob(tmp_path, config) as job:
+        rewards = await rewards_after_training(job)
+        assert max(rewards) < 0.3, rewards
+        with pytest.raises(AssertionError):
+            assert min(rewards) >= 0.9, "what the test above asserts"
+        versions = [(await pod.metrics())["weight_version"] for pod in job.rollouts]
+        assert min(versions) >= 198, "versions were announced all the same"

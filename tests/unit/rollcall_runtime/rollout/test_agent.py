@@ -1,0 +1,215 @@
+"""An agent against a coordinator that is only two listeners: credits, weights, drain."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from rollcall_protocol import env
+from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.messages import (
+    MEMBER_MESSAGES,
+    Ack,
+    Commit,
+    Completion,
+    CoordinatorMessage,
+    Draining,
+    Hello,
+    Join,
+    LeaseReturned,
+    MemberMessage,
+    Phase,
+    Prepare,
+    Seat,
+    Stage,
+    Wanted,
+    dumps,
+    loads,
+)
+from rollcall_runtime.environment import Pod, RolloutEnvironment
+from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
+from rollcall_runtime.rollout.engine import WeightMismatchError
+from rollcall_runtime.tasks.reverse import reward
+from tests.unit.rollcall_runtime.coordinator.group import MANIFEST, MemoryEngine
+from tests.unit.rollcall_runtime.jobs import job_config, pool_config
+from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, lease, rollout_metrics
+
+MEMBER = MemberId("uid-1", "boot-1")
+SESSION = SessionId(1, 1, 1)
+V1 = Version(Lineage(1, 1), 1)
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+class Coordinator:
+    """Records what a member says and completes; `say` speaks on its newest stream."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.heard: asyncio.Queue[MemberMessage] = asyncio.Queue()
+        self.completions: asyncio.Queue[Completion] = asyncio.Queue()
+        self._socket: web.WebSocketResponse | None = None
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        runners = []
+        for method, route, handler, port in (
+            ("GET", env.MEMBER_STREAM_ROUTE, self._stream, env.MEMBERSHIP_PORT),
+            ("POST", env.COMPLETIONS_ROUTE, self._complete, env.COMPLETIONS_PORT),
+        ):
+            application = web.Application()
+            application.router.add_route(method, route, handler)
+            runner = web.AppRunner(application, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.TCPSite(runner, self.address, port).start()
+            runners.append(runner)
+        try:
+            yield
+        finally:
+            for runner in runners:
+                await runner.cleanup()
+
+    async def say(self, message: CoordinatorMessage) -> None:
+        assert self._socket is not None
+        await self._socket.send_str(dumps(message))
+
+    async def hears(self, expected: type[MemberMessage]) -> MemberMessage:
+        """The next message of a kind; others before it are passed over."""
+        while not isinstance(message := await self.heard.get(), expected):
+            pass
+        return message
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        self._socket = socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for frame in socket:
+            self.heard.put_nowait(loads(frame.data, MEMBER_MESSAGES))
+        return socket
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        self.completions.put_nowait(loads(await request.read(), Completion))
+        return web.Response()
+
+
+class Bench:
+    """One agent and its coordinator on addresses of their own."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+        self.engine, self.address = engine, f"{network}.2"
+        self.coordinator = Coordinator(f"{network}.1")
+        self.metrics = rollout_metrics()
+        environment = RolloutEnvironment(
+            job=job_config(), pool=pool_config(drain_timeout=5.0),
+            pod=Pod("reverse-cpu-0", "uid-1", self.address), coordinator=f"{network}.1",
+            member_token="secret", state_dir=Path("/nowhere"),
+        )  # fmt: skip
+        self.agent = Agent(
+            environment=environment, member=MEMBER, descriptor=b"here",
+            parts=Parts(
+                engine=engine, sync=MemoryEngine(), reward=reward,
+                settings=AgentSettings(concurrency=2), metrics=self.metrics,
+            ),
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Bench"]:
+        async with self.coordinator.listening():
+            self.task = asyncio.create_task(self.agent.run())
+            try:
+                async with asyncio.timeout(10):
+                    hello = await self.coordinator.hears(Hello)
+                    assert isinstance(hello, Hello)
+                    assert (hello.member, hello.address) == (MEMBER, self.address)
+                    yield self
+            finally:
+                self.engine.close()
+                self.task.cancel()
+                await asyncio.gather(self.task, return_exceptions=True)
+
+    async def commit(self, version: Version) -> Ack:
+        """Form a session, stage `version` and commit it; the answer to the commit."""
+        seats = (Seat(MemberId("t", "t"), self.coordinator.address, ""), Seat(MEMBER, "", ""))
+        for message in (Prepare(SESSION, seats), Join(SESSION), Stage(SESSION, version, MANIFEST)):
+            await self.coordinator.say(message)
+            ack = await self.coordinator.hears(Ack)
+            assert isinstance(ack, Ack)
+            assert not ack.error
+        await self.coordinator.say(Commit(SESSION, version))
+        ack = await self.coordinator.hears(Ack)
+        assert isinstance(ack, Ack)
+        assert ack.phase is Phase.COMMIT
+        return ack
+
+
+async def test_two_batches_are_kept_in_hand() -> None:
+    async with Bench(FakeEngine(blocked=True)).running() as bench:
+        assert await bench.coordinator.hears(Wanted) == Wanted(4)
+        await bench.commit(V1)
+        for number in range(4):
+            await bench.coordinator.say(lease(number))
+        await asyncio.to_thread(bench.engine.called.acquire, timeout=5)
+        bench.engine.go.set()
+        asked = 0
+        while asked < 4:
+            wanted = await bench.coordinator.hears(Wanted)
+            assert isinstance(wanted, Wanted)
+            asked += wanted.prompts
+        assert asked == 4
+        done = [await bench.coordinator.completions.get() for _ in range(4)]
+        assert {completion.lease for completion in done} == {lease(n).lease for n in range(4)}
+        assert {completion.version for completion in done} == {V1}
+
+
+async def test_a_committed_version_is_served_and_given_to_newcomers() -> None:
+    async with Bench(FakeEngine()).running() as bench:
+        assert not (await bench.commit(V1)).error
+        assert bench.engine.version == 1
+        labels = bench.metrics.labels
+        assert bench.metrics.registry.get_sample_value("rollcall_weight_version", labels) == 1
+        assert bench.metrics.registry.get_sample_value("rollcall_epoch", labels) == 1
+        url = f"http://{bench.address}:{env.AGENT_PORT}{env.WEIGHTS_ROUTE}?version={V1}"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url, headers=TOKEN) as answer:
+                assert answer.status == 200
+            async with session.get(url) as answer:
+                assert answer.status == 401
+
+
+async def test_weights_that_do_not_fit_leave_the_old_ones_served() -> None:
+    engine = FakeEngine()
+    async with Bench(engine).running() as bench:
+        await bench.commit(V1)
+        engine.refuse = WeightMismatchError("missing head.weight")
+        ack = await bench.commit(Version(V1.lineage, 2))
+        assert ack.own_fault
+        assert "missing head.weight" in ack.error
+        assert engine.version == 1
+
+
+async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
+    async with Bench(FakeEngine(blocked=True)).running() as bench:
+        await bench.commit(V1)
+        for number in range(4):
+            await bench.coordinator.say(lease(number))
+        await asyncio.to_thread(bench.engine.called.acquire, timeout=5)
+        url = f"http://{bench.address}:{env.AGENT_PORT}{env.DRAIN_ROUTE}"
+        async with aiohttp.ClientSession() as session:
+            async with session.post(url) as answer:
+                assert answer.status == 401
+            assert not bench.task.done()
+            async with session.post(url, headers=TOKEN) as answer:
+                assert answer.status == 202
+        assert isinstance(await bench.coordinator.hears(Draining), Draining)
+        returned = [await bench.coordinator.hears(LeaseReturned) for _ in range(2)]
+        assert returned == [LeaseReturned(lease(2).lease), LeaseReturned(lease(3).lease)]
+        bench.engine.go.set()
+        await bench.task
+        done = [bench.coordinator.completions.get_nowait().lease for _ in range(2)]
+        assert sorted(done) == [lease(0).lease, lease(1).lease]
+        count = bench.metrics.registry.get_sample_value
+        refused = bench.metrics.labels | {"what": "unauthenticated"}
+        assert count("rollcall_refused_total", refused) == 1

@@ -1,0 +1,142 @@
+"""The two programs: what is wrong is told in one line, with an exit code that says whose fault."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall_protocol import env
+from rollcall_protocol.codec import encode
+from rollcall_protocol.config import EngineRef, LossConfig
+from rollcall_protocol.env import ExitCode
+from rollcall_runtime import cli
+from rollcall_runtime.telemetry import JsonFormatter
+from tests.unit.rollcall_runtime.jobs import job_config, pool_config
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A container's environment; returns its termination log."""
+    for name in (env.MEMBER_TOKEN_FILE, env.OPERATOR_TOKEN_FILE):
+        (tmp_path / name).write_text("secret")
+    termination = tmp_path / "termination-log"
+    termination.touch()
+    monkeypatch.setattr(env, "TERMINATION_LOG", str(termination))
+    # The root logger belongs to pytest here.
+    monkeypatch.setattr(cli, "configure_logs", lambda **_: JsonFormatter({}))
+    for name, value in {
+        env.COORDINATOR: "127.0.0.1",
+        env.POD_NAME: "reverse-trainer-0",
+        env.POD_UID: "uid-1",
+        env.POD_IP: "127.0.0.1",
+        env.TOKEN_DIR: str(tmp_path),
+        env.STATE_DIR: str(tmp_path),
+        env.CONFIG: json.dumps(encode(job_config())),
+        env.POOL_CONFIG: json.dumps(encode(pool_config())),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return termination
+
+
+WRONG_ROLLOUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (
+        {"reward_function": "no_such_module:reward"}, {},
+        "spec.reward.function: cannot import 'no_such_module'",
+    ),
+    (
+        {"reward_function": "rollcall_runtime.tasks.reverse:nothing"}, {},
+        "spec.reward.function: module 'rollcall_runtime.tasks.reverse' has no 'nothing'",
+    ),
+    ({}, {"engine": EngineRef("vllmm")}, "spec.rollouts[].engine.name: unknown inference engine"),
+    (
+        {}, {"engine": EngineRef("tiny", {"concurrency": 0})},
+        "spec.rollouts[].engine.config: concurrency must be at least 1",
+    ),
+    (
+        {}, {"engine": EngineRef("tiny", {"maxToken": 6})},
+        "spec.rollouts[].engine.config.maxToken: unknown setting",
+    ),
+    ({"model": "builtin:reverse-big"}, {}, "spec.model.path: 'builtin:reverse-big' is neither"),
+    (
+        {"weight_sync": replace(job_config().weight_sync, engine="glu")}, {},
+        "spec.weightSync.engine: unknown weight-sync engine 'glu'",
+    ),
+    (
+        {"weight_sync": replace(job_config().weight_sync, pause_mode="Stop")}, {},
+        "spec.weightSync.pauseMode: 'Stop' is not one of Abort, Keep, Wait",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("job", "pool", "message"), WRONG_ROLLOUTS)
+def test_a_rollout_tells_what_of_the_spec_is_wrong(
+    container: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    job: dict[str, Any], pool: dict[str, Any], message: str,
+) -> None:  # fmt: skip
+    values = {name: value for name, value in job.items() if name != "weight_sync"}
+    config = job_config(**values)
+    if "weight_sync" in job:
+        config = replace(config, weight_sync=job["weight_sync"])
+    monkeypatch.setenv(env.CONFIG, json.dumps(encode(config)))
+    monkeypatch.setenv(env.POOL_CONFIG, json.dumps(encode(pool_config(**pool))))
+    assert cli.rollout([]) == ExitCode.BAD_CONFIG
+    assert container.read_text().startswith(message)
+    assert message in capfd.readouterr().err
+
+
+WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
+    ({"algorithm": {"name": "ppo"}}, "spec.algorithm.name: unknown algorithm 'ppo'; known: grpo"),
+    ({"prompts": "builtin:forward"}, "spec.data.prompts: unknown 'builtin:forward'"),
+    ({"trainer_engine": EngineRef("fsdp9")}, "spec.trainer.engine.name: unknown training engine"),
+    (
+        {"trainer_engine": EngineRef("fsdp2", {"minibatches": 0})},
+        "spec.trainer.engine.config: minibatches must be at least 1",
+    ),
+    (
+        {"algorithm": {"loss": LossConfig("decoupeld", 0.2, 5.0)}},
+        "spec.algorithm.loss.type: unknown",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG_TRAINERS)
+def test_a_trainer_tells_what_of_the_spec_is_wrong(
+    container: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setenv(env.CONFIG, json.dumps(encode(job_config(**changes))))
+    assert cli.trainer([]) == ExitCode.BAD_CONFIG
+    assert container.read_text().startswith(message)
+
+
+def test_a_missing_variable_is_told_before_torch_is_imported(tmp_path: Path) -> None:
+    program = (
+        "import sys; from rollcall_runtime.cli import rollout; code = rollout([]); "
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    workloads = str(Path(cli.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": workloads}, capture_output=True,
+        text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == ExitCode.BAD_CONFIG, done.stderr
+    assert done.stderr.startswith("ROLLCALL_CONFIG: is not set")
+
+
+def test_a_crash_is_worth_a_restart(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the disk is on fire")
+
+    monkeypatch.setattr("rollcall_runtime.rollout.app.run", fail)
+    assert cli.rollout([]) == ExitCode.FAILED
+    assert container.read_text() == "RuntimeError: the disk is on fire"
+
+
+def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        cli.trainer(["--help"])
+    assert done.value.code == 0
+    assert "64 BAD_CONFIG" in capsys.readouterr().out
