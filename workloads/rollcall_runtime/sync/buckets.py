@@ -98,6 +98,7 @@ class BucketMover:
                 work.wait()
             finally:
                 flying.popleft()  # it has ended, well or not
+                del work  # the transport would live as long as the error's traceback
             arrived(index)
 
         with buffer.pin():
@@ -111,6 +112,7 @@ class BucketMover:
                     land()
             finally:  # the transport may still touch the buffer
                 self._stranded.extend((work, buffer.pin()) for _, work in flying)
+                flying.clear()
 
 
 def _buckets(manifest: Manifest) -> list[tuple[int, int]]:

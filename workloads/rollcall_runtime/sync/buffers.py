@@ -47,7 +47,10 @@ class HostBuffer:
 
 
 class Pin:
-    """One use of a buffer; also a context manager. Releasing twice is harmless."""
+    """One use of a buffer; also a context manager. Releasing twice is harmless.
+
+    A pin that is dropped is released, so that an error's path cannot lose a buffer for good.
+    """
 
     __slots__ = ("_released", "buffer")
 
@@ -59,6 +62,9 @@ class Pin:
         """End this use."""
         if self._released.acquire(blocking=False):
             self.buffer._unpin()  # noqa: SLF001 - a pin is part of its buffer
+
+    def __del__(self) -> None:
+        self.release()
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ Nobody else takes part, so training and the sync group go on meanwhile.
 import asyncio
 import hmac
 import json
+import logging
 import re
 import struct
 import zlib
@@ -22,12 +23,14 @@ from rollcall_protocol.ids import Lineage, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
-from rollcall_runtime.sync.staging import PinnedWeights, ServedWeights, Stage
+from rollcall_runtime.sync.staging import Snapshot, Stage
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 256 << 20
 _VERSION = re.compile(r"(\d+)@(\d+)\.(\d+)")
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -51,24 +54,25 @@ def parse_version(text: str) -> Version:
 
 
 def weights_handler(
-    served: ServedWeights,
+    held: Callable[[Version], Snapshot | None],
     *,
-    token: Callable[[], str],
+    token: str,
     transfers: int = 4,
     stall: float = 10.0,
     total: float = 120.0,
 ) -> Handler:
     """The handler of GET WEIGHTS_ROUTE?version=...; for the agent and for the coordinator.
 
-    401 without the member token, 400 for a bad version, 404 when another version is served, 503
+    `held` gives the snapshot of a version, or None; it is called on the event loop's thread.
+    401 without the member token, 400 for a bad version, 404 when `version` is not held, 503
     beyond `transfers` at a time. A reader that takes nothing for `stall` seconds or is not done
     after `total` is cut off, because it pins the buffer.
     """
     active = 0
+    expected = f"Bearer {token}".encode()
 
     async def handle(request: web.Request) -> web.StreamResponse:
         nonlocal active
-        expected = f"Bearer {token()}".encode()
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), expected):
             return web.Response(status=401, text="a member token is needed")
         try:
@@ -77,37 +81,43 @@ def weights_handler(
             return web.Response(status=400, text=str(error))
         if active >= transfers:
             return web.Response(status=503, text=f"{active} transfers are under way")
-        pinned = served.pinned(version)
-        if pinned is None:
-            return web.Response(status=404, text=f"holds {served.version}, not {version}")
+        snapshot = held(version)
+        if snapshot is None:
+            return web.Response(status=404, text=f"does not hold {version}")
+        snapshot = snapshot.share()
         active += 1
         try:
-            async with asyncio.timeout(total):
-                return await _send(request, pinned, stall)
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()  # closing would wait for the reader
-            raise
+            return await _send(request, snapshot, stall=stall, total=total)
         finally:
             active -= 1
-            pinned.release()
+            snapshot.release()
 
     return handle
 
 
-async def _send(request: web.Request, pinned: PinnedWeights, stall: float) -> web.StreamResponse:
-    weights = pinned.weights
-    manifest = json.dumps(encode(weights.manifest), separators=(",", ":")).encode()
+async def _send(
+    request: web.Request, snapshot: Snapshot, *, stall: float, total: float
+) -> web.StreamResponse:
+    buffer = snapshot.buffer
+    manifest = json.dumps(encode(snapshot.manifest), separators=(",", ":")).encode()
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-    response.content_length = _LENGTH.size + len(manifest) + weights.buffer.nbytes
+    response.content_length = _LENGTH.size + len(manifest) + buffer.nbytes
     await response.prepare(request)
-    await response.write(_LENGTH.pack(len(manifest)) + manifest)
-    for start in range(0, weights.buffer.nbytes, _CHUNK_BYTES):
-        # A copy: the transport may keep what it was given after the pin is gone.
-        chunk = bytes(weights.buffer.memory[start : start + _CHUNK_BYTES])
-        async with asyncio.timeout(stall):
-            await response.write(chunk)
-    await response.write_eof()
+    try:
+        async with asyncio.timeout(total):
+            await response.write(_LENGTH.pack(len(manifest)) + manifest)
+            for start in range(0, buffer.nbytes, _CHUNK_BYTES):
+                # A copy: the transport may keep what it was given after the pin is gone.
+                chunk = bytes(buffer.memory[start : start + _CHUNK_BYTES])
+                async with asyncio.timeout(stall):
+                    await response.write(chunk)
+            await response.write_eof()
+    except TimeoutError:
+        log.warning("a newcomer at %s takes weights too slowly", request.remote)
+        if request.transport is not None:
+            request.transport.abort()  # closing would wait for the reader
+    except ConnectionError as error:
+        log.info("a newcomer at %s left: %s", request.remote, error)
     return response
 
 

@@ -77,7 +77,11 @@ class SyncSession(ABC):
 
     @abstractmethod
     def join(self, *, timeout: float) -> None:
-        """Meet the other seats. Raises JoinFailedError that names an empty seat if there is one."""
+        """Meet the other seats.
+
+        Raises JoinFailedError, which names an empty seat if there is one, and ExhaustedError while
+        `SyncSettings.max_abandoned` aborted sessions of this process are still stuck.
+        """
 
     @abstractmethod
     def publish(self, buffer: HostBuffer, manifest: Manifest, *, timeout: float) -> None:
@@ -119,8 +123,7 @@ class SyncEngine(ABC):
     ) -> SyncSession:
         """A session to join; does no I/O. Seat 0 is the sender's.
 
-        `group` must be unique to job and sync group. Raises ExhaustedError when
-        `max_abandoned` sessions are still stuck.
+        `group` must be unique to job and sync group.
         """
 
     @property

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo
+from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
 
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
@@ -30,10 +30,11 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from rollcall_runtime.sync.owner import OwnerThread
-from rollcall_runtime.sync.rendezvous import Meeting, StoreHost, first_line
+from rollcall_runtime.sync.rendezvous import Rendezvous, RendezvousServer
 
 _JOIN_GRACE = 0.25  # seconds for a join at its deadline to find out who is missing
 _CLOSE_SECONDS = 1.0
+_POLL_SECONDS = 0.005
 
 
 class GlooEngine(SyncEngine):
@@ -46,7 +47,7 @@ class GlooEngine(SyncEngine):
     def __init__(self) -> None:
         self._settings = SyncSettings()
         self._address: str | None = None
-        self._host: StoreHost | None = None
+        self._server: RendezvousServer | None = None
         self._lock = threading.Lock()
         self._sessions: set[GlooSession] = set()
 
@@ -58,15 +59,15 @@ class GlooEngine(SyncEngine):
         role: Role,
         settings: SyncSettings,
     ) -> bytes:
-        """Host the store if this is the sender; its descriptor says where that listens."""
+        """Host the rendezvous if this is the sender; its descriptor says where that listens."""
         if self._address is not None:
             raise RuntimeError("the engine is open already")
         self._settings = settings
         self._address = address
         if role is Role.RECEIVER:
             return b"{}"
-        self._host = StoreHost(address)
-        return self._host.address.descriptor()
+        self._server = RendezvousServer(address)
+        return self._server.address.descriptor()
 
     def open_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
@@ -74,8 +75,6 @@ class GlooEngine(SyncEngine):
         """A session to join; see the base class."""
         if self._address is None:
             raise RuntimeError("the engine is not open")
-        if self.abandoned >= self._settings.max_abandoned:
-            raise ExhaustedError(f"{self.abandoned} abandoned sessions are still stuck")
         opened = GlooSession(
             group=group,
             session=session,
@@ -83,7 +82,7 @@ class GlooEngine(SyncEngine):
             rank=rank,
             address=self._address,
             settings=self._settings,
-            gone=self._gone,
+            engine=self,
         )
         with self._lock:
             self._sessions.add(opened)
@@ -105,15 +104,13 @@ class GlooEngine(SyncEngine):
         deadline = time.monotonic() + _CLOSE_SECONDS
         for session in sessions:
             session.wait_gone(max(0.0, deadline - time.monotonic()))
-        with self._lock:
-            self._host = None
+        if self._server is not None:
+            self._server.close()
 
-    def _gone(self, session: "GlooSession", prefix: str | None) -> None:
+    def gone(self, session: "GlooSession") -> None:
+        """A session's thread has freed its group."""
         with self._lock:
             self._sessions.discard(session)
-            host = self._host
-        if host is not None and prefix is not None:
-            host.forget(prefix, len(session.seats))
 
 
 class GlooSession(SyncSession):
@@ -128,18 +125,18 @@ class GlooSession(SyncSession):
         rank: int,
         address: str,
         settings: SyncSettings,
-        gone: Callable[["GlooSession", str | None], None],
+        engine: GlooEngine,
     ) -> None:
         super().__init__(session=session, seats=seats, rank=rank)
         self._name = f"{group}/{session}"
         self._address = address
         self._settings = settings
-        self._gone = gone
+        self._engine = engine
         self._owner = OwnerThread(f"gloo {self._name}", cleanup=self._free)
         # What follows is touched by the owner's thread alone.
         self._group: Any = None
-        self._prefix: str | None = None
-        self._failure: SyncError | None = None
+        self._store: Store | None = None
+        self._failure = ""
         self._mover = BucketMover(
             start=self._broadcast, stop=self._stop, in_flight=settings.buckets_in_flight
         )
@@ -154,7 +151,7 @@ class GlooSession(SyncSession):
         return self._owner.abandoned.is_set()
 
     def join(self, *, timeout: float) -> None:
-        """Meet the other seats in the sender's store and connect to each."""
+        """Meet the other seats at the sender and connect to each."""
         deadline = time.monotonic() + timeout
         self._call(lambda: self._join(deadline), timeout=timeout + _JOIN_GRACE)
 
@@ -188,33 +185,51 @@ class GlooSession(SyncSession):
 
     def _latched(self, function: Callable[[], None]) -> None:
         """After a failure ranks may disagree on what comes next, so nothing comes next."""
-        if self._failure is not None:
+        if self._failure:
             raise TransferFailedError(f"{self._name} failed before: {self._failure}")
         try:
             function()
         except SyncError as error:
-            self._failure = error
+            self._failure = str(error)
             raise
         except RuntimeError as error:
-            self._failure = self._explain(error)
-            raise self._failure from error
+            failure = self._explain(error)
+            self._failure = str(failure)
+            raise failure from error
 
     def _join(self, deadline: float) -> None:
+        self._wait_for_room(deadline)
         if len(self.seats) == 1:
             return
-        meeting = Meeting(name=self._name, seats=self.seats, rank=self.rank, rest=self._rest)
-        self._prefix = meeting.prefix
-        store = meeting.join(deadline)
+        rendezvous = Rendezvous(
+            room=self._name, seats=self.seats, deadline=deadline, rest=self._rest
+        )
+        try:
+            # First, because gloo's own wait names nobody.
+            rendezvous.meet(self.rank)
+            self._build(rendezvous)
+        finally:
+            rendezvous.close()
+
+    def _build(self, rendezvous: Rendezvous) -> None:
         make: Any = ProcessGroupGloo  # its stubs know neither these options nor this constructor
-        options = make.Options()
+        options = make._Options()  # noqa: SLF001
         options._timeout = timedelta(seconds=self._settings.operation_timeout)  # noqa: SLF001
         options._threads = self._settings.threads  # noqa: SLF001
         options._devices = [make.create_device(hostname=self._address)]  # noqa: SLF001
+        self._store = _RendezvousStore(rendezvous)
         try:
-            self._group = make(store, self.rank, len(self.seats), options)
+            self._group = make(self._store, self.rank, len(self.seats), options)
         except RuntimeError as error:
             cause = self._explain(error)
-            raise JoinFailedError(f"{self._name}: {first_line(error)}", peer=cause.peer) from error
+            raise JoinFailedError(str(cause), peer=cause.peer) from error
+
+    def _wait_for_room(self, deadline: float) -> None:
+        """Bound what aborted sessions hold; most are gone within milliseconds."""
+        while (stuck := self._engine.abandoned) >= self._settings.max_abandoned:
+            if time.monotonic() >= deadline:
+                raise ExhaustedError(f"{self._name}: {stuck} abandoned sessions are still stuck")
+            self._rest(_POLL_SECONDS)
 
     def _broadcast(self, chunk: memoryview, deadline: float) -> Work:
         if self._group is None:
@@ -231,7 +246,7 @@ class GlooSession(SyncSession):
         return work
 
     def _explain(self, error: RuntimeError) -> SyncError:
-        text = first_line(error)
+        text = str(error).partition("\n")[0]  # what follows is a stack
         if "imed out" in text:
             return TimedOutError(f"{self._name}: {text}")
         named = set(re.findall(r"\[([0-9a-fA-F.:]+)\]:\d+", text))
@@ -250,7 +265,30 @@ class GlooSession(SyncSession):
     def _free(self) -> None:
         self._mover.drain()
         self._group = None  # would block while an operation is in flight; none is left
-        self._gone(self, self._prefix)
+        self._store = None  # after the group, which points to it
+        self._engine.gone(self)
+
+
+class _RendezvousStore(Store):
+    """What gloo asks of a store while a group is built: each rank's addresses."""
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        super().__init__()
+        self._rendezvous = rendezvous
+
+    def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # torch gives bytes
+        self._rendezvous.put(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._rendezvous.get(key)
+
+    def wait(
+        self,
+        keys: list[str],
+        timeout: timedelta | None = None,  # noqa: ARG002 - the join's deadline holds
+    ) -> None:
+        for key in keys:
+            self._rendezvous.get(key)
 
 
 def _check_size(buffer: HostBuffer, manifest: Manifest) -> None:

@@ -1,5 +1,7 @@
 """Weight-sync engines by name and device."""
 
+from collections.abc import Mapping
+
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.registry import Availability, Registry
 from rollcall_runtime.sync.engine import SyncEngine
@@ -10,13 +12,21 @@ _FIELD = "spec.weightSync.engine"
 # What `auto` means on each torch device type.
 _PREFERRED = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
-_REGISTRY: Registry[SyncEngine] = Registry(
-    kind="weight-sync engine",
-    group="rollcall.sync_engines",
-    field=_FIELD,
-    base=SyncEngine,  # type: ignore[type-abstract]  # engines are found as classes
-    builtins={"gloo": "rollcall_runtime.sync.gloo:GlooEngine"},
-)
+_BUILTINS = {"gloo": "rollcall_runtime.sync.gloo:GlooEngine"}
+
+
+def make_registry(builtins: Mapping[str, str]) -> Registry[SyncEngine]:
+    """The registry of `builtins` ("module:Class" by name) and what other packages register."""
+    return Registry(
+        kind="weight-sync engine",
+        group="rollcall.sync_engines",
+        field=_FIELD,
+        base=SyncEngine,  # type: ignore[type-abstract]  # engines are found as classes
+        builtins=builtins,
+    )
+
+
+_REGISTRY = make_registry(_BUILTINS)
 
 
 def create_engine(name: str, *, device: str) -> SyncEngine:

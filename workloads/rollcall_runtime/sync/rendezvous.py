@@ -1,166 +1,260 @@
-"""Where the members of a session meet: a key-value store that the sender hosts on its own address.
+"""Where the members of a session meet before they can talk to each other: a server at the sender.
 
-Each session has a prefix of its own (the store's nonce, the group, the session's id), so nothing of
-another session, or of another sender that had the same address before, can match.
+A room belongs to one session of one group and exists while somebody is in it, so nothing of
+another session can match and nothing is left behind. Who enters shows the secret of the sender's
+descriptor, which only members of the roster get.
+
+Not torch's TCPStore: it asks DNS for the name of every peer that connects, which stalls joins for
+seconds where nobody answers; its waits cannot be interrupted; and it serves whoever connects.
 """
 
+import asyncio
+import hmac
 import json
 import secrets
 import socket
+import struct
 import threading
 import time
-from collections import deque
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from dataclasses import dataclass, field
+from typing import Any
 
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.engine import descriptor_bytes
 from rollcall_runtime.sync.errors import JoinFailedError
 
-_POLL_SECONDS = 0.005  # how often a member looks whether all seats are taken
-_STORE_SECONDS = 10.0  # for one request to a store that answers
+_LENGTH = struct.Struct(">I")
+_MAX_FRAME = 16 << 20
+_HELLO_SECONDS = 10.0
+_LATE_SECONDS = 0.2  # how much later than asked an answer may come
+_REST_SECONDS = 0.01  # how often a blocked client looks whether it was aborted
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAddress:
-    """Where a sender's store listens; part of the sender's descriptor."""
+class Address:
+    """Where a sender's rendezvous listens; its descriptor."""
 
     host: str
     port: int
-    nonce: str
+    secret: str = field(repr=False)
 
     @classmethod
-    def of(cls, seat: Seat) -> "StoreAddress":
+    def of(cls, seat: Seat) -> "Address":
         """Read the descriptor of a sender's seat; raises JoinFailedError."""
         try:
-            host, port, nonce = json.loads(descriptor_bytes(seat))["store"]
-            return cls(host=str(host), port=int(port), nonce=str(nonce))
+            host, port, secret = json.loads(descriptor_bytes(seat))["rendezvous"]
+            return cls(host=str(host), port=int(port), secret=str(secret))
         except (ValueError, KeyError, TypeError) as error:
             reason = f"not a sender's descriptor: {error!r}"
             raise JoinFailedError(reason, peer=seat.member) from error
 
     def descriptor(self) -> bytes:
         """What `of` reads."""
-        return json.dumps({"store": [self.host, self.port, self.nonce]}).encode()
+        return json.dumps({"rendezvous": [self.host, self.port, self.secret]}).encode()
 
 
-class StoreHost:
-    """The sender's store. It listens on `address` alone, on a port that the kernel picks."""
+class _Room:
+    def __init__(self) -> None:
+        self.visitors = 0
+        self.values: dict[str, str] = {}
+        self.changed = asyncio.Condition()
+
+    async def put(self, key: str, value: str) -> None:
+        async with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    async def get(self, keys: list[str], seconds: float) -> dict[str, str]:
+        try:
+            async with asyncio.timeout(seconds), self.changed:
+                await self.changed.wait_for(lambda: all(key in self.values for key in keys))
+        except TimeoutError:
+            pass  # the asker learns it from what is missing
+        return {key: self.values[key] for key in keys if key in self.values}
+
+
+class RendezvousServer:
+    """Listens on `address` alone, on a port that the kernel picks; serves from a thread."""
 
     def __init__(self, address: str) -> None:
-        listener = _listen(address)
-        port = listener.getsockname()[1]
-        self.address = StoreAddress(host=address, port=port, nonce=secrets.token_hex(8))
-        self._store = TCPStore(
-            address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=_STORE_SECONDS),
-            use_libuv=False,  # torch 2.6's libuv store takes no listening socket
-            master_listen_fd=listener.detach(),
-        )
-        # A member that comes too late writes keys again, so the last sessions are swept again.
-        self._spent: deque[tuple[str, int]] = deque(maxlen=4)
-        self._lock = threading.Lock()
+        self._listener = _listen(address)
+        port = self._listener.getsockname()[1]
+        self.address = Address(host=address, port=port, secret=secrets.token_hex(16))
+        self._rooms: dict[str, _Room] = {}
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
+        self._thread.start()
 
     @property
-    def keys(self) -> int:
-        """How many keys the store holds."""
-        return self._store.num_keys()
+    def rooms(self) -> int:
+        """Sessions in which somebody is."""
+        return len(self._rooms)
 
-    def forget(self, prefix: str, size: int) -> None:
-        """Delete what a session of `size` members left in the store."""
-        with self._lock:
-            self._spent.append((prefix, size))
-            for old, count in self._spent:
-                for rank in range(count):
-                    self._store.delete_key(f"{old}/0/{rank}")  # written by gloo
-                    self._store.delete_key(f"{old}/{_seat_key(rank)}")
+    def close(self) -> None:
+        """Stop serving; waits at most a second."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._visit, sock=self._listener)
+        async with server:
+            await self._stop.wait()
+            server.close()
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_HELLO_SECONDS):
+                hello = await _read(reader)
+            if hmac.compare_digest(str(hello["secret"]), self.address.secret):
+                await self._host(str(hello["room"]), reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError, KeyError):
+            pass  # the visitor left, or is no member; either way the connection ends
+        finally:
+            writer.close()
+
+    async def _host(
+        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        room = self._rooms.setdefault(name, _Room())
+        room.visitors += 1
+        try:
+            while True:
+                request = await _read(reader)
+                if "put" in request:
+                    await room.put(request["put"], request["value"])
+                    answer: dict[str, str] = {}
+                else:
+                    answer = await room.get(request["get"], request["seconds"])
+                writer.write(_frame(answer))
+                await writer.drain()
+        finally:
+            room.visitors -= 1
+            if room.visitors == 0:
+                del self._rooms[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """One member's way to the others of its session.
+class Rendezvous:
+    """One member in its session's room. Used by one thread, which `rest` lets out early.
 
-    `rest(seconds)` waits a little, and raises when the session was given up.
+    `rest(seconds)` waits a little, and raises when the session was given up. All calls raise
+    JoinFailedError, naming the sender when it cannot be reached.
     """
 
-    name: str
-    seats: Sequence[Seat]
-    rank: int
-    rest: Callable[[float], None]
-
-    @property
-    def prefix(self) -> str:
-        """The keys of this session start with it; raises JoinFailedError for a bad descriptor."""
-        return f"{StoreAddress.of(self.seats[0]).nonce}/{self.name}"
-
-    def join(self, deadline: float) -> PrefixStore:
-        """Come together with the other seats; the session's own part of the sender's store.
-
-        Raises JoinFailedError at `deadline` (monotonic clock), naming an empty seat.
-        """
-        store = PrefixStore(self.prefix, self._connect(deadline))
-        keys = [_seat_key(rank) for rank in range(len(self.seats))]
+    def __init__(
+        self, *, room: str, seats: Sequence[Seat], deadline: float, rest: Callable[[float], None]
+    ) -> None:
+        self._room = room
+        self._seats = tuple(seats)
+        self._deadline = deadline
+        self._rest = rest
+        self._received = b""
+        address = Address.of(seats[0])
+        self._socket = self._connect(address)
         try:
-            # Looked for here because the transport's own wait can neither be interrupted nor
-            # tells who is missing.
-            store.set(keys[self.rank], str(self.seats[self.rank].member))
-            while not store.check(keys):
-                if time.monotonic() >= deadline:
-                    raise self._empty([not store.check([key]) for key in keys])
-                self.rest(_POLL_SECONDS)
-        except RuntimeError as error:
-            raise self._unreachable(error) from error
-        return store
+            self._send({"secret": address.secret, "room": room})
+        except JoinFailedError:
+            self.close()
+            raise
 
-    def _connect(self, deadline: float) -> TCPStore:
-        """A connection of this session's own: a wait on a shared one would block the others."""
-        address = StoreAddress.of(self.seats[0])
-        self._reach(address, deadline)
-        try:
-            return TCPStore(
-                address.host,
-                address.port,
-                is_master=False,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=_STORE_SECONDS),
-                use_libuv=False,
-            )
-        except RuntimeError as error:
-            raise self._unreachable(error) from error
+    def meet(self, rank: int) -> None:
+        """Take a seat and wait until all are taken; an empty one is named at the deadline."""
+        keys = [f"seat/{seat}" for seat in range(len(self._seats))]
+        self.put(keys[rank], b"")
+        taken = self._ask(keys)
+        empty = [
+            seat.member for seat, key in zip(self._seats, keys, strict=True) if key not in taken
+        ]
+        if empty:
+            reason = f"{self._room}: {len(empty)} of {len(keys)} seats stayed empty"
+            raise JoinFailedError(reason, peer=empty[0])
 
-    def _reach(self, address: StoreAddress, deadline: float) -> None:
-        """Try the port first: the store's own connect cannot be interrupted, and logs at length."""
+    def put(self, key: str, value: bytes) -> None:
+        """Tell the others."""
+        self._exchange({"put": key, "value": b64encode(value).decode()})
+
+    def get(self, key: str) -> bytes:
+        """Wait for what another member tells; until the deadline."""
+        answer = self._ask([key])
+        if key not in answer:
+            raise JoinFailedError(f"{self._room}: nobody told {key!r}")
+        return b64decode(answer[key])
+
+    def close(self) -> None:
+        """Leave the room."""
+        self._socket.close()
+
+    def _ask(self, keys: list[str]) -> dict[str, str]:
+        left = max(self._deadline - time.monotonic(), 0.0)
+        return self._exchange({"get": keys, "seconds": left})
+
+    def _connect(self, address: Address) -> socket.socket:
         while True:
-            self.rest(0)
-            left = max(deadline - time.monotonic(), 0.001)
+            self._rest(0)
+            left = max(self._deadline - time.monotonic(), 0.001)
             try:
-                socket.create_connection((address.host, address.port), timeout=left).close()
+                return socket.create_connection((address.host, address.port), timeout=left)
             except OSError as error:
-                if time.monotonic() + _POLL_SECONDS >= deadline:
+                if time.monotonic() + _REST_SECONDS >= self._deadline:
                     raise self._unreachable(error) from error
-                self.rest(_POLL_SECONDS)
-            else:
-                return
+                self._rest(_REST_SECONDS)
 
-    def _empty(self, empty: Sequence[bool]) -> JoinFailedError:
-        missing = [seat.member for seat, gone in zip(self.seats, empty, strict=True) if gone]
-        reason = f"{self.name}: {len(missing)} of {len(self.seats)} seats stayed empty"
-        return JoinFailedError(reason, peer=missing[0] if missing else None)
+    def _exchange(self, request: dict[str, Any]) -> dict[str, str]:
+        self._send(request)
+        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        answer: dict[str, str] = json.loads(self._receive(length))
+        return answer
+
+    def _send(self, request: dict[str, Any]) -> None:
+        self._socket.settimeout(max(self._deadline - time.monotonic(), _LATE_SECONDS))
+        try:
+            self._socket.sendall(_frame(request))
+        except OSError as error:
+            raise self._unreachable(error) from error
+
+    def _receive(self, size: int) -> bytes:
+        self._socket.settimeout(_REST_SECONDS)
+        while len(self._received) < size:
+            self._rest(0)
+            try:
+                part = self._socket.recv(1 << 16)
+            except TimeoutError as error:
+                if time.monotonic() > self._deadline + _LATE_SECONDS:
+                    raise self._unreachable(error) from error
+                continue
+            except OSError as error:
+                raise self._unreachable(error) from error
+            if not part:
+                raise self._unreachable(ConnectionError("it closed the connection"))
+            self._received += part
+        head, self._received = self._received[:size], self._received[size:]
+        return head
 
     def _unreachable(self, error: Exception) -> JoinFailedError:
-        reason = f"{self.name}: the sender's store cannot be reached: {first_line(error)}"
-        return JoinFailedError(reason, peer=self.seats[0].member)
+        reason = f"{self._room}: the sender's rendezvous failed: {error or type(error).__name__}"
+        return JoinFailedError(reason, peer=self._seats[0].member)
 
 
-def first_line(error: Exception) -> str:
-    """A library's message without the stack that it appends."""
-    return str(error).partition("\n")[0]
+def _frame(body: dict[str, Any]) -> bytes:
+    text = json.dumps(body).encode()
+    return _LENGTH.pack(len(text)) + text
+
+
+async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > _MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes")
+    body = json.loads(await reader.readexactly(length))
+    if not isinstance(body, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - a bad message, not a bug
+    return body
 
 
 def _listen(address: str) -> socket.socket:
@@ -173,7 +267,3 @@ def _listen(address: str) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _seat_key(rank: int) -> str:
-    return f"seat/{rank}"

@@ -8,7 +8,6 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 
@@ -22,16 +21,25 @@ _ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """One whole version. Valid while a pin on `buffer` is held."""
+class Snapshot:
+    """One whole set of weights, and the pin that keeps its buffer from being overwritten.
 
-    version: Version
-    manifest: Manifest
-    buffer: HostBuffer
+    Released by its owner, or when it is dropped.
+    """
+
+    __slots__ = ("_pin", "manifest")
+
+    def __init__(self, manifest: Manifest, pin: Pin) -> None:
+        self.manifest = manifest
+        self._pin = pin
+
+    @property
+    def buffer(self) -> HostBuffer:
+        """The flat buffer that the manifest describes."""
+        return self._pin.buffer
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Views by name, in the manifest's order, on the CPU; copy what must outlive the pin.
+        """Views by name, in the manifest's order, on the CPU; copy what must outlive this.
 
         Raises StagingError for a dtype that this torch does not have.
         """
@@ -39,66 +47,25 @@ class Weights:
         for spec in self.manifest.tensors:
             yield spec.name, _view(flat, spec)
 
-
-class PinnedWeights:
-    """A version and the pin that keeps it whole; whoever has this releases it."""
-
-    __slots__ = ("_pin", "weights")
-
-    def __init__(self, weights: Weights, pin: Pin) -> None:
-        self.weights = weights
-        self._pin = pin
-
-    def share(self) -> "PinnedWeights":
-        """Another pin on the same version."""
-        return PinnedWeights(self.weights, self.weights.buffer.pin())
+    def share(self) -> "Snapshot":
+        """The same weights with a pin of their own."""
+        return Snapshot(self.manifest, self.buffer.pin())
 
     def release(self) -> None:
-        """Give the buffer back; harmless when repeated."""
+        """Let the buffer go; harmless when repeated."""
         self._pin.release()
-
-
-class ServedWeights:
-    """The version that this process can give to others; readers pin it against the next swap."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._current: PinnedWeights | None = None
-
-    @property
-    def version(self) -> Version | None:
-        """What is served now."""
-        with self._lock:
-            return self._current.weights.version if self._current else None
-
-    def swap(self, weights: PinnedWeights | None) -> None:
-        """Serve `weights` from now on and own its pin; the old one is let go."""
-        with self._lock:
-            old, self._current = self._current, weights
-        if old is not None:
-            old.release()
-
-    def pinned(self, version: Version) -> PinnedWeights | None:
-        """A pin of the caller's own on `version`, or None when another version is served."""
-        with self._lock:
-            if self._current is None or self._current.weights.version != version:
-                return None
-            return self._current.share()
 
 
 class Draft:
     """A copy of the weights at one moment, without checksums yet."""
 
-    def __init__(
-        self, version: Version, specs: tuple[TensorSpec, ...], pin: Pin, bucket_bytes: int
-    ) -> None:
-        self.version = version
+    def __init__(self, specs: tuple[TensorSpec, ...], pin: Pin, bucket_bytes: int) -> None:
         self._specs = specs
         self._pin = pin
         self._bucket_bytes = bucket_bytes
 
-    def seal(self) -> PinnedWeights:
-        """Compute the checksums (about 4 GB/s, outside the GIL) and pass the pin on."""
+    def seal(self) -> Snapshot:
+        """Compute the checksums (outside the GIL) and hand the buffer on."""
         buffer = self._pin.buffer
         manifest = Manifest(
             tensors=self._specs,
@@ -106,18 +73,14 @@ class Draft:
             bucket_bytes=self._bucket_bytes,
             checksums=checksums(buffer.memory, self._bucket_bytes),
         )
-        return PinnedWeights(Weights(self.version, manifest, buffer), self._pin)
-
-    def discard(self) -> None:
-        """Give the buffer back without sending it."""
-        self._pin.release()
+        return Snapshot(manifest, self._pin)
 
 
 class Snapshotter:
     """Copies the trainer's tensors into host memory, which is all that training waits for.
 
-    `buffers` is how many copies may exist: the one served to newcomers, the one being sent, and
-    one for what an aborted session still holds.
+    `buffers` is how many copies may exist: the one kept for newcomers, the one being sent, and one
+    for what an aborted session still holds.
     """
 
     def __init__(self, *, bucket_bytes: int, buffers: int = 3) -> None:
@@ -129,11 +92,12 @@ class Snapshotter:
         """Buffers made and in use, for metrics."""
         return self._pool.state
 
-    def take(self, version: Version, tensors: NamedTensors, *, timeout: float) -> Draft:
+    def take(self, tensors: NamedTensors, *, timeout: float) -> Draft:
         """Copy `tensors` (any device, any strides); the caller may change them afterwards.
 
-        Waits while earlier versions are still being sent, and raises ExhaustedError after
-        `timeout` seconds. `seal` the draft elsewhere: checksums are not the trainer's business.
+        Waits while all buffers are in use (earlier snapshots not released, sends not ended), and
+        raises ExhaustedError after `timeout` seconds. `seal` the draft in another thread: checksums
+        are not the trainer's business.
         """
         named = [(name, tensor.detach()) for name, tensor in tensors]
         specs, total = lay_out(named)
@@ -145,26 +109,39 @@ class Snapshotter:
         except BaseException:
             pin.release()
             raise
-        return Draft(version, specs, pin, self._bucket_bytes)
+        return Draft(specs, pin, self._bucket_bytes)
 
 
 class Stage:
-    """A receiver's buffers: the served version, a staged one, and what is on its way in.
+    """A receiver's weights: what it serves, what is staged, and what is on its way in.
 
     `buffers` is how many copies of the model may exist. Two are enough while all is well; the
-    others are for versions that aborted sessions or newcomers' downloads still pin.
+    others are for what aborted sessions or newcomers' downloads still hold.
     """
 
     def __init__(self, *, buffers: int = 4) -> None:
         self._pool = BufferPool(limit=buffers)
         self._lock = threading.Lock()
-        self._staged: PinnedWeights | None = None
-        self.served = ServedWeights()
+        self._staged: tuple[Version, Snapshot] | None = None
+        self._served: tuple[Version, Snapshot] | None = None
 
     @property
     def state(self) -> PoolState:
         """Buffers made and in use, for metrics."""
         return self._pool.state
+
+    @property
+    def served(self) -> Version | None:
+        """The version committed last."""
+        with self._lock:
+            return self._served[0] if self._served else None
+
+    def held(self, version: Version) -> Snapshot | None:
+        """The served weights with a pin of the caller's own; None if they are not `version`."""
+        with self._lock:
+            if self._served is None or self._served[0] != version:
+                return None
+            return self._served[1].share()
 
     @contextmanager
     def staging(
@@ -180,36 +157,40 @@ class Stage:
         except BaseException:
             pin.release()
             raise
-        self._stage(PinnedWeights(Weights(version, manifest, pin.buffer), pin))
+        with self._lock:
+            old, self._staged = self._staged, (version, Snapshot(manifest, pin))
+        _release(old)
 
     @contextmanager
-    def committing(self, version: Version) -> Iterator[Weights]:
-        """Lend the staged version to be applied. Leaving well serves it, an error drops it.
+    def committing(self, version: Version) -> Iterator[Snapshot]:
+        """Lend the staged version to be applied. Leaving well serves it; an error drops it.
 
         Raises StagingError when `version` is not what is staged.
         """
         with self._lock:
             staged = self._staged
-            if staged is None or staged.weights.version != version:
-                found = staged.weights.version if staged else "nothing"
-                raise StagingError(f"{version} is not staged, but {found}")
+            if staged is None or staged[0] != version:
+                raise StagingError(f"{version} is not staged; {staged[0] if staged else 'none'} is")
             self._staged = None
         try:
-            yield staged.weights
+            yield staged[1]
         except BaseException:
-            staged.release()
+            _release(staged)
             raise
-        self.served.swap(staged)
+        with self._lock:
+            old, self._served = self._served, staged
+        _release(old)
 
     def discard(self) -> None:
         """Forget what is staged."""
-        self._stage(None)
-
-    def _stage(self, weights: PinnedWeights | None) -> None:
         with self._lock:
-            old, self._staged = self._staged, weights
-        if old is not None:
-            old.release()
+            old, self._staged = self._staged, None
+        _release(old)
+
+
+def _release(held: tuple[Version, Snapshot] | None) -> None:
+    if held is not None:
+        held[1].release()
 
 
 def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec, ...], int]:

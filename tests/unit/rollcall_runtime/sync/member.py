@@ -1,0 +1,225 @@
+"""A member of a sync group in a process of its own, told what to do by a test.
+
+A nursery process imports torch once and forks a member for each line that it reads (the address
+to connect to). Each command of a member runs in a thread of its own, so that
+`abort` can overtake `publish`, and is answered with the moments (CLOCK_MONOTONIC, one clock for
+all processes) at which it began and ended.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.engine import Role, SyncSession, SyncSettings, descriptor_text
+from rollcall_runtime.sync.gloo import GlooEngine
+from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command to a member."""
+
+    number: int
+    name: str
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A command's outcome: `error` is the exception, `began` and `ended` monotonic seconds."""
+
+    number: int
+    result: Any
+    error: BaseException | None
+    began: float
+    ended: float
+
+
+def version(number: int) -> Version:
+    """Version `number` of the only lineage that tests need."""
+    return Version(Lineage(1, 1), number)
+
+
+def odd_tensors(seed: int, megabytes: int) -> list[tuple[str, torch.Tensor]]:
+    """Odd shapes, many dtypes, empty and zero-dimensional ones, and one of `megabytes`."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        size = torch.empty(shape, dtype=dtype).nbytes
+        data = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
+        return data.view(dtype).reshape(shape)
+
+    named = [
+        ("big", noise((megabytes, 1 << 20), torch.uint8)),
+        ("bf16", noise((3, 5, 7), torch.bfloat16)),
+        ("strided", noise((9, 4), torch.float32).t()),
+        ("fp8", noise((13,), torch.float8_e4m3fn)),
+        ("fp64", noise((2, 1, 3), torch.float64)),
+        ("int8", noise((1,), torch.int8)),
+        ("int64", noise((11,), torch.int64)),
+        ("bool", torch.tensor([True, False, True])),
+        ("scalar", torch.tensor(float(seed))),
+        ("empty", torch.empty((0, 3))),
+    ]
+    return [(f"layer.{name}", tensor) for name, tensor in named]
+
+
+def digests(snapshot: Snapshot) -> dict[str, str]:
+    """A digest of each tensor's dtype, shape and bytes."""
+    return {name: digest(tensor) for name, tensor in snapshot.tensors()}
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """A digest of dtype, shape and bytes."""
+    raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(raw).hexdigest()}"
+
+
+class Member:
+    """What a test can have done: each public method is a command."""
+
+    def __init__(self, member: MemberId) -> None:
+        self._member = member
+        self._engine = GlooEngine()
+        self._sessions: dict[str, SyncSession] = {}
+        self._snapshot: Snapshot | None = None
+        self._snapshotter = Snapshotter(bucket_bytes=1, buffers=2)
+        self._stage = Stage()
+
+    def open(self, address: str, role: Role, settings: SyncSettings) -> Seat:
+        descriptor = self._engine.open(
+            member=self._member, address=address, role=role, settings=settings
+        )
+        return Seat(self._member, address, descriptor_text(descriptor))
+
+    def join(self, group: str, session: SessionId, seats: tuple[Seat, ...], timeout: float) -> None:
+        rank = [seat.member for seat in seats].index(self._member)
+        opened = self._engine.open_session(group=group, session=session, seats=seats, rank=rank)
+        self._sessions[group] = opened
+        opened.join(timeout=timeout)
+
+    def snapshot(self, seed: int, megabytes: int, bucket_bytes: int) -> Manifest:
+        self._snapshot = None  # lets its buffer go
+        self._snapshotter = Snapshotter(bucket_bytes=bucket_bytes, buffers=2)
+        self._snapshot = self._snapshotter.take(odd_tensors(seed, megabytes), timeout=1).seal()
+        return self._snapshot.manifest
+
+    def digests(self) -> dict[str, str]:
+        assert self._snapshot is not None
+        return digests(self._snapshot)
+
+    def publish(self, group: str, timeout: float) -> None:
+        assert self._snapshot is not None
+        manifest = self._snapshot.manifest
+        self._sessions[group].publish(self._snapshot.buffer, manifest, timeout=timeout)
+
+    def corrupt(self) -> None:
+        """Change one byte of what will be sent, after its checksums were computed."""
+        assert self._snapshot is not None
+        self._snapshot.buffer.memory[12345] ^= 1
+
+    def receive(
+        self, group: str, number: int, manifest: Manifest, timeout: float, die_after: int = 0
+    ) -> None:
+        session = self._sessions[group]
+        if die_after:
+            _die_at(session, die_after)
+        with self._stage.staging(version(number), manifest, timeout=0) as buffer:
+            session.receive(buffer, manifest, timeout=timeout)
+
+    def commit(self, number: int) -> dict[str, str]:
+        with self._stage.committing(version(number)) as snapshot:
+            return digests(snapshot)
+
+    def served(self) -> tuple[Version | None, int]:
+        """The served version and a checksum over its buffer."""
+        served = self._stage.served
+        if served is None:
+            return None, 0
+        held = self._stage.held(served)
+        assert held is not None
+        return served, zlib.crc32(held.buffer.memory)
+
+    def abort(self, group: str) -> None:
+        self._sessions[group].abort()
+
+    def counts(self) -> dict[str, int]:
+        """What must not grow."""
+        server = self._engine._server
+        return {
+            "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+            "threads": len(list(Path("/proc/self/task").iterdir())),
+            "abandoned": self._engine.abandoned,
+            "rooms": server.rooms if server else 0,
+            "buffers": self._stage.state.buffers,
+            "pinned": self._stage.state.pinned,
+        }
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def _die_at(session: Any, transfers: int) -> None:
+    """Have the process die when it starts its `transfers`-th transfer."""
+    start, left = session._mover._start, [transfers]
+
+    def counting(chunk: memoryview, deadline: float) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return start(chunk, deadline)
+
+    session._mover._start = counting
+
+
+def _answer(connection: Connection, lock: threading.Lock, method: Any, call: Call) -> None:
+    began = time.monotonic()
+    result, error = None, None
+    try:
+        result = method(**call.kwargs)
+    except Exception as caught:  # noqa: BLE001 - the test gets it
+        error = caught
+    reply = Reply(call.number, result, error, began, time.monotonic())
+    with lock:
+        try:
+            connection.send(reply)
+        except (TypeError, AttributeError):  # an exception that cannot be pickled
+            connection.send(replace(reply, error=RuntimeError(repr(error))))
+
+
+def serve(address: str) -> None:
+    """Connect to the test and do what it says until it hangs up."""
+    with Client(address, family="AF_UNIX") as connection:
+        connection.send(os.getpid())
+        member = Member(connection.recv())
+        lock = threading.Lock()
+        while True:
+            try:
+                call: Call = connection.recv()
+            except EOFError:
+                os._exit(0)
+            args = (connection, lock, getattr(member, call.name), call)
+            threading.Thread(target=_answer, args=args, daemon=True).start()
+
+
+def nursery(fork: Callable[[], int] = os.fork) -> None:
+    """Fork a member for each address on standard input."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for members
+    for line in sys.stdin:
+        if fork() == 0:
+            os.setsid()
+            serve(line.strip())

@@ -1,0 +1,123 @@
+"""Buckets in flight: how many, in what order, and what becomes of those that fail."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.sync.buckets import BucketMover, Work
+from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError
+from rollcall_runtime.sync.staging import checksums
+
+BUCKET = 10
+
+
+@dataclass
+class Wire:
+    """What was sent, chunk by chunk; `receiving` reads the same chunks again."""
+
+    chunks: list[bytes] = field(default_factory=list)
+    begun: int = 0
+    flying: int = 0
+    most: int = 0
+    fail_at: int | None = None
+    aborted: bool = False
+    receiving: bool = False
+
+    def start(self, chunk: memoryview, deadline: float) -> Work:
+        index = self.begun
+        self.begun += 1
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        if not self.receiving:
+            self.chunks.append(bytes(chunk))
+        return Transfer(self, index, chunk)
+
+    def stop(self) -> None:
+        if self.aborted:
+            raise AbortedError("aborted")
+
+    def mover(self, in_flight: int = 2) -> BucketMover:
+        return BucketMover(start=self.start, stop=self.stop, in_flight=in_flight)
+
+
+@dataclass
+class Transfer:
+    wire: Wire
+    index: int
+    chunk: memoryview
+
+    def wait(self) -> None:
+        self.wire.flying -= 1
+        if self.index == self.wire.fail_at:
+            raise RuntimeError("connection reset")
+        if self.wire.receiving:
+            self.chunk[:] = self.wire.chunks[self.index]
+
+
+def weights(nbytes: int) -> tuple[HostBuffer, Manifest]:
+    buffer = HostBuffer(nbytes)
+    buffer.memory[:] = bytes(index % 251 for index in range(nbytes))
+    return buffer, Manifest((), nbytes, BUCKET, checksums(buffer.memory, BUCKET))
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, BUCKET, 3 * BUCKET + 7])
+def test_what_is_sent_is_received(nbytes: int) -> None:
+    buffer, manifest = weights(nbytes)
+    wire = Wire()
+    wire.mover().send(buffer, manifest, deadline=0)
+    there = HostBuffer(nbytes)
+    replay = Wire(chunks=wire.chunks, receiving=True)
+    replay.mover().receive(there, manifest, deadline=0)
+    assert bytes(there.memory) == bytes(buffer.memory)
+    assert not buffer.pinned
+    assert not there.pinned
+
+
+def test_no_more_buckets_fly_than_allowed() -> None:
+    wire = Wire()
+    wire.mover(in_flight=3).send(*weights(10 * BUCKET), deadline=0)
+    assert wire.most == 3
+
+
+def test_a_wrong_checksum_is_told_after_all_buckets() -> None:
+    buffer, manifest = weights(5 * BUCKET)
+    wire = Wire()
+    wire.mover().send(buffer, manifest, deadline=0)
+    sums = manifest.checksums
+    wrong = replace(manifest, checksums=(sums[0], sums[1] ^ 1, *sums[2:]))
+    replay = Wire(chunks=wire.chunks, receiving=True)
+    with pytest.raises(ChecksumMismatchError, match=r"buckets \[1\] of 5"):
+        replay.mover().receive(HostBuffer(5 * BUCKET), wrong, deadline=0)
+    assert replay.begun == 6
+
+
+def test_another_size_is_refused_before_any_bucket() -> None:
+    wire = Wire()
+    wire.mover().send(*weights(5 * BUCKET), deadline=0)
+    _, smaller = weights(4 * BUCKET)
+    replay = Wire(chunks=wire.chunks, receiving=True)
+    with pytest.raises(ChecksumMismatchError, match="announces"):
+        replay.mover().receive(HostBuffer(4 * BUCKET), smaller, deadline=0)
+    assert replay.begun == 1
+
+
+def test_a_failure_leaves_the_buffer_pinned_until_drained() -> None:
+    buffer, manifest = weights(5 * BUCKET)
+    wire = Wire(fail_at=2)
+    mover = wire.mover()
+    with pytest.raises(RuntimeError, match="connection reset"):
+        mover.send(buffer, manifest, deadline=0)
+    assert wire.flying == 1
+    assert buffer.pinned
+    mover.drain()
+    assert wire.flying == 0
+    assert not buffer.pinned
+
+
+def test_nothing_new_starts_after_an_abort() -> None:
+    wire = Wire(aborted=True)
+    with pytest.raises(AbortedError):
+        wire.mover().send(*weights(5 * BUCKET), deadline=0)
+    assert wire.begun == 0

@@ -1,0 +1,143 @@
+"""Members meet in the room of their session, and nobody else does."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rollcall_protocol.ids import MemberId
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.engine import descriptor_text
+from rollcall_runtime.sync.errors import AbortedError, JoinFailedError
+from rollcall_runtime.sync.rendezvous import Address, Rendezvous, RendezvousServer
+
+HOST = "127.0.2.1"
+
+
+@pytest.fixture
+def server() -> Iterator[RendezvousServer]:
+    made = RendezvousServer(HOST)
+    yield made
+    made.close()
+
+
+def seats_at(address: Address, size: int) -> list[Seat]:
+    descriptor = descriptor_text(address.descriptor())
+    return [Seat(MemberId(f"pod-{rank}", "b"), HOST, descriptor) for rank in range(size)]
+
+
+def enter(
+    address: Address, *, room: str = "job/1.1.0", size: int = 2, seconds: float = 2.0
+) -> Rendezvous:
+    return Rendezvous(
+        room=room,
+        seats=seats_at(address, size),
+        deadline=time.monotonic() + seconds,
+        rest=time.sleep,
+    )
+
+
+def test_it_listens_on_its_address_alone(server: RendezvousServer) -> None:
+    socket.create_connection((HOST, server.address.port), timeout=1).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.address.port), timeout=1)
+
+
+def test_members_meet_and_tell_each_other(server: RendezvousServer) -> None:
+    def member(rank: int) -> bytes:
+        rendezvous = enter(server.address, size=3)
+        rendezvous.meet(rank)
+        rendezvous.put(str(rank), bytes([rank, 255]))
+        told = rendezvous.get(str((rank + 1) % 3))
+        rendezvous.close()
+        return told
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(member, range(3))) == [b"\x01\xff", b"\x02\xff", b"\x00\xff"]
+
+
+def test_an_empty_room_is_forgotten(server: RendezvousServer) -> None:
+    rendezvous = enter(server.address, size=1)
+    rendezvous.meet(0)
+    assert server.rooms == 1
+    rendezvous.close()
+    deadline = time.monotonic() + 2
+    while server.rooms and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert server.rooms == 0
+
+
+def test_an_empty_seat_is_named_at_the_deadline(server: RendezvousServer) -> None:
+    rendezvous = enter(server.address, size=2, seconds=0.1)
+    began = time.monotonic()
+    with pytest.raises(JoinFailedError, match="1 of 2 seats") as caught:
+        rendezvous.meet(0)
+    assert caught.value.peer == MemberId("pod-1", "b")
+    assert time.monotonic() - began < 0.4
+    rendezvous.close()
+
+
+def test_rooms_do_not_mix(server: RendezvousServer) -> None:
+    old = enter(server.address, room="job/1.1.0", seconds=0.1)
+    new = enter(server.address, room="job/1.1.1", seconds=0.1)
+    for rank, rendezvous in enumerate((old, new)):
+        with pytest.raises(JoinFailedError):
+            rendezvous.meet(rank)
+        rendezvous.close()
+
+
+def test_who_does_not_know_the_secret_is_turned_away(server: RendezvousServer) -> None:
+    stranger = enter(Address(HOST, server.address.port, "guess"))
+    with pytest.raises(JoinFailedError, match=r"closed the connection|reset"):
+        stranger.meet(0)
+    stranger.close()
+    assert server.rooms == 0
+
+
+def test_nonsense_is_turned_away(server: RendezvousServer) -> None:
+    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02[]", b"\x00\x00\x00\x01{"):
+        with socket.create_connection((HOST, server.address.port), timeout=1) as connection:
+            connection.sendall(nonsense)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b""
+
+
+def test_a_wait_ends_when_the_session_is_given_up(server: RendezvousServer) -> None:
+    given_up = threading.Event()
+
+    def rest(seconds: float) -> None:
+        if given_up.wait(seconds):
+            raise AbortedError("given up")
+
+    seats = seats_at(server.address, 2)
+    rendezvous = Rendezvous(room="r", seats=seats, deadline=time.monotonic() + 10, rest=rest)
+    timer = threading.Timer(0.05, given_up.set)
+    timer.start()
+    with pytest.raises(AbortedError):
+        rendezvous.meet(0)
+    rendezvous.close()
+    timer.join()
+
+
+def test_a_dead_sender_is_named() -> None:
+    gone = RendezvousServer(HOST)
+    inside = enter(gone.address)
+    gone.close()
+    with pytest.raises(JoinFailedError) as caught:
+        inside.meet(1)
+    assert caught.value.peer == MemberId("pod-0", "b")
+    inside.close()
+    with pytest.raises(JoinFailedError) as caught:
+        enter(gone.address, seconds=0.1)
+    assert caught.value.peer == MemberId("pod-0", "b")
+
+
+@pytest.mark.parametrize("descriptor", ["", "?", "e30=", "W10="])
+def test_a_descriptor_that_is_not_a_senders_is_refused(descriptor: str) -> None:
+    seat = Seat(MemberId("pod-0", "b"), HOST, descriptor)
+    with pytest.raises(JoinFailedError, match="descriptor") as caught:
+        Address.of(seat)
+    assert caught.value.peer == seat.member

@@ -1,0 +1,200 @@
+"""Members in processes of their own, as a test sees them."""
+
+import itertools
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rollcall_protocol.ids import MemberId, SessionId
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.engine import Role, SyncSettings
+from tests.unit.rollcall_runtime.sync.member import Call, Reply, nursery
+
+ROOT = Path(__file__).parents[4]
+SETTINGS = SyncSettings(operation_timeout=2.0, max_abandoned=3)
+SECONDS = 15.0  # no single command takes longer
+
+
+class Remote:
+    """One member's process."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self._connection = connection
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[Reply]] = {}
+        self.dead = threading.Event()
+        self.died_at = 0.0
+        self.pid: int = connection.recv()
+        self.id = MemberId(f"pod-{number}", "boot")
+        self.address = f"127.0.1.{number % 250 + 1}"
+        self.seat = Seat(self.id, self.address, "")
+        connection.send(self.id)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self, name: str, **kwargs: Any) -> "Future[Reply]":
+        """Give a command; its reply comes later."""
+        number, future = next(self._numbers), Future[Reply]()
+        self._waiting[number] = future
+        self._connection.send(Call(number, name, kwargs))
+        return future
+
+    def do(self, name: str, **kwargs: Any) -> Any:
+        """Give a command, wait for it, raise what it raised."""
+        return done(self.start(name, **kwargs)).result
+
+    def open(self, role: Role, settings: SyncSettings = SETTINGS) -> None:
+        """Open the engine and remember the seat."""
+        self.seat = self.do("open", address=self.address, role=role, settings=settings)
+
+    def signal(self, what: signal.Signals) -> None:
+        """Send a signal to the process."""
+        os.kill(self.pid, what)
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        if not self.dead.is_set():
+            self.signal(signal.SIGKILL)
+        self._reader.join(SECONDS)
+        self._connection.close()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                reply: Reply = self._connection.recv()
+            except (EOFError, OSError):
+                self.died_at = time.monotonic()
+                self.dead.set()
+                return
+            self._waiting.pop(reply.number).set_result(reply)
+
+
+def done(future: "Future[Reply]") -> Reply:
+    """Wait for a reply; raises what the command raised."""
+    reply = future.result(SECONDS)
+    if reply.error is not None:
+        raise reply.error
+    return reply
+
+
+class World:
+    """Makes members; a context manager that ends them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._address = str(folder / "members")
+        self._listener = Listener(self._address, family="AF_UNIX")
+        paths = [str(ROOT / "workloads"), str(ROOT)]
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-c", f"from {nursery.__module__} import nursery; nursery()"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # gloo and the store log each lost peer with a stack
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        )
+        self._numbers = itertools.count()
+        self._members: queue.SimpleQueue[Remote] = queue.SimpleQueue()
+
+    def member(self) -> Remote:
+        """A new process."""
+        assert self._nursery.stdin is not None
+        self._nursery.stdin.write(self._address + "\n")
+        self._nursery.stdin.flush()
+        member = Remote(self._listener.accept(), next(self._numbers))
+        self._members.put(member)
+        return member
+
+    def group(self, receivers: int, settings: SyncSettings = SETTINGS) -> list[Remote]:
+        """A sender and its receivers, engines open."""
+        members = [self.member() for _ in range(receivers + 1)]
+        members[0].open(Role.SENDER, settings)
+        for member in members[1:]:
+            member.open(Role.RECEIVER, settings)
+        return members
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while not self._members.empty():
+            self._members.get().close()
+        assert self._nursery.stdin is not None
+        self._nursery.stdin.close()
+        self._nursery.wait(SECONDS)
+        self._listener.close()
+
+
+_SESSIONS = itertools.count(1)
+
+
+def new_session() -> SessionId:
+    """A session id that no test has used."""
+    return SessionId(epoch=next(_SESSIONS), boot=1, attempt=0)
+
+
+def join(
+    members: list[Remote], *, group: str = "job/default", session: SessionId | None = None
+) -> SessionId:
+    """Have all members join one session; the first is the sender."""
+    chosen = session or new_session()
+    seats = tuple(member.seat for member in members)
+    kwargs = {"group": group, "session": chosen, "seats": seats, "timeout": 5.0}
+    for future in [member.start("join", **kwargs) for member in members]:
+        done(future)
+    return chosen
+
+
+def abort(members: list[Remote], *, group: str = "job/default") -> None:
+    """Have all members abort."""
+    for future in [member.start("abort", group=group) for member in members]:
+        done(future)
+
+
+def publish(
+    members: list[Remote], *, number: int, manifest: Manifest, group: str = "job/default"
+) -> None:
+    """Send from the first to the others and commit there."""
+    sender, *receivers = members
+    kwargs = {"group": group, "number": number, "manifest": manifest, "timeout": 5.0}
+    futures = [receiver.start("receive", **kwargs) for receiver in receivers]
+    done(sender.start("publish", group=group, timeout=5.0))
+    for future in futures:
+        done(future)
+    for future in [receiver.start("commit", number=number) for receiver in receivers]:
+        done(future)
+
+
+def settled(member: Remote, what: str, value: int, *, seconds: float = 5.0) -> float:
+    """Wait until a count of the member has this value; returns how long that took."""
+    began = time.monotonic()
+    while member.do("counts")[what] != value:
+        if time.monotonic() - began > seconds:
+            raise AssertionError(f"{what} is {member.do('counts')[what]}, not {value}")
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def at_rest(member: Remote) -> dict[str, int]:
+    """The member's counts once they have stopped changing: gloo closes sockets a little later."""
+    settled(member, "abandoned", 0)
+    counts: list[dict[str, int]] = []
+    for _ in range(50):
+        counts.append(member.do("counts"))
+        if len(counts) >= 4 and all(count == counts[-1] for count in counts[-4:]):
+            return counts[-1]
+        time.sleep(0.05)
+    raise AssertionError(f"never at rest: {counts}")
