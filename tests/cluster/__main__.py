@@ -32,7 +32,7 @@ def _run(arguments: argparse.Namespace) -> None:
             print(local.kubeconfig())
         case "bin":
             for name in arguments.name:
-                print(go_build.program(name))
+                print(local.program(name))
         case "images":
             for name in images.build(arguments.name, prefix=arguments.prefix, tag=arguments.tag):
                 print(name)

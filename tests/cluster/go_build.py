@@ -44,7 +44,7 @@ def programs(names: Iterable[str]) -> dict[str, Path]:
     wanted: dict[str, list[str]] = {}
     for name in names:
         group = _group_of(name)
-        paths[name] = _folder(group) / name
+        paths[name] = path_of(name)
         if not paths[name].exists():
             wanted.setdefault(group, []).append(name)
     for group, missing in wanted.items():
@@ -53,6 +53,11 @@ def programs(names: Iterable[str]) -> dict[str, Path]:
             if still:
                 _build(group, still)
     return paths
+
+
+def path_of(name: str) -> Path:
+    """Where a built program lies, whether or not it is there."""
+    return _folder(_group_of(name)) / name
 
 
 def known() -> list[str]:

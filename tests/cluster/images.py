@@ -59,7 +59,7 @@ def load(images: Iterable[str]) -> None:
             "can reach (`push --prefix REGISTRY/NAME`) and name them in the manifests"
         )
     chosen = _engine()
-    nodes = kind.schedulable_nodes()
+    nodes = kind.schedulable_nodes(chosen)
     for image in images:
         _load(chosen, image, nodes)
 

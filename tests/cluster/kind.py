@@ -58,7 +58,8 @@ def up(engine: Engine, *, choose_image: Callable[[], str | None]) -> None:
         choose_image: gives the node image, or none for kind's own; asked only if nodes are made.
     """
     states = _states(engine)
-    if states and healthy():
+    if states and healthy(engine):
+        say("the cluster: runs already")
         return
     # The kubeconfig is written last: without it nobody ever finished making the cluster.
     complete = kubeconfig().exists() and set(states) == set(NODES)
@@ -97,7 +98,7 @@ def up(engine: Engine, *, choose_image: Callable[[], str | None]) -> None:
             stdin=json.dumps(config),
             log=cache.log("kind-create"),
         )
-    _wait_ready()
+    _wait_ready(engine)
     say(f"the cluster: ready ({time.monotonic() - started:.0f} s)")
 
 
@@ -110,12 +111,13 @@ def down(engine: Engine) -> None:
     kubeconfig().unlink(missing_ok=True)
 
 
-def healthy() -> bool:
+def healthy(engine: Engine) -> bool:
     """Whether the API server answers and every node is ready."""
     if not kubeconfig().exists():
         return False
     try:
         said = kubectl(
+            engine,
             "get",
             "nodes",
             "-o",
@@ -127,7 +129,7 @@ def healthy() -> bool:
     return said.split() == ["True"] * len(NODES)
 
 
-def schedulable_nodes() -> list[str]:
+def schedulable_nodes(engine: Engine) -> list[str]:
     """The nodes that ordinary pods may run on: a control plane beside workers takes none.
 
     Raises:
@@ -135,7 +137,7 @@ def schedulable_nodes() -> list[str]:
     """
     if not kubeconfig().exists():
         raise ClusterError("there is no cluster: make one with `up`")
-    nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    nodes = json.loads(kubectl(engine, "get", "nodes", "-o", "json"))["items"]
     return [
         node["metadata"]["name"]
         for node in nodes
@@ -146,10 +148,15 @@ def schedulable_nodes() -> list[str]:
     ]
 
 
-def kubectl(*args: str, timeout_s: float = 30, stdin: str | None = None) -> str:
-    """Runs kubectl against this cluster."""
-    words: list[str | Path] = [go_build.program("kubectl"), f"--kubeconfig={kubeconfig()}", *args]
-    return run(words, timeout_s=timeout_s, stdin=stdin)
+def kubectl(engine: Engine, *args: str, timeout_s: float = 30) -> str:
+    """Runs the control plane's own kubectl; the machine needs none for it."""
+    admin = "--kubeconfig=/etc/kubernetes/admin.conf"
+    return engine.docker("exec", NODES[0], "kubectl", admin, *args, timeout_s=timeout_s)
+
+
+def take_kubectl(engine: Engine, target: Path) -> None:
+    """Copies the control plane's kubectl, which needs no library, out of its node."""
+    engine.docker("cp", f"{NODES[0]}:/usr/bin/kubectl", target)
 
 
 def _states(engine: Engine) -> dict[str, str]:
@@ -171,7 +178,7 @@ def _start_again(engine: Engine, states: dict[str, str]) -> bool:
     try:
         if stopped:
             engine.docker("start", *stopped, timeout_s=60)
-        _wait_ready()
+        _wait_ready(engine)
     except CommandError as error:
         say(f"the cluster: it does not come back: {error}")
         return False
@@ -179,13 +186,14 @@ def _start_again(engine: Engine, states: dict[str, str]) -> bool:
     return True
 
 
-def _wait_ready() -> None:
-    wait_for("the cluster's nodes", healthy, timeout_s=READY_TIMEOUT_S, every_s=0.5)
+def _wait_ready(engine: Engine) -> None:
+    wait_for("the cluster's nodes", lambda: healthy(engine), timeout_s=READY_TIMEOUT_S, every_s=0.5)
     for namespace, deployment in (
         ("kube-system", "coredns"),
         ("local-path-storage", "local-path-provisioner"),
     ):
         kubectl(
+            engine,
             "--namespace",
             namespace,
             "rollout",

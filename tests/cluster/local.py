@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 from tests.cluster import cache, engine, go_build, kind, machine, node_image
@@ -36,9 +37,6 @@ def up() -> None:
         _check_existing()
         return
     with cache.lock("cluster"):
-        if engine.socket().exists() and kind.healthy():
-            say("the cluster: runs already")
-            return
         cache.sweep()
         _note_settings()
         chosen = engine.select()
@@ -68,9 +66,29 @@ def down() -> None:
         say("the cluster: gone")
 
 
+def program(name: str) -> Path:
+    """The path of a program: built, or for kubectl taken from where the cluster has it."""
+    if name == "kubectl" and not go_build.path_of(name).exists() and not uses_existing():
+        target = cache.root() / "bin" / "kubectl-of-node" / name
+        if target.exists():
+            return target
+        chosen = engine.select(start=False)
+        if chosen is not None and kind.healthy(chosen):
+            with cache.fresh(target) as made:
+                kind.take_kubectl(chosen, made)
+            return target
+    return go_build.program(name)
+
+
 def _check_existing() -> None:
     said = run(
-        [go_build.program("kubectl"), f"--kubeconfig={kubeconfig()}", "version", "-o", "json"],
+        [
+            shutil.which("kubectl") or go_build.program("kubectl"),
+            f"--kubeconfig={kubeconfig()}",
+            "version",
+            "-o",
+            "json",
+        ],
         timeout_s=30,
     )
     version = json.loads(said)["serverVersion"]["gitVersion"]
