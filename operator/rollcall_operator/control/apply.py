@@ -13,6 +13,7 @@ from rollcall_operator.kube.errors import (
     ConflictError,
     NotFoundError,
     RefusedError,
+    TerminatingError,
 )
 from rollcall_operator.kube.events import EventRecorder
 from rollcall_operator.kube.resources import ROLLOUT_POOLS, SECRETS, resource_of
@@ -48,7 +49,8 @@ class Applier:
         """Write in order; returns seconds after which to look again, if there is a reason.
 
         The planner's memory is kept, and the roster handed to the link, only once the status that
-        names its epoch is written. Raises ConflictError, and the client's other errors.
+        names its epoch is written. Raises ConflictError, TerminatingError, and the client's other
+        errors.
         """
         key = (observed.namespace, observed.name)
         if plan.token is not None:
@@ -82,6 +84,8 @@ class Applier:
                 continue
             try:
                 await self._client.apply(child.body, dry_run=True)
+            except TerminatingError:
+                raise
             except RefusedError as error:
                 child.attempts += 1
                 child.retry_at = now + _retry_delay(child.attempts)
@@ -96,6 +100,8 @@ class Applier:
         name = diff.key(body)
         try:
             await write
+        except TerminatingError:
+            raise
         except RefusedError as error:
             log.warning("%s refused: %s", name, error.message)
             meta = {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}

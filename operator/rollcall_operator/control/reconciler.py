@@ -13,6 +13,7 @@ from rollcall_operator.kube.dial import PodDialer
 from rollcall_operator.kube.errors import (
     ConflictError,
     ServerError,
+    TerminatingError,
     ThrottledError,
     UnreachableError,
 )
@@ -55,6 +56,9 @@ class Reconciler:
         with log_fields(namespace=key[0], job=key[1]):
             try:
                 return await self._reconcile(key)
+            except TerminatingError:
+                log.debug("The namespace is being deleted")
+                return RESYNC_SECONDS
             except (ConflictError, ServerError, ThrottledError, UnreachableError) as error:
                 raise RetryError(str(error)) from error
 

@@ -31,6 +31,10 @@ class RefusedError(ApiError):
     """The server understood and said no (400, 403, 413, 422): only another object helps."""
 
 
+class TerminatingError(RefusedError):
+    """403: the namespace is being deleted and takes no new objects."""
+
+
 class UnauthorizedError(ApiError):
     """401: credentials are expired or wrong."""
 
@@ -80,9 +84,16 @@ def error_from(*, status: int, body: bytes, retry_after: str | None, what: str) 
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else RefusedError)
     if status == HTTPStatus.CONFLICT and reason == "AlreadyExists":
         kind = AlreadyExistsError
+    if kind is RefusedError and _has_cause(details, "NamespaceTerminating"):
+        kind = TerminatingError
     if kind is ServerError and any(text in message for text in _BAD_OBJECT):
         kind = RefusedError
     return kind(status=status, reason=reason, message=message, what=what)
+
+
+def _has_cause(details: dict[str, Any], reason: str) -> bool:
+    causes = (details.get("details") or {}).get("causes") or ()
+    return any(cause.get("reason") == reason for cause in causes)
 
 
 def _status_object(body: bytes) -> dict[str, Any]:

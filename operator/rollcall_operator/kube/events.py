@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollcall_operator.kube.client import KubeClient
-from rollcall_operator.kube.errors import ApiError, UnreachableError
+from rollcall_operator.kube.errors import ApiError, TerminatingError, UnreachableError
 from rollcall_operator.kube.resources import EVENTS
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,8 @@ class EventRecorder:
             note = await self._pending.get()
             try:
                 await self._post(note)
+            except TerminatingError:
+                log.debug("Event %s: the namespace is being deleted", note.reason)
             except (ApiError, UnreachableError) as error:
                 log.warning("Event %s not posted: %s", note.reason, error)
             finally:

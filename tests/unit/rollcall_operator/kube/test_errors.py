@@ -11,6 +11,7 @@ from rollcall_operator.kube.errors import (
     NotFoundError,
     RefusedError,
     ServerError,
+    TerminatingError,
     ThrottledError,
     UnauthorizedError,
     error_from,
@@ -51,6 +52,13 @@ def test_each_status_has_its_kind(status: int, reason: str, kind: type[ApiError]
 def test_an_apply_of_a_field_that_is_not_in_the_schema_is_a_refusal_whatever_its_status() -> None:
     message = "failed to create typed patch object (...): .spec.template.spec.nope: field not ..."
     assert type(answer(500, "", message)) is RefusedError
+
+
+def test_a_namespace_that_is_being_deleted_is_no_fault_of_the_object() -> None:
+    details = {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}
+    body = json.dumps({"reason": "Forbidden", "message": "no", "details": details}).encode()
+    error = error_from(status=403, body=body, retry_after=None, what="apply")
+    assert type(error) is TerminatingError
 
 
 @pytest.mark.parametrize(

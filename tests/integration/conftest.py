@@ -1,0 +1,47 @@
+"""One control plane for the run, one operator for each file that asks for it."""
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster import Cluster, running_cluster
+from tests.integration.operator_process import OperatorProcess
+from tests.integration.world import World, open_world
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Real etcd, API server and controller-manager, with the chart's definitions and rights."""
+    with running_cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """An operator that serves the whole cluster; must be healthy to the end."""
+    log = tmp_path_factory.mktemp("operator") / "log"
+    flags = ("--lease-duration", "6")
+    with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as running:
+        running.wait_until_watching()
+        yield running
+        running.assert_healthy()
+        assert running.terminate() == 0  # and gives its Lease to the next file's
+
+
+@pytest.fixture
+async def world(cluster: Cluster) -> AsyncIterator[World]:
+    """A namespace of one's own."""
+    async with open_world(cluster.admin, namespace=f"test-{next(_NUMBERS)}") as made:
+        yield made
+
+
+@pytest.fixture
+def log_folder(tmp_path: Path) -> Path:
+    """Where a test's own operators log."""
+    return tmp_path

@@ -1,0 +1,203 @@
+"""SIGKILL of the operator at each of its writes: the next one brings the same world about.
+
+What needs running pods (one epoch with all members) is tested end to end.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall_operator.kube.client import Object
+from rollcall_operator.kube.resources import RL_JOBS
+from tests.integration.cluster import Cluster
+from tests.integration.operator_process import OperatorProcess
+from tests.integration.world import (
+    World,
+    all_children,
+    eventually,
+    example,
+    open_world,
+    operator_writes,
+    quiet,
+)
+
+CREATION, SCALING = 7, 4
+"""Writes of an undisturbed start, and of a job's new number of rollouts."""
+AT_ONCE = 3
+
+_OWN = {
+    "uid", "resourceVersion", "creationTimestamp", "managedFields", "namespace", "generation",
+    "ownerReferences",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Where an operator dies."""
+
+    when: str
+    write: int
+
+    @property
+    def namespace(self) -> str:
+        return f"killed-{self.when}-{self.write}"
+
+    @property
+    def scaling(self) -> bool:
+        """Whether it dies while a job is scaled rather than created."""
+        return self.write > CREATION
+
+
+DEATHS = tuple(
+    Death(when, write) for write in range(1, CREATION + SCALING + 1) for when in ("before", "after")
+)
+
+
+def comparable(body: Object) -> Any:
+    """An object without what differs between two namespaces."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: clean(v) for k, v in sorted(value.items()) if k not in _OWN}
+        if isinstance(value, list):
+            return [clean(item) for item in value]
+        return value
+
+    kept = {"metadata": body["metadata"], "spec": body.get("spec")}
+    kept["metadata"] = {
+        k: v for k, v in body["metadata"].items() if k != "annotations" and k not in _OWN
+    }
+    return clean(kept)
+
+
+def same(children: dict[str, Object], namespace: str, uid: str) -> dict[str, str]:
+    """Children as text, with the namespace and the job's uid replaced."""
+    return {
+        name: repr(comparable(child)).replace(namespace, "NS").replace(uid, "UID")
+        for name, child in children.items()
+    }
+
+
+async def converged(world: World, *, replicas: int) -> dict[str, str]:
+    """Wait until all is there and the operator has nothing more to do; the children as text."""
+
+    async def there() -> bool:
+        children = await world.children("reverse")
+        status = (await world.get(RL_JOBS, "reverse")).get("status") or {}
+        return (
+            len(children) == 5
+            and children["Deployment/reverse-cpu"]["spec"]["replicas"] == replicas
+            and status.get("phase") == "Starting"
+            and status["pools"][0]["replicas"] == replicas
+        )
+
+    await eventually(there, f"{world.namespace} has converged", seconds=40)
+    job = await world.get(RL_JOBS, "reverse")
+    return same(await world.children("reverse"), world.namespace, job["metadata"]["uid"])
+
+
+@contextlib.asynccontextmanager
+async def many(cluster: Cluster, names: list[str]) -> AsyncIterator[dict[str, World]]:
+    """Several worlds."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield {
+            name: await stack.enter_async_context(open_world(cluster.admin, namespace=name))
+            for name in names
+        }
+
+
+async def die(cluster: Cluster, world: World, death: Death, folder: Path) -> None:
+    """Run an operator for this namespace alone until it is killed where it should be."""
+    process = OperatorProcess(
+        kubeconfig=cluster.operator,
+        log=folder / death.namespace,
+        command=("-m", "tests.integration.dying_operator", death.when, str(death.write)),
+        flags=("--no-leader-elect", "--namespace", world.namespace),
+    )
+    with process:
+        await world.apply(example())
+        if death.scaling:
+            await all_children(world)
+            await quiet(lambda: len(process.log.read_bytes()), seconds=1.0)
+            await world.apply(example(replicas=5))
+        async with asyncio.timeout(40):
+            while process.process.poll() is None:
+                await asyncio.sleep(0.02)
+        assert process.process.returncode == -9, process.log.read_text()
+        if not death.scaling:
+            await world.apply(example(replicas=5))  # while nobody looks
+
+
+@pytest.mark.timeout(180)
+async def test_killed_at_every_write_the_world_converges_to_the_same(
+    cluster: Cluster, log_folder: Path
+) -> None:
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(world: World, death: Death) -> None:
+        async with limit:
+            await die(cluster, world, death, log_folder)
+
+    names = [death.namespace for death in DEATHS]
+    async with many(cluster, ["undisturbed", *names]) as worlds:
+        began = time.monotonic()
+        await asyncio.gather(*(one(worlds[death.namespace], death) for death in DEATHS))
+        tokens = {name: await token(worlds[name]) for name in names}
+        print(f"{len(DEATHS)} deaths in {time.monotonic() - began:.0f} s")
+        await worlds["undisturbed"].apply(example(replicas=5))
+        log = log_folder / "successor"
+        flags = ("--no-leader-elect",)
+        with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as successor:
+            wanted = await converged(worlds["undisturbed"], replicas=5)
+            for death in DEATHS:
+                assert await converged(worlds[death.namespace], replicas=5) == wanted, death
+            await quiet(lambda: len(operator_writes(cluster.writes())))
+            successor.assert_healthy()
+            assert successor.terminate() == 0
+        for name, before in tokens.items():
+            assert before in (None, await token(worlds[name])), "a token was made twice"
+
+
+async def token(world: World) -> Object | None:
+    """The data of the job's Secret, if it is there."""
+    secret = (await world.children("reverse")).get("Secret/reverse-token")
+    return secret["data"] if secret else None
+
+
+@pytest.mark.timeout(120)
+async def test_killed_at_random_moments_while_jobs_come_and_are_scaled(
+    cluster: Cluster, world: World, log_folder: Path
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    jobs = [f"job-{number}" for number in range(6)]
+    flags = ("--no-leader-elect", "--namespace", world.namespace)
+    for round_ in range(4):
+        log = log_folder / f"round-{round_}"
+        with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as doomed:
+            doomed.wait_until_watching()
+            for name in jobs[: 3 + round_]:
+                await world.apply(example(name, replicas=1 + (round_ + len(name)) % 4))
+            await asyncio.sleep(dice.uniform(0.0, 0.6))
+            doomed.kill()
+    log = log_folder / "last"
+    with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as last:
+        for name in jobs:
+            wanted = 1 + (3 + len(name)) % 4
+            await all_children(world, name)
+
+            async def scaled(name: str = name, wanted: int = wanted) -> bool:
+                children = await world.children(name)
+                return bool(children[f"Deployment/{name}-cpu"]["spec"]["replicas"] == wanted)
+
+            await eventually(scaled, f"{wanted} rollouts of {name}")
+        last.assert_healthy()
+        assert last.terminate() == 0

@@ -1,0 +1,106 @@
+"""Two operators and one Lease: one acts, the other waits, and takes over."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from rollcall_operator.kube.resources import LEASES
+from tests.integration.cluster import Cluster
+from tests.integration.operator_process import OperatorProcess
+from tests.integration.world import SYSTEM, World, all_children, example
+
+NAME = "rollcall-operator"  # the only one that the chart's Role names
+FLAGS = ("--lease-duration", "6")
+
+
+def start(cluster: Cluster, folder: Path, name: str, *more: str) -> OperatorProcess:
+    return OperatorProcess(kubeconfig=cluster.operator, log=folder / name, flags=(*FLAGS, *more))
+
+
+@pytest.fixture(autouse=True)
+async def no_lease(world: World) -> None:
+    """The Lease is free: an earlier test's holder may have been killed."""
+    await world.client.delete(LEASES, namespace=SYSTEM, name=NAME)
+
+
+async def holder(world: World) -> str:
+    lease = await world.client.get(LEASES, namespace=SYSTEM, name=NAME)
+    return str(lease["spec"]["holderIdentity"])
+
+
+async def test_one_acts_and_the_other_takes_over_when_it_is_killed(
+    world: World, cluster: Cluster, log_folder: Path
+) -> None:
+    with start(cluster, log_folder, "a") as first:
+        first.wait_until_watching()
+        with start(cluster, log_folder, "b") as second:
+            second.wait_for_log("Standing by")
+            assert second.fetch("/readyz")[0] == 200  # a standby is ready to take over
+            await world.apply(example("one"))
+            await all_children(world, "one")
+            assert not any("Applied" in line["message"] for line in second.lines())
+            before = await holder(world)
+
+            first.kill()
+            killed = time.monotonic()
+            await world.apply(example("two"))
+            await all_children(world, "two")
+            seconds = time.monotonic() - killed
+            print(f"killed to the other's first children: {seconds:.1f} s")
+            assert seconds < 6 + 2 * 1.2 * 0.8 + 4
+            assert await holder(world) != before
+
+
+async def test_a_graceful_end_hands_the_lease_over_at_once(
+    world: World, cluster: Cluster, log_folder: Path
+) -> None:
+    with start(cluster, log_folder, "a") as first:
+        first.wait_until_watching()
+        with start(cluster, log_folder, "b") as second:
+            second.wait_for_log("Standing by")
+            began = time.monotonic()
+            assert first.terminate() == 0
+            stopped = time.monotonic() - began
+            second.wait_until_watching()
+            print(f"SIGTERM to exit {stopped:.1f} s, to the other {time.monotonic() - began:.1f} s")
+            assert stopped < 5.0
+            await world.apply(example())
+            await all_children(world)
+
+
+async def test_who_loses_the_lease_exits_non_zero(
+    world: World, cluster: Cluster, log_folder: Path
+) -> None:
+    with start(cluster, log_folder, "a", "--drain", "1") as first:
+        first.wait_until_watching()
+        lease = await world.client.get(LEASES, namespace=SYSTEM, name=NAME)
+        lease["spec"].update(holderIdentity="usurper", leaseDurationSeconds=3600)
+        await world.client.replace(LEASES, lease)
+        async with asyncio.timeout(10):
+            while first.process.poll() is None:
+                await asyncio.sleep(0.05)
+        assert first.process.returncode == 1
+        assert any("taken by usurper" in line["message"] for line in first.lines())
+
+
+async def test_without_definitions_it_waits_and_says_so(
+    cluster: Cluster, log_folder: Path, world: World
+) -> None:
+    other = ("--no-leader-elect", "--namespace", "nowhere")
+    with OperatorProcess(
+        kubeconfig=cluster.operator, log=log_folder / "log", flags=other
+    ) as waiting:
+        waiting.wait_until_watching()  # a namespace that is not there yet is no reason to die
+        assert waiting.process.poll() is None
+
+
+@pytest.mark.parametrize("flag", ["--kubeconfig=/nowhere", "--workers=none"])
+def test_bad_settings_are_another_exit_status(
+    cluster: Cluster, log_folder: Path, flag: str
+) -> None:
+    with OperatorProcess(
+        kubeconfig=cluster.operator, log=log_folder / "log", flags=(flag,)
+    ) as wrong:
+        assert wrong.process.wait(30) == 2
