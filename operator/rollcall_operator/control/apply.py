@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from rollcall_operator.control.state import JobState, Key, RefusedChild
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.errors import (
-    AlreadyExistsError,
     ConflictError,
     NotFoundError,
     RefusedError,
@@ -115,10 +114,9 @@ class Applier:
 
     async def _create_token(self, body: Object) -> None:
         filled = {name: secrets.token_urlsafe(32) for name in body["stringData"]}
-        try:
-            await self._client.create(SECRETS, {**body, "stringData": filled})
-        except AlreadyExistsError:
-            log.debug("The token is there already")
+        # One of an earlier job of this name is a conflict: nothing is made before it is collected,
+        # or the job's pods would mount a token that is about to change.
+        await self._client.create(SECRETS, {**body, "stringData": filled})
 
     async def _apply(self, body: Object, versions: dict[str, str]) -> None:
         written = await self._client.apply(body)

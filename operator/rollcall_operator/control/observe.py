@@ -22,6 +22,7 @@ from rollcall_operator.kube.resources import (
 )
 from rollcall_operator.plan.model import Observed
 from rollcall_operator.plan.pods import pod_facts
+from rollcall_operator.plan.refusals import made_by_other_job
 from rollcall_protocol.env import OPERATOR_TOKEN_FILE
 from rollcall_protocol.messages import Snapshot
 
@@ -56,12 +57,12 @@ class Observer:
         """GET the job and its token, LIST what carries its label. Raises the client's errors."""
         namespace, name = key
         mine = f"{labels.JOB}={name}"
-        secret = labels.token_name(name)
+        token_name = labels.token_name(name)
         try:
             async with asyncio.TaskGroup() as group:
                 job = group.create_task(self._client.find(RL_JOBS, namespace=namespace, name=name))
                 token = group.create_task(
-                    self._client.find(SECRETS, namespace=namespace, name=secret)
+                    self._client.find(SECRETS, namespace=namespace, name=token_name)
                 )
                 pools = group.create_task(self._client.list(ROLLOUT_POOLS, namespace=namespace))
                 pods = group.create_task(self._client.list(PODS, namespace=namespace, labels=mine))
@@ -71,13 +72,14 @@ class Observer:
                 ]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        secret = _own(token.result(), job.result())
         return Sight(
             job=job.result(),
             pools=tuple(pool for pool in pools.result() if _job_of(pool) == name),
             children=tuple(child for task in children for child in task.result()),
             pods=pods.result(),
-            token_exists=token.result() is not None,
-            token=_operator_token(token.result()),
+            token_exists=secret is not None,
+            token=_operator_token(secret),
             coordinator=_coordinator(pods.result(), labels.coordinator_pod(name)),
         )
 
@@ -104,6 +106,12 @@ def _snapshot(state: JobState) -> Snapshot | None:
 
 def _job_of(pool: Object) -> Any:
     return ((pool.get("spec") or {}).get("jobRef") or {}).get("name")
+
+
+def _own(secret: Object | None, job: Object | None) -> Object | None:
+    if secret is None or job is None or made_by_other_job(secret, job["metadata"]["uid"]):
+        return None
+    return secret
 
 
 def _operator_token(secret: Object | None) -> str:
