@@ -1,5 +1,6 @@
 """A job in progress, as lines that a person can follow; the demo and the tests share it."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ class Sight:
     def rewards(self) -> dict[str, float]:
         """Mean reward of the samples that each rollout drew itself."""
         found = {pod: m.get("rollcall_rollout_reward") for pod, m in self.rollouts.items()}
-        return {pod: reward for pod, reward in found.items() if reward is not None}
+        # Not a number before the first sample was drawn.
+        return {pod: r for pod, r in found.items() if r is not None and not math.isnan(r)}
 
     def line(self) -> str:
         """For a person."""

@@ -35,13 +35,16 @@ class Kubectl:
 
     def run(self, *arguments: str, text: str | None = None, seconds: float = 60) -> str:
         """Run kubectl; returns its standard output. Raises KubectlError."""
-        done = subprocess.run(
-            [*self._command, *arguments],
-            input=text, capture_output=True, text=True, timeout=seconds, check=False,
-            env=self._environment,
-        )  # fmt: skip
+        said = f"kubectl {' '.join(arguments)}"
+        try:
+            done = subprocess.run(
+                [*self._command, *arguments], input=text, capture_output=True, text=True,
+                timeout=seconds, check=False, env=self._environment,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise KubectlError(f"{said}: no answer within {seconds:.0f} s") from error
         if done.returncode:
-            raise KubectlError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+            raise KubectlError(f"{said}: {done.stderr.strip()}")
         return done.stdout
 
     def get(self, *arguments: str) -> dict[str, Any]:
@@ -61,7 +64,7 @@ class Kubectl:
         """The rollcall_ metrics of a worker pod: name to value (labels: last one wins)."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:9090/proxy/metrics"
         found: dict[str, float] = {}
-        for line in self.run("get", "--raw", path, seconds=10).splitlines():
+        for line in self.run("get", "--raw", path, seconds=3).splitlines():
             if line.startswith("rollcall_"):
                 name, value = line.rsplit(" ", 1)
                 found[name.split("{")[0]] = float(value)
