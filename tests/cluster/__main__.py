@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from tests.cluster import go_build, images, local
@@ -30,6 +31,9 @@ def _run(arguments: argparse.Namespace) -> None:
             local.down()
         case "kubeconfig":
             print(local.kubeconfig())
+        case "env":
+            for name, value in local.environment().items():
+                print(f"export {name}={shlex.quote(value)}")
         case "bin":
             for name in arguments.name:
                 print(local.program(name))
@@ -50,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("up", help="make the cluster run")
     commands.add_parser("down", help="remove it and every trace of it but the cache")
     commands.add_parser("kubeconfig", help="print the path of its kubeconfig")
+    commands.add_parser("env", help="print shell commands that point docker and kubectl at it")
     program = commands.add_parser("bin", help="print a program's path, building it if absent")
     program.add_argument("name", nargs="+", choices=go_build.known())
     for command, text in (

@@ -66,6 +66,13 @@ def down() -> None:
         say("the cluster: gone")
 
 
+def environment() -> dict[str, str]:
+    """Variables that point `docker` and `kubectl` at what is in use."""
+    found = {"KUBECONFIG": str(kubeconfig())}
+    chosen = engine.select(start=False)
+    return found | (chosen.env if chosen else {})
+
+
 def program(name: str) -> Path:
     """The path of a program: built, or for kubectl taken from where the cluster has it."""
     if name == "kubectl" and not go_build.path_of(name).exists() and not uses_existing():
