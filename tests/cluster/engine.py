@@ -187,7 +187,7 @@ def _start() -> None:
             )
         return socket().exists() and engine.answers()
 
-    wait_for("the Docker engine", ready, timeout_s=60, log=log)
+    wait_for("the Docker engine", ready, timeout_s=120, log=log)
     if NETWORK not in engine.docker("network", "ls", "--format", "{{.Name}}").split():
         engine.docker(
             "network",

