@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
-from rollcall_operator.plan import make_plan
+from rollcall_operator.plan import diff, make_plan
 from rollcall_operator.plan.model import (
     Manifest,
     Memory,
@@ -141,6 +141,9 @@ class Stage:
             self.roster = plan.roster
 
     def _store(self, body: Manifest) -> None:
+        refusal = self.refusals.get(diff.key(body))
+        if refusal is not None and refusal.digest == diff.digest(body):
+            return
         store = self.pools if body["kind"] == "RolloutPool" else self.children
         name = body["metadata"]["name"]
         key = name if body["kind"] == "RolloutPool" else f"{body['kind']}/{name}"
@@ -298,6 +301,13 @@ class Stage:
         assert self.job is not None
         self.job = changed(self.job, changes)
         self.job["metadata"]["generation"] += 1
+
+    def delete_pool(self, name: str) -> None:
+        """The pool goes, and what it owned with it."""
+        self.pools.pop(name, None)
+        self.children.pop(f"Deployment/{name}", None)
+        for pod in self.pods_of(name):
+            del self.pods[pod.uid]
 
     def scale(self, name: str, replicas: int) -> None:
         """Like `kubectl scale rolloutpool/NAME`."""

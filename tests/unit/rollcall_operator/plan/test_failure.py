@@ -111,6 +111,15 @@ def test_settings_that_the_trainer_refuses_end_the_job_at_once() -> None:
     assert condition["message"].startswith("spec.model.path: unknown builtin 'x'")
 
 
+def test_a_trainer_that_is_stopped_by_suspension_has_not_failed() -> None:
+    stage = Stage({"spec.failurePolicy.maxRestarts": 0})
+    stage.to_running()
+    stage.edit({"spec.suspend": True})
+    crash(stage, 5, 137)
+    assert stage.status["phase"] == "Suspended"
+    assert stage.status["trainer"]["totalRestarts"] == 0
+
+
 def test_a_rule_ends_the_job_at_its_exit_code() -> None:
     rules = [{"exitCodes": [42], "action": "Fail"}]
     stage = Stage({"spec.failurePolicy.rules": rules})

@@ -221,6 +221,16 @@ def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
     assert not plan.epoch_change, "nobody calls the roll of a finished job"
 
 
+def test_nothing_is_made_anew_for_a_finished_job() -> None:
+    stage = Stage({"spec.cleanPodPolicy": "None"})
+    stage.to_running()
+    stage.report(finished=Finished(step=200))
+    stage.converge(1)
+    stage.children.clear()
+    stage.token = False
+    assert stage.reconcile(60).writes_nothing
+
+
 def test_a_finished_job_stays_finished() -> None:
     stage = Stage()
     stage.to_running()

@@ -45,6 +45,18 @@ def test_a_refused_trainer_is_told_by_the_jobs_field(message: str, begins: str) 
     assert stage.status["phase"] == "Pending"
 
 
+def test_a_refusal_is_told_at_once_even_right_after_another_write() -> None:
+    stage = Stage()
+    stage.to_running()
+    stage.edit({"spec.rollouts[0].template.spec.containers[0].image": "other"})
+    stage.reconcile(60)
+    stage.reconcile(0.1)
+    refuse(stage, "Deployment/bad-cpu", "no")
+    stage.reconcile(0.1)
+    assert stage.condition("Validated")["status"] == "False"
+    assert stage.status["phase"] == "Running"
+
+
 def test_a_refused_child_is_not_applied_again_until_it_changes() -> None:
     stage = Stage()
     stage.reconcile()

@@ -168,6 +168,21 @@ def test_another_coordinator_pod_is_a_new_epoch_with_all_members() -> None:
     assert len(plan.roster.members) == 2
 
 
+def test_after_a_pause_of_all_pods_the_members_gather_anew() -> None:
+    stage = Stage()
+    stage.to_running()
+    stage.pods.clear()
+    stage.reconcile(1)
+    stage.schedule()
+    first, second = stage.pods_of("bad-cpu")
+    stage.run(stage.trainer, first)
+    assert not stage.reconcile(0.1).epoch_change
+    stage.run(second)
+    plan = stage.reconcile(0.1)
+    assert plan.roster is not None
+    assert (plan.roster.epoch, len(plan.roster.members)) == (2, 2)
+
+
 def test_the_old_roster_stays_in_force_while_newcomers_gather() -> None:
     stage = Stage()
     stage.to_running()
