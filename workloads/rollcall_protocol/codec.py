@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_PLAIN = frozenset({int, float, str})  # samples are long tuples of these: no detour for each item
+
 
 class CodecError(ValueError):
     """A JSON value does not fit the type; the message starts with the field's path."""
@@ -24,6 +26,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (list, tuple)):
+        if set(map(type, value)) <= _PLAIN:
+            return list(value)
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
@@ -89,6 +93,8 @@ def _decode_tuple(items: tuple[Any, ...], data: Any, path: str) -> Any:
     if not isinstance(data, (list, tuple)):
         raise CodecError(f"{path}: expected a list, got {type(data).__name__}")
     if len(items) == 2 and items[1] is Ellipsis:
+        if items[0] in _PLAIN and set(map(type, data)) <= {items[0]}:
+            return tuple(data)
         return tuple(_decode(items[0], value, f"{path}[{i}]") for i, value in enumerate(data))
     if len(items) != len(data):
         raise CodecError(f"{path}: expected {len(items)} items, got {len(data)}")
