@@ -114,7 +114,11 @@ def findings(world: World, errors: Sequence[str], epoch: int) -> list[Finding]:
         outcome = world.outcome
         message = f"the job has finished: {outcome.message}"
         if world.freed:
-            types = (JobCondition.TRAINER_READY, JobCondition.ROLLOUTS_READY)
+            types = (
+                JobCondition.TRAINER_READY,
+                JobCondition.ROLLOUTS_READY,
+                JobCondition.WEIGHTS_IN_SYNC,
+            )
             found += [_no(kind, Reason.FINISHED, message) for kind in types]
         found.append(_no(JobCondition.RUNNING, Reason.FINISHED, message))
         found.append(Finding(outcome.condition, True, outcome.reason, outcome.message))

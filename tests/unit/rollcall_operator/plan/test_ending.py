@@ -17,6 +17,10 @@ def test_a_job_that_did_its_steps_has_succeeded_and_frees_its_pods() -> None:
     assert stage.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 0
     assert stage.children["Deployment/bad-cpu"]["spec"]["replicas"] == 0
     assert stage.reconcile().roster is None
+    for kind in ("TrainerReady", "RolloutsReady", "WeightsInSync", "Running"):
+        assert (stage.condition(kind)["status"], stage.condition(kind)["reason"]) == (
+            "False", "Finished",
+        )  # fmt: skip
 
 
 def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
