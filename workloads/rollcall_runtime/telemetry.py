@@ -172,14 +172,9 @@ class TrainerMetrics(Metrics):
             "wait_for_publish_seconds", "Trainer held up because a buffer is still being sent"
         )
         self.snapshot_seconds = self.histogram("weight_sync_snapshot_seconds", "Copying weights")
-        self.stage_seconds = self.histogram("weight_sync_stage_seconds", "STAGE to the last ack")
+        self.stage_seconds = self.histogram("weight_sync_stage_seconds", "To the last STAGE ack")
         self.commit_seconds = self.histogram("weight_sync_commit_seconds", "COMMIT to the last ack")
-        self.publish_seconds = self.histogram(
-            "weight_sync_publish_seconds", "From a version's snapshot to its last commit"
-        )
-        self.sync_bytes = self.counter(
-            "weight_sync_bytes", "Bytes that rollouts staged"
-        )
+        self.sync_bytes = self.counter("weight_sync_bytes", "Bytes that rollouts staged")
         self.buffer_depth = self.gauge("buffer_depth", "Prompts whose samples wait for a batch")
         self.staleness = self.histogram("staleness", "Versions behind, by prompt", VERSIONS)
         self.reward = self.gauge("rollout_reward", "Mean reward of the last batch, by rollouts")

@@ -17,6 +17,7 @@ from rollcall_protocol.coordinator import CoordinatorMachine
 from rollcall_protocol.effects import Close, Effect, Published, Send, SessionFormed, Timing
 from rollcall_protocol.ids import MemberId, Version
 from rollcall_protocol.messages import (
+    Commit,
     Completion,
     Finished,
     Hello,
@@ -33,7 +34,7 @@ from rollcall_protocol.roster import Roster
 from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.completions import Verdict
 from rollcall_runtime.coordinator.links import Links
-from rollcall_runtime.coordinator.observer import Observer
+from rollcall_runtime.coordinator.observer import Delivery, Observer
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.sender import SenderDuties
 from rollcall_runtime.membership import MemberDriver
@@ -94,6 +95,7 @@ class Coordinator:
         self._first: Version | None = None
         self._roster_taken, self._batch_ready = asyncio.Event(), asyncio.Event()
         self._published: asyncio.Future[None] | None = None
+        self._committing_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     # --- the trainer's side --------------------------------------------------------------------
@@ -123,6 +125,7 @@ class Coordinator:
         """
         began, manifest = time.monotonic(), snapshot.manifest
         self.duties.offer(version, snapshot)
+        self._committing_since = None
         published = self._published = asyncio.get_running_loop().create_future()
         self._run(self.machine.publish(version, manifest, began))
         await published
@@ -130,8 +133,14 @@ class Coordinator:
         # Only now may more be drawn: what is drawn before is as old as the version before.
         self.ledger.version = version.number - (self._first or version).number
         self._dispatch()
-        seconds, members = time.monotonic() - began, len(self.machine.seated) + 1
-        self._observer.published(version.number, members, seconds, manifest.total_bytes)
+        ended = time.monotonic()
+        committing_since = self._committing_since or ended
+        self._observer.published(
+            Delivery(
+                version.number, len(self.machine.seated) + 1, manifest.total_bytes,
+                committing_since - began, ended - committing_since,
+            )
+        )  # fmt: skip
 
     async def next_batch(self, number: int) -> list[Answered]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
@@ -252,6 +261,8 @@ class Coordinator:
             self.stream.changed()
 
     def _send(self, effect: Send) -> None:
+        if isinstance(effect.message, Commit) and self._committing_since is None:
+            self._committing_since = time.monotonic()
         if effect.to == self.member:
             self._driver.handle(effect.message)
         else:

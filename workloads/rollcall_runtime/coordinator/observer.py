@@ -1,9 +1,21 @@
 """What the coordinator tells the metrics; `telemetry.py` implements it with Prometheus."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from rollcall_protocol.messages import SessionReport
 from rollcall_protocol.prompts import PromptLedger
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How version `number` reached the live session; repeated stages count as one."""
+
+    number: int
+    members: int
+    nbytes: int
+    stage_seconds: float
+    commit_seconds: float
 
 
 class Observer(Protocol):
@@ -15,8 +27,8 @@ class Observer(Protocol):
     def session_formed(self, report: SessionReport) -> None:
         """A session is usable."""
 
-    def published(self, number: int, members: int, seconds: float, nbytes: int) -> None:
-        """A version reached the live session `seconds` after it was handed over."""
+    def published(self, delivery: Delivery) -> None:
+        """A version reached the live session."""
 
     def prompts(self, ledger: PromptLedger) -> None:
         """The ledger changed."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from rollcall_protocol.messages import SessionReport
 from rollcall_protocol.prompts import PromptLedger
+from rollcall_runtime.coordinator.observer import Delivery
 from rollcall_runtime.telemetry import TrainerMetrics
 
 log = logging.getLogger(__name__)
@@ -37,11 +38,13 @@ class CoordinatorObserver:
             session, report.members, report.seconds, report.cause.value, report.detail,
         )  # fmt: skip
 
-    def published(self, number: int, members: int, seconds: float, nbytes: int) -> None:
+    def published(self, delivery: Delivery) -> None:
         """Note a version that the live session serves."""
-        self._metrics.weight_version.set(number)
-        self._metrics.publish_seconds.observe(seconds)
-        self._metrics.sync_bytes.inc(nbytes * (members - 1))
+        metrics = self._metrics
+        metrics.weight_version.set(delivery.number)
+        metrics.stage_seconds.observe(delivery.stage_seconds)
+        metrics.commit_seconds.observe(delivery.commit_seconds)
+        metrics.sync_bytes.inc(delivery.nbytes * (delivery.members - 1))
 
     def prompts(self, ledger: PromptLedger) -> None:
         """Keep the ledger: its totals are read when somebody asks."""

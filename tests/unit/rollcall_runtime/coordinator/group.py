@@ -39,6 +39,7 @@ from rollcall_protocol.prompts import PromptLedger
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 from rollcall_runtime.coordinator.auth import Tokens
 from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.observer import Delivery
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.membership import MemberDriver
 from rollcall_runtime.sync.buffers import HostBuffer
@@ -113,7 +114,7 @@ class Counts:
     def session_formed(self, report: SessionReport) -> None:
         self.sessions.append(report)
 
-    def published(self, number: int, members: int, seconds: float, nbytes: int) -> None:
+    def published(self, delivery: Delivery) -> None:
         pass
 
     def prompts(self, ledger: PromptLedger) -> None:
