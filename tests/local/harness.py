@@ -1,8 +1,10 @@
 """A whole job on this machine: a trainer, rollouts, and somebody who calls the roll."""
 
+import asyncio
 import itertools
 import json
 import random
+import time
 import uuid
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -16,6 +18,7 @@ from tests.local.roll import Roll
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 FAST = {"settle": 0.2}
+LAG_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,25 @@ class Prompts:
         return self.dispatched == self.accepted + self.rejected + self.requeued + self.in_flight
 
 
+class Lag:
+    """How late this idle process itself is woken: what a busy machine costs anybody, seconds."""
+
+    def __init__(self) -> None:
+        self.worst = 0.0
+        self._task = asyncio.create_task(self._watch())
+
+    def stop(self) -> float:
+        """End watching; the worst delay."""
+        self._task.cancel()
+        return self.worst
+
+    async def _watch(self) -> None:
+        while True:
+            due = time.monotonic() + LAG_SECONDS
+            await asyncio.sleep(LAG_SECONDS)
+            self.worst = max(self.worst, time.monotonic() - due)
+
+
 class LocalJob:
     """Use as an async context manager; every process ends with it."""
 
@@ -45,7 +67,9 @@ class LocalJob:
         self._network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
         self._given = 0
         self.rollouts: list[Pod] = []
-        self.trainer = self._pod("reverse-trainer-0", "trainer")
+        replicas = self.config.trainer_replicas
+        self.trainers = [self._pod(f"reverse-trainer-{i}", "trainer") for i in range(replicas)]
+        self.trainer = self.trainers[0]
         self.roll = Roll(
             job_uid=self.config.uid, coordinator_uid=self.trainer.uid,
             address=self.trainer.address, token=TOKENS[env.OPERATOR_TOKEN_FILE],
@@ -56,15 +80,16 @@ class LocalJob:
 
     async def __aexit__(self, *_: object) -> None:
         await self.roll.stop()
-        for pod in (*self.rollouts, self.trainer):
+        for pod in (*self.rollouts, *self.trainers):
             if pod.process is not None and pod.running:
                 pod.process.terminate()
-        for pod in (*self.rollouts, self.trainer):
+        for pod in (*self.rollouts, *self.trainers):
             pod.close()
 
     async def start(self, *, rollouts: int) -> None:
         """Start everything and push the first roster."""
-        self.trainer.start()
+        for pod in self.trainers:
+            pod.start()
         self.roll.start()
         for _ in range(rollouts):
             self.launch()

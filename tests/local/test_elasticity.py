@@ -9,14 +9,14 @@ import pytest
 from rollcall_protocol.config import CheckpointConfig
 from rollcall_protocol.messages import MemberState, SessionCause, Snapshot
 from rollcall_protocol.roster import EpochCause
-from tests.local.harness import FAST, LocalJob
+from tests.local.harness import FAST, Lag, LocalJob
 from tests.local.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
 
 ENDLESS = {"max_steps": 1_000_000}
-START_SECONDS = 40.0  # importing torch in several processes on two busy cores
+START_SECONDS = 90.0  # importing torch in several processes on two busy cores
 
 
 def in_sync(snapshot: Snapshot, *pods: Pod) -> bool:
@@ -52,17 +52,18 @@ async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         await training(job, rollouts=3)
         victim = job.rollouts[0]
+        lag = Lag()
         killed = time.monotonic()
         victim.send(signal.SIGKILL)
         seen = await job.roll.until(
             lambda s: s.session is not None and s.session.members == 3, seconds=10
         )  # the trainer and two survivors
-        assert seen.at - killed < 1.0
+        assert seen.at - killed < 1.0 + lag.worst
         assert seen.snapshot.session is not None
         # What is seen first decides: the stream's reset or, in mid-transfer, the broken group.
         assert seen.snapshot.session.cause in {SessionCause.MEMBER_LOST, SessionCause.ENGINE_ERROR}
         await job.steps(10, seconds=10)
-        assert job.longest_step() < 1.0, "no step was held up for long"
+        assert job.longest_step() < 1.0 + lag.stop(), "no step was held up for long"
 
         victim.start()
         await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)

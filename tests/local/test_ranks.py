@@ -1,0 +1,28 @@
+"""A trainer of two ranks: the second one follows the first."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol.config import CheckpointConfig
+from tests.local.harness import FAST, LocalJob
+from tests.unit.rollcall_runtime.jobs import job_config
+
+pytestmark = pytest.mark.slow
+
+
+async def test_two_ranks_train_publish_and_save_together(tmp_path: Path) -> None:
+    config = job_config(
+        algorithm={"max_steps": 12}, membership=FAST, trainer_replicas=2,
+        checkpoint=CheckpointConfig(5, str(tmp_path / "saved")),
+    )  # fmt: skip
+    async with LocalJob(tmp_path, config) as job:
+        await job.start(rollouts=1)
+        seen = await job.roll.until(lambda s: s.finished is not None, seconds=120)
+        assert seen.snapshot.progress.weight_version == 12
+        saved = sorted(path.name for path in (tmp_path / "saved").iterdir())
+        assert saved == ["step-00000010", "step-00000012"], "every fifth, and the last"
+        for pod in job.trainers:
+            pod.send(signal.SIGTERM)
+            assert await pod.exited(seconds=20) == 0
