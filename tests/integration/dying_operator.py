@@ -1,21 +1,41 @@
 """The operator, made to die: SIGKILL just before or just after its n-th write.
 
-python -m tests.integration.dying_operator before 3 --kubeconfig ... --namespace ...
+Many of them are needed, so they are forked from one process that has imported everything.
 """
 
+import multiprocessing
 import os
 import signal
 import sys
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import Any
 
-from rollcall_operator import app
-from rollcall_operator.kube.transport import Transport
-
 _UNCOUNTED = {"leases", "events"}
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["rollcall_operator.app", __name__])
 
 
-def die_at(number: int, *, after: bool) -> None:
-    """Have this process killed at its `number`-th write, counted from 1."""
+def start(*, when: str, write: int, log: Path, flags: tuple[str, ...]) -> ForkServerProcess:
+    """Start one; `when` is before or after the `write`-th write, counted from 1."""
+    process = _CONTEXT.Process(target=_run, args=(when, write, str(log), flags), daemon=True)
+    process.start()
+    return process
+
+
+def _run(when: str, write: int, log: str, flags: tuple[str, ...]) -> None:
+    sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    from rollcall_operator import app  # noqa: PLC0415 - the test's own process does without
+
+    _die_at(write, after=when == "after")
+    sys.exit(app.main([*flags, "--http-host", "127.0.0.1", "--http-port", "0"]))
+
+
+def _die_at(number: int, *, after: bool) -> None:
+    from rollcall_operator.kube.transport import Transport  # noqa: PLC0415
+
     count = 0
     send = Transport._once
 
@@ -33,8 +53,3 @@ def die_at(number: int, *, after: bool) -> None:
         return answer
 
     Transport._once = once  # type: ignore[method-assign]
-
-
-if __name__ == "__main__":
-    die_at(int(sys.argv[2]), after=sys.argv[1] == "after")
-    sys.exit(app.main(sys.argv[3:]))

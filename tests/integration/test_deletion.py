@@ -4,7 +4,7 @@ import asyncio
 
 from rollcall_operator.kube.resources import PODS, RL_JOBS, SECRETS
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import World, all_children, eventually, example
+from tests.integration.world import COLLECTION, World, all_children, eventually, example
 
 
 async def test_deletion_leaks_nothing(world: World, operator: OperatorProcess) -> None:
@@ -22,7 +22,7 @@ async def test_deletion_leaks_nothing(world: World, operator: OperatorProcess) -
         pods = await world.listed(PODS, "rollcall.dev/job=reverse")
         return not await world.children("reverse") and not pods
 
-    await eventually(empty, "nothing left", seconds=30)
+    await eventually(empty, "nothing left", seconds=COLLECTION)
 
     async def forgotten() -> bool:
         return not any(series in name for name in operator.metrics())
@@ -54,6 +54,6 @@ async def test_a_job_of_the_same_name_starts_afresh(
             if not name.startswith("Deployment")
         )
 
-    await eventually(renewed, "children of the second job", seconds=40)
+    await eventually(renewed, "children of the second job", seconds=COLLECTION)
     old = first["Secret/reverse-token"]["data"]
     assert (await world.get(SECRETS, "reverse-token"))["data"] != old

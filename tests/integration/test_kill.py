@@ -6,6 +6,7 @@ What needs running pods (one epoch with all members) is tested end to end.
 import asyncio
 import contextlib
 import random
+import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pytest
 
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import RL_JOBS
+from tests.integration import dying_operator
 from tests.integration.cluster import Cluster
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.world import (
@@ -30,7 +32,7 @@ from tests.integration.world import (
 
 CREATION, SCALING = 7, 4
 """Writes of an undisturbed start, and of a job's new number of rollouts."""
-AT_ONCE = 3
+AT_ONCE = 4
 
 _OWN = {
     "uid", "resourceVersion", "creationTimestamp", "managedFields", "namespace", "generation",
@@ -98,7 +100,7 @@ async def converged(world: World, *, replicas: int) -> dict[str, str]:
             and status["pools"][0]["replicas"] == replicas
         )
 
-    await eventually(there, f"{world.namespace} has converged", seconds=40)
+    await eventually(there, f"{world.namespace} has converged", seconds=90)
     job = await world.get(RL_JOBS, "reverse")
     return same(await world.children("reverse"), world.namespace, job["metadata"]["uid"])
 
@@ -115,27 +117,37 @@ async def many(cluster: Cluster, names: list[str]) -> AsyncIterator[dict[str, Wo
 
 async def die(cluster: Cluster, world: World, death: Death, folder: Path) -> None:
     """Run an operator for this namespace alone until it is killed where it should be."""
-    process = OperatorProcess(
-        kubeconfig=cluster.operator,
-        log=folder / death.namespace,
-        command=("-m", "tests.integration.dying_operator", death.when, str(death.write)),
-        flags=("--no-leader-elect", "--namespace", world.namespace),
-    )
-    with process:
+    log = folder / death.namespace
+    process = dying_operator.start(
+        when=death.when,
+        write=death.write,
+        log=log,
+        flags=(
+            "--kubeconfig", str(cluster.operator), "--no-leader-elect",
+            "--namespace", world.namespace,
+        ),
+    )  # fmt: skip
+    try:
         await world.apply(example())
         if death.scaling:
             await all_children(world)
-            await quiet(lambda: len(process.log.read_bytes()), seconds=1.0)
+            await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
             await world.apply(example(replicas=5))
-        async with asyncio.timeout(40):
-            while process.process.poll() is None:
+        async with asyncio.timeout(60):
+            while process.exitcode is None:
                 await asyncio.sleep(0.02)
-        assert process.process.returncode == -9, process.log.read_text()
-        if not death.scaling:
-            await world.apply(example(replicas=5))  # while nobody looks
+        assert process.exitcode == -signal.SIGKILL, log.read_text()
+    except (AssertionError, TimeoutError) as error:
+        raise AssertionError(f"{death}: {error}: {log.read_text()[-3000:]}") from error
+    finally:
+        process.kill()
+        process.join(10)
+        process.close()
+    if not death.scaling:
+        await world.apply(example(replicas=5))  # while nobody looks
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_killed_at_every_write_the_world_converges_to_the_same(
     cluster: Cluster, log_folder: Path
 ) -> None:
@@ -171,7 +183,7 @@ async def token(world: World) -> Object | None:
     return secret["data"] if secret else None
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_killed_at_random_moments_while_jobs_come_and_are_scaled(
     cluster: Cluster, world: World, log_folder: Path
 ) -> None:

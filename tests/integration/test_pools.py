@@ -6,7 +6,7 @@ from rollcall_operator.kube.errors import RefusedError
 from rollcall_operator.kube.resources import DEPLOYMENTS, RL_JOBS, ROLLOUT_POOLS, STATEFUL_SETS
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.test_children import reconciled_again
-from tests.integration.world import World, all_children, eventually, example, extra_pool
+from tests.integration.world import COLLECTION, World, all_children, eventually, example, extra_pool
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -86,7 +86,7 @@ async def test_a_pool_applied_by_itself_joins_and_leaves(world: World) -> None:
     async def left() -> bool:
         return await world.find(DEPLOYMENTS, "lent") is None
 
-    await eventually(left, "no Deployment of the lent pool")
+    await eventually(left, "no Deployment of the lent pool", seconds=COLLECTION)
     assert (await world.get(RL_JOBS, "reverse"))["metadata"]["generation"] == generation
     after = await world.get(STATEFUL_SETS, "reverse-trainer")
     assert after["metadata"]["generation"] == trainer["metadata"]["generation"]
@@ -122,7 +122,7 @@ async def test_a_pool_taken_out_of_the_job_is_deleted(world: World) -> None:
         pool = await world.find(ROLLOUT_POOLS, "reverse-more")
         return pool is None and await world.find(DEPLOYMENTS, "reverse-more") is None
 
-    await eventually(gone, "no pool, no Deployment")
+    await eventually(gone, "no pool, no Deployment", seconds=COLLECTION)
     await all_children(world, pools=1)
 
 

@@ -36,6 +36,9 @@ SYSTEM = "rollcall-system"
 ACCOUNT = "rollcall-operator"
 USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
 
+COLLECTION = 60.0
+"""Seconds: the garbage collector learns of a new kind of owner only every half minute."""
+
 NAMESPACES = Resource("v1", "Namespace", "namespaces", False)
 _KINDS = {
     resource.kind: resource
@@ -177,7 +180,7 @@ async def open_world(kubeconfig: Path, *, namespace: str) -> AsyncIterator[World
 
 
 async def eventually(
-    check: Callable[[], Awaitable[T | None]], what: str, *, seconds: float = 20.0
+    check: Callable[[], Awaitable[T | None]], what: str, *, seconds: float = 30.0
 ) -> T:
     """Ask until the answer is neither None nor False; raises AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds

@@ -21,7 +21,10 @@ _LAST = ("required", "properties", "items")
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One custom resource. `columns` are (name, type, JSON path, description) of kubectl get."""
+    """One custom resource. `columns` are (name, type, JSON path, description) of kubectl get.
+
+    `selectable` are the JSON paths that a field selector may name.
+    """
 
     kind: str
     short_name: str
@@ -30,6 +33,7 @@ class Resource:
     rules: tuple[Rule, ...]
     columns: tuple[tuple[str, str, str, str], ...]
     scale: dict[str, str] | None = None
+    selectable: tuple[str, ...] = ()
 
     @property
     def plural(self) -> str:
@@ -78,6 +82,7 @@ ROLLOUTPOOL = Resource(
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     },
+    selectable=(".spec.jobRef.name",),
 )
 RESOURCES = (RLJOB, ROLLOUTPOOL)
 
@@ -148,6 +153,7 @@ def crd(resource: Resource) -> Schema:
     subresources: Schema = {"status": {}}
     if resource.scale:
         subresources["scale"] = resource.scale
+    selectable = {"selectableFields": [{"jsonPath": path} for path in resource.selectable]}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -172,6 +178,7 @@ def crd(resource: Resource) -> Schema:
                         {"name": name, "type": kind, "jsonPath": path, "description": text}
                         for name, kind, path, text in resource.columns
                     ],
+                    **(selectable if resource.selectable else {}),
                     "schema": {"openAPIV3Schema": add_rules(schema, resource.rules)},
                     "subresources": subresources,
                 }

@@ -5,7 +5,6 @@ import base64
 import binascii
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.state import JobState, Key
@@ -25,6 +24,8 @@ from rollcall_operator.plan.pods import pod_facts
 from rollcall_operator.plan.refusals import made_by_other_job
 from rollcall_protocol.env import OPERATOR_TOKEN_FILE
 from rollcall_protocol.messages import Snapshot
+
+_JOB_OF = "spec.jobRef.name"  # selectable in the RolloutPool's definition
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,11 @@ class Observer:
                 token = group.create_task(
                     self._client.find(SECRETS, namespace=namespace, name=token_name)
                 )
-                pools = group.create_task(self._client.list(ROLLOUT_POOLS, namespace=namespace))
+                pools = group.create_task(
+                    self._client.list(
+                        ROLLOUT_POOLS, namespace=namespace, fields=f"{_JOB_OF}={name}"
+                    )
+                )
                 pods = group.create_task(self._client.list(PODS, namespace=namespace, labels=mine))
                 children = [
                     group.create_task(self._client.list(resource, namespace=namespace, labels=mine))
@@ -75,7 +80,7 @@ class Observer:
         secret = _own(token.result(), job.result())
         return Sight(
             job=job.result(),
-            pools=tuple(pool for pool in pools.result() if _job_of(pool) == name),
+            pools=pools.result(),
             children=tuple(child for task in children for child in task.result()),
             pods=pods.result(),
             token_exists=secret is not None,
@@ -102,10 +107,6 @@ class Observer:
 
 def _snapshot(state: JobState) -> Snapshot | None:
     return state.link.snapshot if state.link is not None else None
-
-
-def _job_of(pool: Object) -> Any:
-    return ((pool.get("spec") or {}).get("jobRef") or {}).get("name")
 
 
 def _own(secret: Object | None, job: Object | None) -> Object | None:

@@ -37,18 +37,19 @@ class KubeClient:
             return None
 
     async def list(
-        self, resource: Resource, *, namespace: str | None, labels: str = ""
+        self, resource: Resource, *, namespace: str | None, labels: str = "", fields: str = ""
     ) -> tuple[Object, ...]:
-        """All objects that match a label selector. Items get the apiVersion and kind back."""
-        found = [item async for item in self._pages(resource, namespace=namespace, labels=labels)]
-        return tuple(found)
-
-    async def _pages(
-        self, resource: Resource, *, namespace: str | None, labels: str
-    ) -> AsyncIterator[Object]:
+        """All objects that match both selectors. Items get the apiVersion and kind back."""
         query = {"limit": str(_PAGE)}
         if labels:
             query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
+        return tuple([item async for item in self._pages(resource, namespace, query)])
+
+    async def _pages(
+        self, resource: Resource, namespace: str | None, query: dict[str, str]
+    ) -> AsyncIterator[Object]:
         while True:
             page = await self.transport.request(
                 "GET",

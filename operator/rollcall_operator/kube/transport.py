@@ -90,7 +90,13 @@ class Transport:
                 if refreshed:
                     raise
                 refreshed = True
-                await self._connection.refresh()
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            await self._connection.refresh()
+        except Exception as error:  # whatever a credential plugin raises
+            raise UnreachableError(f"credentials cannot be read again: {error}") from error
 
     async def _once(
         self, method: str, url: str, *, verb: str, plural: str, body: Any, content_type: str
