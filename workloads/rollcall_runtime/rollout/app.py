@@ -64,5 +64,4 @@ def _inference_engine(environment: RolloutEnvironment) -> InferenceEngine:
     chosen = environment.pool.engine
     config = {key: value for key, value in chosen.config.items() if key not in AGENT_KEYS}
     found = inference_engines.get(chosen.name)
-    # Each registered engine is made from the model's path and its own settings.
-    return found(model=environment.job.model, config=config)  # type: ignore[call-arg]
+    return found(model=environment.job.model, config=config)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -52,6 +52,13 @@ class WeightMismatchError(ValueError):
 
 class InferenceEngine(ABC):
     """One model that serves. It owns what it allocates; `close` frees it."""
+
+    @abstractmethod
+    def __init__(self, *, model: str, config: Mapping[str, Any]) -> None:
+        """Open the model at the path that the job names. `config`: the engine's own settings.
+
+        SpecError for what cannot work.
+        """
 
     @property
     @abstractmethod

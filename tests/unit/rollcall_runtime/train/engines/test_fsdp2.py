@@ -115,6 +115,7 @@ def test_a_batch_without_response_tokens_does_nothing_bad(engine: Fsdp2Engine) -
     assert (stats.tokens, stats.loss, stats.gradient_norm) == (0, 0.0, 0.0)
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # by torch 2.6 itself
 def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
     engine: Fsdp2Engine, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_exported_weights_are_those_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # by torch 2.6 itself
 def test_one_rank_goes_on_from_what_two_saved(folder: Path, results: list[dict[str, Any]]) -> None:
     engine = Fsdp2Engine(setup())
     engine.initialize()
