@@ -88,7 +88,7 @@ async def test_the_token_is_random_immutable_and_made_once(
     assert secret["data"]["member"] != secret["data"]["operator"]
     assert all(len(value) > 40 for value in secret["data"].values())
     await reconciled_again(world, operator)
-    assert (await world.get(SECRETS, "reverse-token"))["data"] == secret["data"]
+    assert (await world.get(SECRETS, secret["metadata"]["name"]))["data"] == secret["data"]
 
 
 async def test_a_start_takes_few_writes_and_a_second_look_none(

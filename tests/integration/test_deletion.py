@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rollcall_operator.kube.resources import PODS, RL_JOBS, SECRETS
+from rollcall_operator.kube.resources import PODS, RL_JOBS
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.world import COLLECTION, World, all_children, eventually, example
 
@@ -56,4 +56,4 @@ async def test_a_job_of_the_same_name_starts_afresh(
 
     await eventually(renewed, "children of the second job", seconds=COLLECTION)
     old = first["Secret/reverse-token"]["data"]
-    assert (await world.get(SECRETS, "reverse-token"))["data"] != old
+    assert (await world.children("reverse"))["Secret/reverse-token"]["data"] != old

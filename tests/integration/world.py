@@ -135,11 +135,13 @@ class World:
         return await self.client.list(resource, namespace=self.namespace, labels=labels)
 
     async def children(self, job: str) -> dict[str, Object]:
-        """What is there of a job, by kind and name."""
+        """What is there of a job, by kind and name; a Secret's without the part of the job's uid."""
         found = {}
         for resource in CHILDREN:
             for item in await self.listed(resource, f"rollcall.dev/job={job}"):
-                found[f"{resource.kind}/{item['metadata']['name']}"] = item
+                name = str(item["metadata"]["name"])
+                name = name.rsplit("-", 1)[0] if resource is SECRETS else name
+                found[f"{resource.kind}/{name}"] = item
         return found
 
     async def events(self, name: str) -> list[Object]:
@@ -197,7 +199,7 @@ async def eventually(
 async def quiet(count: Callable[[], int], *, seconds: float = 1.0) -> None:
     """Wait until a count has stood still for `seconds`."""
     last, since = count(), time.monotonic()
-    deadline = since + 30.0
+    deadline = since + seconds + 60.0
     while time.monotonic() - since < seconds:
         assert time.monotonic() < deadline, f"still counting: {last}"
         await asyncio.sleep(0.05)

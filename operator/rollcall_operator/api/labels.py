@@ -31,9 +31,13 @@ def trainer_name(job: str) -> str:
     return f"{job}-trainer"
 
 
-def token_name(job: str) -> str:
-    """Name of the Secret with the job's tokens."""
-    return f"{job}-token"
+def token_name(job: str, uid: str) -> str:
+    """Name of the Secret with the job's tokens.
+
+    No two jobs share one: a kubelet keeps an immutable Secret that it has seen, and would mount an
+    earlier job's tokens into the pods of a job that takes over the name.
+    """
+    return f"{job}-token-{uid[:8]}"
 
 
 def pool_name(job: str, rollout: str) -> str:

@@ -114,8 +114,6 @@ class Applier:
 
     async def _create_token(self, body: Object) -> None:
         filled = {name: secrets.token_urlsafe(32) for name in body["stringData"]}
-        # One of an earlier job of this name is a conflict: nothing is made before it is collected,
-        # or the job's pods would mount a token that is about to change.
         await self._client.create(SECRETS, {**body, "stringData": filled})
 
     async def _apply(self, body: Object, versions: dict[str, str]) -> None:

@@ -21,7 +21,6 @@ from rollcall_operator.kube.resources import (
 )
 from rollcall_operator.plan.model import Observed
 from rollcall_operator.plan.pods import pod_facts
-from rollcall_operator.plan.refusals import made_by_other_job
 from rollcall_protocol.env import OPERATOR_TOKEN_FILE
 from rollcall_protocol.messages import Snapshot
 
@@ -58,18 +57,11 @@ class Observer:
         """GET the job and its token, LIST what carries its label. Raises the client's errors."""
         namespace, name = key
         mine = f"{labels.JOB}={name}"
-        token_name = labels.token_name(name)
+        job = await self._client.find(RL_JOBS, namespace=namespace, name=name)
         try:
             async with asyncio.TaskGroup() as group:
-                job = group.create_task(self._client.find(RL_JOBS, namespace=namespace, name=name))
-                token = group.create_task(
-                    self._client.find(SECRETS, namespace=namespace, name=token_name)
-                )
-                pools = group.create_task(
-                    self._client.list(
-                        ROLLOUT_POOLS, namespace=namespace, fields=f"{_JOB_OF}={name}"
-                    )
-                )
+                token = group.create_task(self._token(namespace, job))
+                pools = group.create_task(self._client.list(ROLLOUT_POOLS, namespace=namespace))
                 pods = group.create_task(self._client.list(PODS, namespace=namespace, labels=mine))
                 children = [
                     group.create_task(self._client.list(resource, namespace=namespace, labels=mine))
@@ -77,16 +69,21 @@ class Observer:
                 ]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        secret = _own(token.result(), job.result())
         return Sight(
-            job=job.result(),
+            job=job,
             pools=pools.result(),
             children=tuple(child for task in children for child in task.result()),
             pods=pods.result(),
-            token_exists=secret is not None,
-            token=_operator_token(secret),
+            token_exists=token.result() is not None,
+            token=_operator_token(token.result()),
             coordinator=_coordinator(pods.result(), labels.coordinator_pod(name)),
         )
+
+    async def _token(self, namespace: str, job: Object | None) -> Object | None:
+        if job is None:
+            return None
+        name = labels.token_name(job["metadata"]["name"], job["metadata"]["uid"])
+        return await self._client.find(SECRETS, namespace=namespace, name=name)
 
     def observed(self, key: Key, sight: Sight, state: JobState) -> Observed:
         """The planner's input: the sight, what is remembered, and the coordinator's last words."""
@@ -107,12 +104,6 @@ class Observer:
 
 def _snapshot(state: JobState) -> Snapshot | None:
     return state.link.snapshot if state.link is not None else None
-
-
-def _own(secret: Object | None, job: Object | None) -> Object | None:
-    if secret is None or job is None or made_by_other_job(secret, job["metadata"]["uid"]):
-        return None
-    return secret
 
 
 def _operator_token(secret: Object | None) -> str:

@@ -108,7 +108,8 @@ def _extras(
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     settings = config.job_config(spec, namespace=namespace, name=name, uid=job["metadata"]["uid"])
     volumes, mounts = common_volumes()
-    secret = token_volume(labels.token_name(name), keys=(env.MEMBER_TOKEN_FILE,))
+    token = labels.token_name(name, job["metadata"]["uid"])
+    secret = token_volume(token, keys=(env.MEMBER_TOKEN_FILE,))
     return Extras(
         role=labels.ROLLOUT,
         job_uid=job["metadata"]["uid"],

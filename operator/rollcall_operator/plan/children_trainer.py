@@ -53,7 +53,7 @@ def token(job: Manifest) -> Manifest:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": labels.token_name(metadata["name"]),
+            "name": labels.token_name(metadata["name"], metadata["uid"]),
             "namespace": metadata["namespace"],
             "labels": common_labels(metadata["name"], labels.TRAINER),
             "ownerReferences": owner(job),
@@ -118,7 +118,7 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Ext
     settings = config.job_config(spec, namespace=namespace, name=name, uid=job["metadata"]["uid"])
     volumes, mounts = common_volumes()
     keys = (env.MEMBER_TOKEN_FILE, env.OPERATOR_TOKEN_FILE)
-    volumes = (token_volume(labels.token_name(name), keys=keys), *volumes)
+    volumes = (token_volume(labels.token_name(name, job["metadata"]["uid"]), keys=keys), *volumes)
     if spec.trainer.checkpoint:
         volume = spec.trainer.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
         volumes = (*volumes, {"name": CHECKPOINT_VOLUME, **volume})
