@@ -135,7 +135,7 @@ class World:
         return await self.client.list(resource, namespace=self.namespace, labels=labels)
 
     async def children(self, job: str) -> dict[str, Object]:
-        """What is there of a job, by kind and name; a Secret's without the part of the job's uid."""
+        """What is there of a job, by kind and name (of a Secret without the uid part)."""
         found = {}
         for resource in CHILDREN:
             for item in await self.listed(resource, f"rollcall.dev/job={job}"):
