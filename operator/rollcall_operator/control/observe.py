@@ -61,7 +61,11 @@ class Observer:
         try:
             async with asyncio.TaskGroup() as group:
                 token = group.create_task(self._token(namespace, job))
-                pools = group.create_task(self._client.list(ROLLOUT_POOLS, namespace=namespace))
+                pools = group.create_task(
+                    self._client.list(
+                        ROLLOUT_POOLS, namespace=namespace, fields=f"{_JOB_OF}={name}"
+                    )
+                )
                 pods = group.create_task(self._client.list(PODS, namespace=namespace, labels=mine))
                 children = [
                     group.create_task(self._client.list(resource, namespace=namespace, labels=mine))

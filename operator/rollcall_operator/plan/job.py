@@ -37,7 +37,13 @@ _GARBAGE_COLLECTION = 2.0
 
 
 def make_plan(observed: Observed) -> Plan:
-    """What to do now. Pure: the same observation gives the same plan."""
+    """What to do now. Pure: the same observation gives the same plan.
+
+    Raises ValueError for a pool of another job: planning it here would fight over its pods.
+    """
+    for pool in observed.pools:
+        if pool["spec"]["jobRef"]["name"] != observed.name:
+            raise ValueError(f"RolloutPool {pool['metadata']['name']} serves another job")
     job = observed.job
     if job is None or "deletionTimestamp" in job["metadata"]:
         return _without_job(observed)

@@ -241,6 +241,13 @@ def test_a_pool_without_a_job_waits_for_it() -> None:
     assert ready["status"] == "False"
 
 
+def test_a_pool_of_another_job_is_a_mistake_of_the_callers() -> None:
+    stage = Stage()
+    stage.pools["lent"] = lent_pool({"spec.jobRef.name": "other"})
+    with pytest.raises(ValueError, match="RolloutPool lent serves another job"):
+        stage.reconcile()
+
+
 def test_a_pool_that_lost_its_job_is_held_at_zero() -> None:
     stage = Stage()
     stage.pools["lent"] = lent_pool()
