@@ -4,7 +4,7 @@ import sys
 import time
 
 from tests.e2e import stack
-from tests.e2e.follow import Sight, follow
+from tests.e2e.follow import Follower, Sight
 from tests.e2e.kubectl import Kubectl, KubectlError, example, name_of, wait_for
 from tests.e2e.verdict import check_epochs, check_learned
 
@@ -29,22 +29,19 @@ def run(kubectl: Kubectl, story: Story) -> Sight:
     wait_for("the old job's pods to go", lambda: not kubectl.rollouts(JOB), seconds=90)
     story.say("kubectl apply -f examples/reverse.yaml")
     kubectl.apply(example("reverse.yaml"))
-    follow(kubectl, JOB, until=lambda s: s.step >= 30, seconds=240, say=story.say)
+    job = Follower(kubectl, JOB, say=story.say)
+    job.until(lambda s: s.step >= 30, seconds=240)
 
     story.say(f"kubectl scale rolloutpool/{POOL} --replicas=4")
     kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=4")
-    sight = follow(kubectl, JOB, until=lambda s: s.ready >= 4, seconds=120, say=story.say)
-    goal = sight.step + 20
-    follow(kubectl, JOB, until=lambda s: s.step >= goal, seconds=120, say=story.say)
+    goal = job.until(lambda s: s.ready >= 4, seconds=120).step + 20
+    job.until(lambda s: s.step >= goal, seconds=120)
 
     victim = name_of(kubectl.rollouts(JOB)[0])
     story.say(f"kubectl delete pod {victim} --grace-period=0 --force")
     kubectl.run("delete", "pod", victim, "--grace-period=0", "--force")
-    follow(
-        kubectl, JOB, seconds=120, say=story.say,
-        until=lambda s: s.ready >= 4 and victim not in s.rollouts,
-    )  # fmt: skip
-    return follow(kubectl, JOB, until=lambda s: s.phase == "Succeeded", seconds=400, say=story.say)
+    job.until(lambda s: s.ready >= 4 and victim not in s.rollouts, seconds=120)
+    return job.until(lambda s: s.phase == "Succeeded", seconds=400)
 
 
 def main() -> int:

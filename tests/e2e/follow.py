@@ -66,28 +66,36 @@ def look(kubectl: Kubectl, job: str) -> Sight:
     return sight
 
 
-def follow(
-    kubectl: Kubectl, job: str, *, until: Callable[[Sight], bool], seconds: float,
-    say: Callable[[str], None] = print,
-) -> Sight:  # fmt: skip
-    """Print a line when something changed, until `until` holds; TimeoutError when it never does."""
-    deadline, last, epochs = time.monotonic() + seconds, "", 0
-    while time.monotonic() < deadline:
-        sight = look(kubectl, job)
+class Follower:
+    """Watches one job and says what changed; epochs are told once."""
+
+    def __init__(self, kubectl: Kubectl, job: str, *, say: Callable[[str], None] = print) -> None:
+        self._kubectl, self._job, self._say = kubectl, job, say
+        self._epoch = 0
+        self._line = ""
+
+    def until(self, happened: Callable[[Sight], bool], *, seconds: float) -> Sight:
+        """Look until it `happened`. TimeoutError when it never does, AssertionError on failure."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            sight = look(self._kubectl, self._job)
+            self._tell(sight)
+            if happened(sight):
+                return sight
+            if sight.phase == "Failed":
+                raise AssertionError(f"{self._job} failed: {describe(sight)}")
+            time.sleep(1)
+        raise TimeoutError(f"{self._job}: not within {seconds:.0f} s; {describe(sight)}")
+
+    def _tell(self, sight: Sight) -> None:
         for entry in sight.history:
-            if entry["epoch"] > epochs:
-                epochs = entry["epoch"]
+            if entry["epoch"] > self._epoch:
+                self._epoch = entry["epoch"]
                 why = f"{entry['cause']}: {entry.get('message', '')}".rstrip(": ")
-                say(f"  epoch {epochs} opened, {why}")
-        if sight.line() != last:
-            last = sight.line()
-            say(last)
-        if until(sight):
-            return sight
-        if sight.phase == "Failed":
-            raise AssertionError(f"{job} failed: {describe(sight)}")
-        time.sleep(1)
-    raise TimeoutError(f"{job}: not within {seconds:.0f} s; {describe(sight)}")
+                self._say(f"  epoch {self._epoch} opened, {why}")
+        if sight.line() != self._line:
+            self._line = sight.line()
+            self._say(self._line)
 
 
 def describe(sight: Sight) -> str:

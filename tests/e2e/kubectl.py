@@ -29,9 +29,14 @@ class Kubectl:
     """Runs the real kubectl against one cluster and namespace."""
 
     def __init__(self, *, binary: str, kubeconfig: str, namespace: str = "default") -> None:
+        self._binary, self._kubeconfig = binary, kubeconfig
         self._command = [binary, "--namespace", namespace]
         self._environment = {**os.environ, "KUBECONFIG": kubeconfig}
         self.namespace = namespace
+
+    def within(self, namespace: str) -> "Kubectl":
+        """The same cluster, another namespace."""
+        return Kubectl(binary=self._binary, kubeconfig=self._kubeconfig, namespace=namespace)
 
     def run(self, *arguments: str, text: str | None = None, seconds: float = 60) -> str:
         """Run kubectl; returns its standard output. Raises KubectlError."""

@@ -1,0 +1,57 @@
+"""What only running pods show to be wrong is told in a condition, with the path and what to do."""
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.kubectl import WORKER_IMAGE, Kubectl, wait_for
+from tests.integration.bad_manifests.cases import TOLD_WHEN_PODS_RUN, Case
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_each_is_told_in_a_condition(kubectl: Kubectl) -> None:
+    waiting = {f"bad-{index}": case for index, case in enumerate(TOLD_WHEN_PODS_RUN)}
+    for name, case in waiting.items():
+        kubectl.apply(_named(case.manifest, name))
+    seen: dict[str, Any] = {}
+
+    def all_told() -> bool:
+        for name, case in list(waiting.items()):
+            seen[case.name] = _condition(kubectl, name, case)
+            if _is_told(seen[case.name], case):
+                # At once: two cores do not carry nine jobs for long.
+                kubectl.run("delete", "rljob", name, "--wait=false")
+                del waiting[name]
+        return not waiting
+
+    try:
+        wait_for("all cases to be told", all_told, seconds=240, every=1)
+    except TimeoutError as error:
+        untold = {
+            case.name: (case.expected, case.says, seen[case.name]) for case in waiting.values()
+        }
+        raise AssertionError(f"{error}: {untold}") from error
+
+
+def _named(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    manifest["metadata"]["name"] = name
+    for part in (manifest["spec"]["trainer"], *manifest["spec"]["rollouts"]):
+        for container in part["template"]["spec"]["containers"]:
+            if container["image"] == "rollcall/worker-cpu:dev":
+                container["image"] = WORKER_IMAGE
+    return manifest
+
+
+def _condition(kubectl: Kubectl, name: str, case: Case) -> dict[str, Any] | None:
+    conditions = kubectl.get("rljob", name).get("status", {}).get("conditions", [])
+    return next((c for c in conditions if c["type"] == case.expected.type), None)
+
+
+def _is_told(condition: dict[str, Any] | None, case: Case) -> bool:
+    if condition is None:
+        return False
+    found = (condition["status"], condition["reason"])
+    return found == (case.expected.status, case.expected.reason) and all(
+        part in condition["message"] for part in case.says
+    )

@@ -1,0 +1,32 @@
+"""The operator is killed in mid-scale, and the world converges as if nothing had happened."""
+
+import pytest
+
+from tests.e2e.follow import Follower
+from tests.e2e.kubectl import Kubectl, example
+from tests.e2e.stack import SYSTEM_NAMESPACE
+
+JOB, POOL = "reverse", "reverse-cpu"
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(400)
+def test_an_operator_killed_in_mid_scale_leaves_one_epoch_with_all_members(
+    kubectl: Kubectl,
+) -> None:
+    kubectl.apply(example("reverse.yaml", maxSteps=5000))
+    job = Follower(kubectl, JOB)
+    job.until(lambda s: s.step >= 5 and s.ready == 2, seconds=180)
+    kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=4")
+    system = kubectl.within(SYSTEM_NAMESPACE)
+    # No grace: the kubelet sends SIGKILL.
+    system.run("delete", "pod", "--all", "--grace-period=0", "--force")
+    sight = job.until(lambda s: s.ready == 4 and s.members == 5, seconds=120)
+    group = kubectl.get("rljob", JOB)["status"]["syncGroups"][0]
+    assert group["phase"] == "Stable"
+    assert group["epoch"] == sight.history[-1]["epoch"]
+    epochs = [entry["epoch"] for entry in sight.history]
+    assert epochs == sorted(set(epochs)), "one roster an epoch"
+    goal = sight.step + 5
+    sight = job.until(lambda s: s.step >= goal, seconds=60)
+    assert sight.epoch == group["epoch"], "nothing more happens to the group"
