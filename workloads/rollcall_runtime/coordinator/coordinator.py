@@ -100,11 +100,11 @@ class Coordinator:
 
     # --- the trainer's side --------------------------------------------------------------------
 
-    async def ready(self) -> Version:
+    async def ready(self, *, at_least: int = 0) -> Version:
         """Wait for the first roster; returns the first version to publish.
 
-        Its number is above whatever a member reported, so that numbers never repeat within the
-        job. A restarted coordinator knows its roster and waits `settle` for members to come back.
+        Its number is above whatever a member reported, and `at_least` the one given (from a
+        checkpoint), so that numbers go on. A restarted coordinator knows its roster and waits `settle` for members to come back.
         """
         restored = self._memory.roster
         if restored is not None:
@@ -115,7 +115,7 @@ class Coordinator:
         if lineage is None:
             raise RuntimeError("a roster was taken, but no lineage follows from it")
         if self._first is None:
-            self._first = Version(lineage, self.machine.highest_number + 1)
+            self._first = Version(lineage, max(at_least, self.machine.highest_number + 1))
         return self._first
 
     async def publish(self, version: Version, snapshot: Snapshot) -> None:

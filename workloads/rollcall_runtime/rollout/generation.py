@@ -1,6 +1,7 @@
 """From leases to samples: one worker thread that always draws for all that wait."""
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,26 +21,33 @@ _REMEMBERED = 1024  # versions
 
 
 class ServedVersions:
-    """Which version a token's bare number means.
+    """What this rollout served, in order: tells which version a token's bare number means.
 
-    Numbers may repeat after a restart of the trainer; the older lineage is answered then, so that a
-    doubtful sample is rejected rather than trained on.
+    A number alone does not: numbers may repeat after a restart of the trainer. Safe in threads.
     """
 
     def __init__(self) -> None:
-        self._by_number: dict[int, Version] = {}
+        self._lock = threading.Lock()
+        self._order: deque[tuple[int, Version]] = deque(maxlen=_REMEMBERED)
+        self._count = 0
 
     def add(self, version: Version) -> None:
         """`version` begins to serve (call this before the engine loads it)."""
-        number = version.number
-        self._by_number[number] = min(self._by_number.get(number, version), version)
-        while len(self._by_number) > _REMEMBERED:
-            del self._by_number[next(iter(self._by_number))]
+        with self._lock:
+            self._order.append((self._count, version))
+            self._count += 1
 
-    def oldest(self, numbers: Iterable[int]) -> Version:
-        """The oldest version among `numbers`; ValueError if there is none that was served."""
-        known = (self._by_number.get(number) for number in set(numbers))
-        return min(version for version in known if version is not None)
+    def now(self) -> int:
+        """A mark: the version that serves now, and those after it, are `since` this mark."""
+        with self._lock:
+            return max(0, self._count - 1)
+
+    def oldest(self, numbers: Iterable[int], *, since: int) -> Version:
+        """The oldest version of these numbers served since a mark; ValueError if none was."""
+        wanted = set(numbers)
+        with self._lock:
+            served = [v for at, v in self._order if at >= since and v.number in wanted]
+        return min(served)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,7 @@ class Drawn:
 class _Work:
     lease: Lease
     partial: list[Generation] | None = None
+    since: int | None = None  # mark of the version that its first token may be of
     attempts: int = 0
 
 
@@ -142,6 +151,7 @@ class Generator:
                     self._arrived.clear()
                 await asyncio.sleep(0)  # leases that came together are drawn together
                 self._running = self._take()
+                self._mark(self._running)
                 self._began = time.monotonic()
                 results = await loop.run_in_executor(self._thread, self._draw, self._running)
                 self._began = None
@@ -156,6 +166,12 @@ class Generator:
                 break
             batch.append(self._waiting.popleft())
         return batch
+
+    def _mark(self, batch: list[_Work]) -> None:
+        now = self._served.now()
+        for work in batch:
+            if work.since is None or work.partial is None:
+                work.since = now
 
     def _draw(self, batch: list[_Work]) -> list[_Result]:
         """In the thread."""
@@ -194,14 +210,14 @@ class Generator:
             if work.lease.lease in self._revoked:
                 self._revoked.discard(work.lease.lease)
             elif result.rewards:
-                self._done(self._drawn(work.lease, result))
+                self._done(self._drawn(work, result))
             else:
                 work.partial = result.group if self._keep_partial else None
                 work.attempts += 1
                 self._waiting.appendleft(work)
         self._changed()
 
-    def _drawn(self, lease: Lease, result: _Result) -> Drawn:
+    def _drawn(self, work: _Work, result: _Result) -> Drawn:
         samples = tuple(
             Sample(g.tokens, g.logprobs, g.versions, reward)
             for g, reward in zip(result.group, result.rewards, strict=True)
@@ -209,7 +225,8 @@ class Generator:
         tokens = sum(len(sample.tokens) for sample in samples)
         self._metrics.drew(rewards=result.rewards, tokens=tokens)
         numbers = {number for sample in samples for number in sample.versions}
-        return Drawn(lease, self._served.oldest(numbers), samples)
+        oldest = self._served.oldest(numbers, since=work.since or 0)
+        return Drawn(work.lease, oldest, samples)
 
     def _changed(self) -> None:
         self._metrics.requests_running.set(self.in_hand)

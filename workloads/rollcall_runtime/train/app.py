@@ -68,7 +68,7 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
         log.info("rank %d starts at step %d", environment.rank, state.step)
         if draft is None:
             await _in_thread(thread, rank.follow)
-            await _in_thread(thread, rank.stop, None)
+            await _in_thread(thread, rank.stop, state)
             await stop.wait()
         else:
             leader = _Leader(environment, rank, thread, metrics, stop)
@@ -109,16 +109,16 @@ class _Leader:
         )
         try:
             await server.start()
-            await self._train(coordinator, draft)
+            await self._train(coordinator, state, draft)
         finally:
             await coordinator.stop()
             await server.stop()
             await asyncio.to_thread(sync.close)
 
-    async def _train(self, coordinator: Coordinator, draft: Draft) -> None:
+    async def _train(self, coordinator: Coordinator, state: TrainState, draft: Draft) -> None:
         loop = TrainerLoop(
-            config=self.environment.job, rank=self.rank, draft=draft, rollouts=coordinator,
-            thread=self.thread, metrics=self.metrics, stop=self.stop,
+            config=self.environment.job, rank=self.rank, state=state, draft=draft,
+            rollouts=coordinator, thread=self.thread, metrics=self.metrics, stop=self.stop,
         )  # fmt: skip
         if await loop.run():
             log.info("training is done after %d steps", self.rank.step)

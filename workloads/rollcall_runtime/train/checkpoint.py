@@ -22,9 +22,12 @@ KEPT = 2  # the newest, and one more should its volume be damaged
 
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """What is saved beside weights and optimizer. `ledger`: None before any prompt was leased."""
+    """What is saved beside weights and optimizer: the step, the number for the next version, and
+    the prompts under way.
+    """
 
     step: int = 0
+    number: int = 0
     ledger: LedgerState | None = None
 
 

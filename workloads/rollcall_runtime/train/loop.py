@@ -18,6 +18,7 @@ from rollcall_protocol.ids import Version
 from rollcall_protocol.prompts import Answered, LedgerState
 from rollcall_runtime.sync.staging import Draft, Snapshot
 from rollcall_runtime.telemetry import TrainerMetrics
+from rollcall_runtime.train.checkpoint import TrainState
 from rollcall_runtime.train.rank import StepResult, TrainerRank
 from rollcall_runtime.train.sharing import Signal
 
@@ -32,8 +33,8 @@ T = TypeVar("T")
 class Rollouts(Protocol):
     """What the loop wants of the coordinator."""
 
-    async def ready(self) -> Version:
-        """The first version to publish."""
+    async def ready(self, *, at_least: int) -> Version:
+        """The first version to publish; its number is `at_least` that."""
 
     async def publish(self, version: Version, snapshot: Snapshot) -> None:
         """Bring weights to the live session."""
@@ -51,17 +52,18 @@ class Rollouts(Protocol):
 class TrainerLoop:
     """Runs once. `thread` is the one that computes; `stop` may be set at any time.
 
-    `draft` are the weights to begin with. With weight sync disabled (for comparisons) every version
-    carries them.
+    `state` and `draft` (its weights) are what to begin with. With weight sync disabled (for
+    comparisons) every version carries the latter.
     """
 
     def __init__(
-        self, *, config: JobConfig, rank: TrainerRank, draft: Draft, rollouts: Rollouts,
-        thread: Executor, metrics: TrainerMetrics, stop: asyncio.Event,
+        self, *, config: JobConfig, rank: TrainerRank, state: TrainState, draft: Draft,
+        rollouts: Rollouts, thread: Executor, metrics: TrainerMetrics, stop: asyncio.Event,
     ) -> None:  # fmt: skip
         self._config, self._rank, self._rollouts = config, rank, rollouts
         self._thread, self._metrics, self._stop = thread, metrics, stop
         self._draft: Draft | None = draft
+        self._next = state.number  # for the next version
         self._first: Snapshot | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._served = -1  # number of the newest version that was published
@@ -71,7 +73,7 @@ class TrainerLoop:
     async def run(self) -> bool:
         """Train to the last step, or until told to stop; whether the last step was reached."""
         try:
-            version = await self._unless_stopped(self._rollouts.ready())
+            version = await self._unless_stopped(self._rollouts.ready(at_least=self._next))
             if version is not None:
                 await self._publish(version)
             while version is not None and not self._over:
@@ -80,7 +82,7 @@ class TrainerLoop:
                 self._metrics.wait_for_batch.observe(time.perf_counter() - began)
                 version = await self._train(batch, version) if batch is not None else None
             await self._in_thread(self._rank.signal, Signal.STOP)
-            await self._in_thread(self._rank.stop, self._rollouts.ledger_state())
+            await self._in_thread(self._rank.stop, self._kept())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS if self._stop.is_set() else None):
                     await self._published()
@@ -95,8 +97,7 @@ class TrainerLoop:
         return self._stop.is_set() or self._rank.step >= self._config.algorithm.max_steps
 
     async def _train(self, batch: list[Answered], version: Version) -> Version:
-        ledger = self._rollouts.ledger_state()
-        result = await self._in_thread(self._rank.lead, batch, ledger)
+        result = await self._in_thread(self._rank.lead, batch, self._kept())
         self._draft = result.draft
         self._note(batch, result, version)
         if self._rank.step % self._config.weight_sync.trigger_parameter_sync_step == 0:
@@ -115,7 +116,7 @@ class TrainerLoop:
         self._metrics.wait_for_publish.observe(time.perf_counter() - began)
         if self._stop.is_set():
             return
-        draft, self._draft = self._draft, None
+        draft, self._draft, self._next = self._draft, None, version.number + 1
         self._publishing = asyncio.create_task(self._send(version, draft))
 
     async def _send(self, version: Version, draft: Draft | None) -> None:
@@ -174,6 +175,10 @@ class TrainerLoop:
             "step %d: reward %.3f, loss %.4f, gradient norm %.3f",
             self._rank.step, self._reward, last.loss, last.gradient_norm,
         )  # fmt: skip
+
+    def _kept(self) -> TrainState:
+        # The step that is saved makes one version more.
+        return TrainState(number=self._next + 1, ledger=self._rollouts.ledger_state())
 
     def _tell(self) -> None:
         self._rollouts.progress(step=self._rank.step, number=self._served, reward=self._reward)

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_protocol.prompts import Answered
 from rollcall_runtime.sync.staging import Draft, Snapshotter
 from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
@@ -66,11 +66,11 @@ class TrainerRank:
             return None
         return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
 
-    def lead(self, answered: Sequence[Answered], ledger: LedgerState | None) -> StepResult:
-        """Rank 0: train on a batch. `ledger` goes into the checkpoint, if one is due."""
+    def lead(self, answered: Sequence[Answered], kept: TrainState) -> StepResult:
+        """Rank 0: train on a batch. `kept` goes into the checkpoint, if one is due."""
         prompts = [item.lease.tokens for item in answered]
         batch = collate(prompts, [item.completion.samples for item in answered])
-        return self._train(self._engine.share(batch), ledger)
+        return self._train(self._engine.share(batch), kept)
 
     def signal(self, signal: Signal) -> None:
         """Rank 0: keep the other ranks waiting, or end their work."""
@@ -83,18 +83,18 @@ class TrainerRank:
             if work is Signal.STOP:
                 return
             if isinstance(work, Batch):
-                self._train(work, None)
+                self._train(work, TrainState())
 
-    def stop(self, ledger: LedgerState | None) -> None:
+    def stop(self, kept: TrainState) -> None:
         """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""
         if self._checkpoints.unsaved(self.step):
-            self._checkpoints.save(self._engine, TrainState(self.step, ledger))
+            self._checkpoints.save(self._engine, replace(kept, step=self.step))
 
     def close(self) -> None:
         """Free the engine."""
         self._engine.close()
 
-    def _train(self, batch: Batch | Signal, ledger: LedgerState | None) -> StepResult:
+    def _train(self, batch: Batch | Signal, kept: TrainState) -> StepResult:
         if isinstance(batch, Signal):
             raise TypeError(f"a batch was expected, not {batch.name}")
         began = time.perf_counter()
@@ -105,5 +105,5 @@ class TrainerRank:
         draft = self.snapshot() if due else None
         copied = time.perf_counter()
         if self._checkpoints.due(self.step):
-            self._checkpoints.save(self._engine, TrainState(self.step, ledger))
+            self._checkpoints.save(self._engine, replace(kept, step=self.step))
         return StepResult(tuple(updates), draft, trained - began, copied - trained)

@@ -77,11 +77,10 @@ async def test_a_sample_carries_its_tokens_versions_and_reward() -> None:
 
 async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token() -> None:
     bench = Bench(FakeEngine(cut_short=1))
-    bench.served.add(V1)
-
     async with bench.running():
         bench.generator.add(lease(0))
         await bench.engine_called()
+        bench.served.add(V1)
         bench.engine.load_weights([], version=1)
         await bench.generator.idle()
     (drawn,) = bench.drawn
@@ -141,11 +140,26 @@ async def test_a_failing_engine_ends_the_work() -> None:
         await bench.generator.run()
 
 
-def test_a_number_of_two_lineages_means_the_older_one() -> None:
+def test_a_number_means_the_version_that_served_since_the_work_began() -> None:
     served = ServedVersions()
     old, new = Version(Lineage(1, 1), 5), Version(Lineage(1, 2), 5)
     served.add(old)
+    before = served.now()
+    assert served.oldest([5], since=before) == old
     served.add(new)
-    assert served.oldest([5]) == old
+    assert served.oldest([5], since=served.now()) == new
+    assert served.oldest([5], since=before) == old, "when in doubt it is the older one"
     with pytest.raises(ValueError, match="empty"):
-        served.oldest([6])
+        served.oldest([6], since=before)
+
+
+async def test_after_a_restart_of_the_trainer_the_same_number_is_of_the_new_lineage() -> None:
+    bench = Bench(FakeEngine())
+    restarted = Version(Lineage(1, 2), 0)
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.generator.idle()
+        bench.served.add(restarted)
+        bench.generator.add(lease(1))
+        await bench.generator.idle()
+    assert [drawn.version for drawn in bench.drawn] == [V0, restarted]

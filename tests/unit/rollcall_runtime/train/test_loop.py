@@ -15,6 +15,7 @@ from rollcall_protocol.prompts import Answered, LedgerState
 from rollcall_runtime.sync.staging import Draft, Snapshot, Snapshotter
 from rollcall_runtime.telemetry import TrainerMetrics
 from rollcall_runtime.train import loop as loop_module
+from rollcall_runtime.train.checkpoint import TrainState
 from rollcall_runtime.train.engine import UpdateStats
 from rollcall_runtime.train.loop import TrainerLoop
 from rollcall_runtime.train.rank import StepResult, TrainerRank
@@ -23,6 +24,7 @@ from tests.unit.rollcall_runtime.jobs import job_config
 
 FIRST = Version(Lineage(1, 1), 7)
 LEDGER = LedgerState(cursor=3, pending=(1, 2))
+SAVED = TrainState(step=0, number=6, ledger=LEDGER)
 
 
 def batch(number: int) -> list[Answered]:
@@ -38,7 +40,7 @@ class FakeRank:
     def __init__(self, *, publish_every: int = 1) -> None:
         self.step = 0
         self.signals: list[Signal] = []
-        self.saved: LedgerState | None = None
+        self.saved: TrainState | None = None
         self.publish_every = publish_every
         self.snapshotter = Snapshotter(bucket_bytes=64)
 
@@ -46,7 +48,7 @@ class FakeRank:
         weights = [("weight", torch.tensor([float(self.step)]))]
         return self.snapshotter.take(weights, timeout=5)
 
-    def lead(self, answered: Sequence[Answered], ledger: LedgerState | None) -> StepResult:
+    def lead(self, answered: Sequence[Answered], kept: TrainState) -> StepResult:
         assert answered
         self.step += 1
         due = self.publish_every and self.step % self.publish_every == 0
@@ -56,8 +58,8 @@ class FakeRank:
     def signal(self, signal: Signal) -> None:
         self.signals.append(signal)
 
-    def stop(self, ledger: LedgerState | None) -> None:
-        self.saved = ledger
+    def stop(self, kept: TrainState) -> None:
+        self.saved = kept
 
 
 class FakeRollouts:
@@ -74,7 +76,8 @@ class FakeRollouts:
         if not held:
             self.go.set()
 
-    async def ready(self) -> Version:
+    async def ready(self, *, at_least: int) -> Version:
+        assert at_least == SAVED.number
         return FIRST
 
     async def publish(self, version: Version, snapshot: Snapshot) -> None:
@@ -106,8 +109,9 @@ class Bench:
         self.metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
         self.thread = ThreadPoolExecutor(1)
         self.loop = TrainerLoop(
-            config=job_config(**config), rank=cast("TrainerRank", rank), draft=rank.snapshot(),
-            rollouts=rollouts, thread=self.thread, metrics=self.metrics, stop=self.stop,
+            config=job_config(**config), rank=cast("TrainerRank", rank), state=SAVED,
+            draft=rank.snapshot(), rollouts=rollouts, thread=self.thread,
+            metrics=self.metrics, stop=self.stop,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -130,7 +134,7 @@ async def test_each_step_makes_a_version_after_that_of_the_first_weights() -> No
     assert bench.rollouts.asked == [7, 8, 9]
     assert bench.rollouts.told[-1] == (3, 10)
     assert bench.rank.signals == [Signal.STOP]
-    assert bench.rank.saved == LEDGER
+    assert bench.rank.saved == TrainState(number=12, ledger=LEDGER)
 
 
 async def test_a_version_for_every_other_step() -> None:
@@ -174,7 +178,8 @@ async def test_told_to_stop_it_saves_and_leaves_without_waiting_for_samples() ->
             await asyncio.sleep(0.001)
         bench.stop.set()
         assert not await task
-    assert (bench.rank.step, bench.rank.saved) == (2, LEDGER)
+    assert bench.rank.step == 2
+    assert bench.rank.saved == TrainState(number=11, ledger=LEDGER)
     assert bench.rank.signals == [Signal.STOP]
 
 

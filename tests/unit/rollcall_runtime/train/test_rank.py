@@ -22,6 +22,7 @@ from rollcall_runtime.train.sharing import Signal
 from tests.unit.rollcall_runtime.train.test_loop import batch
 
 LEDGER = LedgerState(cursor=3, pending=(1, 2))
+KEPT_STATE = TrainState(number=9, ledger=LEDGER)
 
 
 class CountingEngine(TrainEngine):
@@ -103,7 +104,7 @@ def rank_of(
 def test_a_step_cuts_the_batch_into_minibatches_and_copies_the_new_weights() -> None:
     rank = rank_of(CountingEngine())
     rank.start()
-    result = rank.lead(batch(0), LEDGER)
+    result = rank.lead(batch(0), KEPT_STATE)
     assert [update.tokens for update in result.updates] == [1, 1]
     assert result.draft is not None
     ((name, weight),) = result.draft.seal().tensors()
@@ -113,7 +114,7 @@ def test_a_step_cuts_the_batch_into_minibatches_and_copies_the_new_weights() -> 
 def test_weights_are_copied_only_when_a_version_is_due() -> None:
     rank = rank_of(CountingEngine(), publish_every=2)
     rank.start()
-    drafts = [rank.lead(batch(0), None).draft for _ in range(4)]
+    drafts = [rank.lead(batch(0), TrainState()).draft for _ in range(4)]
     assert [draft is not None for draft in drafts] == [False, True, False, True]
 
 
@@ -133,11 +134,11 @@ def test_a_trainer_resumes_from_the_newest_checkpoint_with_its_prompts(tmp_path:
     rank = rank_of(CountingEngine(), checkpoint=config)
     assert rank.start() == TrainState()
     for _ in range(5):
-        rank.lead(batch(0), LEDGER)
+        rank.lead(batch(0), KEPT_STATE)
 
     engine = CountingEngine()
     rank = rank_of(engine, checkpoint=config)
-    assert rank.start() == TrainState(4, LEDGER)
+    assert rank.start() == TrainState(4, 9, LEDGER)
     assert (rank.step, engine.updates) == (4, 8)
 
 
@@ -146,25 +147,25 @@ def test_what_was_not_saved_is_saved_at_the_end_and_old_ones_go(tmp_path: Path) 
     rank = rank_of(CountingEngine(), checkpoint=config)
     rank.start()
     for _ in range(4):
-        rank.lead(batch(0), None)
+        rank.lead(batch(0), TrainState())
     assert len(list(tmp_path.iterdir())) == KEPT
     newest = folders.latest_checkpoint(tmp_path)
-    rank.stop(LEDGER)
+    rank.stop(KEPT_STATE)
     assert folders.latest_checkpoint(tmp_path) == newest, "there was nothing to save"
 
     config = CheckpointConfig(every_steps=100, path=str(tmp_path))
     rank = rank_of(CountingEngine(), checkpoint=config)
     rank.start()
-    rank.lead(batch(0), None)
-    rank.stop(LEDGER)
-    assert rank_of(CountingEngine(), checkpoint=config).start() == TrainState(5, LEDGER)
+    rank.lead(batch(0), TrainState())
+    rank.stop(KEPT_STATE)
+    assert rank_of(CountingEngine(), checkpoint=config).start() == TrainState(5, 9, LEDGER)
 
 
 def test_without_a_volume_nothing_is_saved_nor_resumed() -> None:
     rank = rank_of(CountingEngine())
     assert rank.start() == TrainState()
-    rank.lead(batch(0), None)
-    rank.stop(LEDGER)
+    rank.lead(batch(0), TrainState())
+    rank.stop(KEPT_STATE)
 
 
 def test_a_checkpoint_of_another_release_is_told_apart(tmp_path: Path) -> None:
