@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from rollcall_runtime.errors import SpecError
@@ -154,15 +154,7 @@ class Fsdp2Engine(TrainEngine):
 
     def infer(self, batch: Batch) -> Tensor:
         with torch.no_grad():
-            logprobs = self._logprobs(batch)
-        self._reshard()
-        return logprobs
-
-    def _reshard(self) -> None:
-        # Without a backward pass the gathered parameters would stay, and outlive an update.
-        for module in self._model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+            return self._logprobs(batch)
 
     def weight_info(self) -> list[WeightInfo]:
         return [

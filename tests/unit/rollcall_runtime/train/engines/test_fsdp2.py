@@ -12,6 +12,7 @@ from rollcall_runtime.errors import SpecError
 from rollcall_runtime.models.tiny import TinyConfig, TinyDecoder
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.engine import EngineSetup, TrainingDivergedError, UpdateStats
+from rollcall_runtime.train.engines import torch26
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.losses import LossSums
 from rollcall_runtime.train.policy import update_policy
@@ -62,6 +63,25 @@ def test_it_trains_as_plain_torch_does(engine: Fsdp2Engine) -> None:
             assert dict(got.metrics) == pytest.approx(dict(want.metrics), abs=1e-6)
     for name, tensor in engine.named_weights():
         torch.testing.assert_close(tensor, reference.weights[name], atol=1e-5, rtol=0)
+
+
+@pytest.mark.skipif(torch26.CANNOT_RESHARD, reason="torch 2.6 cannot on a CPU")
+def test_gathering_again_for_the_backward_pass_changes_nothing() -> None:
+    expected = Reference().train([random_batch(seed=1)])
+    engine = Fsdp2Engine(setup(reshardAfterForward=True))
+    engine.initialize()
+    try:
+        got = step(engine, 1)
+    finally:
+        engine.close()
+    norms = [stats.gradient_norm for stats in got]
+    assert norms == pytest.approx([stats.gradient_norm for stats in expected], rel=1e-5)
+
+
+def test_where_torch_cannot_gather_again_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch26, "CANNOT_RESHARD", True)
+    with pytest.raises(SpecError, match=r"config\.reshardAfterForward: needs torch 2\.7"):
+        Fsdp2Engine(setup(reshardAfterForward=True))
 
 
 def test_the_second_minibatch_can_be_clipped(engine: Fsdp2Engine) -> None:
@@ -126,6 +146,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
     resumed = Fsdp2Engine(setup())
     resumed.initialize()
     try:
+        resumed.infer(random_batch(seed=1))  # gathers weights that the checkpoint then replaces
         assert resumed.load_checkpoint(tmp_path / "step-1") == {"step": 1, "cursor": 16}
         stats, after = step(resumed, 1), weights(resumed)
     finally:

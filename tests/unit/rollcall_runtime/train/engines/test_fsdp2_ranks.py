@@ -17,7 +17,7 @@ from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.engines import two_ranks
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, Reference, loss, setup
 
-SECONDS = 60  # for both processes, imports included
+SECONDS = 100  # for both processes, imports included
 
 
 def free_port() -> int:
