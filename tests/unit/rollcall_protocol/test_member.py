@@ -3,7 +3,15 @@
 import pytest
 
 from rollcall_protocol.ids import Lineage, SessionId, Version
-from rollcall_protocol.member import AbortEngine, Apply, Fetch, JoinEngine, MemberMachine, Reply
+from rollcall_protocol.member import (
+    AbortEngine,
+    Apply,
+    Fetch,
+    JoinEngine,
+    MemberEffect,
+    MemberMachine,
+    Reply,
+)
 from rollcall_protocol.messages import (
     Ack,
     CatchUp,
@@ -28,6 +36,13 @@ def member(session: SessionId = NEW, *, holds: Version | None = None) -> MemberM
         machine.applied(holds, None)
     machine.receive(Prepare(session, ()))
     return machine
+
+
+def only_ack(effects: list[MemberEffect]) -> Ack:
+    (reply,) = effects
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.message, Ack)
+    return reply.message
 
 
 @pytest.mark.parametrize(
@@ -55,8 +70,8 @@ def test_a_newer_session_aborts_the_engine_of_the_older_one() -> None:
 
 
 def test_a_session_that_was_never_prepared_is_not_joined() -> None:
-    (reply,) = member(OLD).receive(Join(NEW))
-    assert reply.message.error == "session was not prepared here"
+    ack = only_ack(member(OLD).receive(Join(NEW)))
+    assert ack.error == "session was not prepared here"
 
 
 def test_slow_work_of_an_older_session_is_not_acknowledged() -> None:
@@ -69,11 +84,11 @@ def test_slow_work_of_an_older_session_is_not_acknowledged() -> None:
 
 def test_a_version_is_served_only_after_it_was_staged_whole() -> None:
     machine = member(holds=V1)
-    (reply,) = machine.receive(Commit(NEW, V2))
-    assert "has not staged it" in reply.message.error
+    ack = only_ack(machine.receive(Commit(NEW, V2)))
+    assert "has not staged it" in ack.error
     machine.staged(NEW, V2, error="checksum", own_fault=True)
-    (reply,) = machine.receive(Commit(NEW, V2))
-    assert "has not staged it" in reply.message.error
+    ack = only_ack(machine.receive(Commit(NEW, V2)))
+    assert "has not staged it" in ack.error
     machine.staged(NEW, V2)
     assert machine.receive(Commit(NEW, V2)) == [Apply(V2, NEW)]
     assert machine.applied(V2, NEW) == [Reply(Ack(NEW, Phase.COMMIT, V2))]
@@ -84,14 +99,14 @@ def test_what_was_staged_in_an_older_session_is_not_committed_in_a_newer_one() -
     machine = member(OLD)
     machine.staged(OLD, V2)
     machine.receive(Prepare(NEW, ()))
-    (reply,) = machine.receive(Commit(NEW, V2))
-    assert "has not staged it" in reply.message.error
+    ack = only_ack(machine.receive(Commit(NEW, V2)))
+    assert "has not staged it" in ack.error
 
 
 def test_a_served_version_never_goes_back() -> None:
     machine = member(holds=V2)
-    (reply,) = machine.receive(Stage(NEW, V1, MANIFEST))
-    assert "newer" in reply.message.error
+    ack = only_ack(machine.receive(Stage(NEW, V1, MANIFEST)))
+    assert "newer" in ack.error
     assert machine.receive(CatchUp(V1, ())) == [Reply(CaughtUp(V2))]
     assert machine.fetched(V1) == [Reply(CaughtUp(V2))]
 
@@ -105,6 +120,6 @@ def test_a_failed_apply_leaves_the_old_version_and_says_so() -> None:
     machine = member(holds=V1)
     machine.staged(NEW, V2)
     machine.receive(Commit(NEW, V2))
-    (reply,) = machine.applied(V2, NEW, error="out of memory")
-    assert reply.message.own_fault
+    ack = only_ack(machine.applied(V2, NEW, error="out of memory"))
+    assert ack.own_fault
     assert machine.held == V1

@@ -6,7 +6,7 @@ import pytest
 
 from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.messages import Completion, Lease
-from rollcall_protocol.prompts import LedgerState, PromptLedger, Rejection
+from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger, Rejection
 
 LINEAGE = Lineage(1, 1)
 A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
@@ -24,6 +24,12 @@ def ledger(
 
 def done(member: MemberId, lease: Lease, *, version: int = 0, epoch: int = 1) -> Completion:
     return Completion("job", member, lease.lease, Version(Lineage(epoch, 1), version), ())
+
+
+def taken(prompts: PromptLedger, number: int) -> list[Answered]:
+    batch = prompts.take_batch(number)
+    assert batch is not None
+    return batch
 
 
 def balanced(prompts: PromptLedger) -> bool:
@@ -48,7 +54,7 @@ def test_admission_stops_when_a_batch_more_would_be_too_stale() -> None:
     for _, lease in leases:
         assert prompts.complete(done(A, lease))
     assert prompts.dispatch([A], 0) == []
-    assert len(prompts.take_batch(0)) == 4
+    assert len(taken(prompts, 0)) == 4
     prompts.version = 1
     assert len(prompts.dispatch([A], 0)) == 4
 
@@ -61,7 +67,7 @@ def test_a_version_for_every_other_batch_admits_two_batches_a_version() -> None:
             prompts.want(A, 4)
             for _, lease in prompts.dispatch([A], 0):
                 assert prompts.complete(done(A, lease, version=version))
-            assert len(prompts.take_batch(version)) == 4
+            assert len(taken(prompts, version)) == 4
         prompts.want(A, 4)
         assert prompts.dispatch([A], 0) == [], "a third one would be of the next version"
 
@@ -90,7 +96,7 @@ def test_stale_samples_and_those_of_a_former_trainer_are_rejected_with_a_reason(
     prompts.complete(done(A, leases[1], version=1))
     for lease in leases[2:]:
         prompts.complete(done(A, lease, version=2))
-    batch = prompts.take_batch(3)
+    batch = taken(prompts, 3)
     assert [taken.completion.version.number for taken in batch] == [2, 2, 2, 2]
     assert [taken.lease for taken in batch] == leases[2:]
     assert prompts.rejected == {Rejection.ABANDONED_LINEAGE: 1, Rejection.STALE: 1}

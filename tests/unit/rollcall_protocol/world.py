@@ -18,7 +18,15 @@ from rollcall_protocol.member import (
     Reply,
     Transfer,
 )
-from rollcall_protocol.messages import Ack, Hello, MemberMessage, Prepare, Seat, Stage
+from rollcall_protocol.messages import (
+    Ack,
+    Hello,
+    MemberMessage,
+    Prepare,
+    Seat,
+    SessionReport,
+    Stage,
+)
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 
 TIMING = Timing(settle=1, ack_timeout=5, join_timeout=5, stage_timeout=30, commit_timeout=5)
@@ -75,11 +83,18 @@ class World:
         self.number = 0
         self.publishing = False
         self.published: list[Version] = []
+        self.formed: list[SessionReport] = []
         self.committed: dict[SessionId, frozenset[MemberId]] = {}
         self.passed: dict[object, set[MemberId]] = {}  # who got through a join or a transfer
         self.late: deque[tuple[Worker, object]] = deque()  # of a coordinator that is no more
 
     # --- the environment -----------------------------------------------------------------------
+
+    @property
+    def session(self) -> SessionId:
+        """The session that the coordinator formed or is forming."""
+        assert self.coordinator.session is not None
+        return self.coordinator.session
 
     def push(self, *pods: str) -> None:
         self.epoch += 1
@@ -145,6 +160,7 @@ class World:
                     self.run(self.coordinator.lost(worker.id, effect.reason, self.now))
                     self.connect(worker)
             elif isinstance(effect, SessionFormed):
+                self.formed.append(effect.report)
                 session = effect.report.session
                 joined = self.passed.get(("joining", session), set())
                 assert joined >= self.committed[session], "usable before all had joined"
@@ -181,10 +197,10 @@ class World:
     def step(self) -> bool:
         """Make one random move; False when there is none (then time has to pass)."""
         if self.late and self.random.random() < 0.2:
-            worker, message = self.late.popleft()
-            if self.workers.get(worker.id) is worker:
-                effects = worker.machine.receive(message)  # type: ignore[arg-type]
-                self.perform(worker, [e for e in effects if not isinstance(e, Reply)])
+            zombie, order = self.late.popleft()
+            if self.workers.get(zombie.id) is zombie:
+                effects = zombie.machine.receive(order)  # type: ignore[arg-type]
+                self.perform(zombie, [e for e in effects if not isinstance(e, Reply)])
         moves = self.moves()
         if not moves:
             return False
