@@ -73,6 +73,7 @@ class LocalJob:
         self.roll = Roll(
             job_uid=self.config.uid, coordinator_uid=self.trainer.uid,
             address=self.trainer.address, token=TOKENS[env.OPERATOR_TOKEN_FILE],
+            ended=lambda: "" if self.trainer.running else self.trainer.log()[-2000:],
         )  # fmt: skip
 
     async def __aenter__(self) -> "LocalJob":
@@ -126,15 +127,15 @@ class LocalJob:
             **{item.name: int(values[f"prompts_total{{{item.name}}}"]) for item in fields(Prompts)}
         )
 
-    def longest_step(self) -> float:
-        """Seconds between two steps' ends, at most, in the trainer's present life."""
+    def step_seconds(self) -> list[float]:
+        """Seconds between steps' ends in the trainer's present life, by its log."""
         lines = (json.loads(line) for line in self.trainer.log().splitlines() if line[:1] == "{")
         ends = [
             datetime.fromisoformat(line["time"]).timestamp()
             for line in lines
             if line["message"].startswith("step ")
         ]
-        return max(after - before for before, after in itertools.pairwise(ends))
+        return [after - before for before, after in itertools.pairwise(ends)]
 
     def _pod(self, name: str, role: str) -> Pod:
         self._given += 1

@@ -28,11 +28,15 @@ class Seen:
 class Roll:
     """Follows one coordinator from `start` to `stop`; reconnects, as the operator does."""
 
-    def __init__(self, *, job_uid: str, coordinator_uid: str, address: str, token: str) -> None:
+    def __init__(
+        self, *, job_uid: str, coordinator_uid: str, address: str, token: str,
+        ended: Callable[[], str],
+    ) -> None:  # fmt: skip
         self.epoch = 0
         self.history: list[Seen] = []
         self.members: tuple[RosterMember, ...] = ()
         self.token = token
+        self._ended = ended  # why the coordinator's process is gone, if it is
         self._job_uid, self._coordinator_uid = job_uid, coordinator_uid
         self._base = f"http://{address}:{env.MEMBERSHIP_PORT}"
         self._news = asyncio.Condition()
@@ -59,6 +63,7 @@ class Roll:
             try:
                 status, body = await self.put(self.roster(cause))
             except aiohttp.ClientConnectorError:
+                assert not self._ended(), self._ended()
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.1)

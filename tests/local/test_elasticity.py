@@ -64,7 +64,7 @@ async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path
         # What is seen first decides: the stream's reset or, in mid-transfer, the broken group.
         assert seen.snapshot.session.cause in {SessionCause.MEMBER_LOST, SessionCause.ENGINE_ERROR}
         await job.steps(10, seconds=STEP_SECONDS)
-        assert job.longest_step() < 1.0 + lag.stop(), "no step was held up for long"
+        assert max(job.step_seconds()) < 1.0 + lag.stop(), "no step was held up for long"
 
         assert await victim.exited(seconds=5) == -signal.SIGKILL
         victim.start()
