@@ -7,17 +7,23 @@ import multiprocessing
 import os
 import signal
 import sys
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 _UNCOUNTED = {"leases", "events"}
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["rollcall_operator.app", __name__])
+_CONTEXT.set_forkserver_preload(["__main__", "rollcall_operator.app"])
+_ROOT = Path(__file__).parents[2]
 
 
 def start(*, when: str, write: int, log: Path, flags: tuple[str, ...]) -> ForkServerProcess:
     """Start one; `when` is before or after the `write`-th write, counted from 1."""
+    paths = f"{_ROOT / 'operator'}:{_ROOT / 'workloads'}"  # else the imports ahead fail silently
+    with mock.patch.dict(os.environ, PYTHONPATH=paths):
+        forkserver.ensure_running()
     process = _CONTEXT.Process(target=_run, args=(when, write, str(log), flags), daemon=True)
     process.start()
     return process

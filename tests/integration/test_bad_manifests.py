@@ -5,6 +5,7 @@ import pytest
 from rollcall_operator.kube.errors import RefusedError
 from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
 from tests.integration.bad_manifests.cases import REFUSED_AT_APPLY, TOLD_IN_A_CONDITION, Case
+from tests.integration.bad_manifests.manifests import job
 from tests.integration.cluster import Cluster
 from tests.integration.world import World, all_children, eventually, example, operator_writes, quiet
 
@@ -85,8 +86,7 @@ async def test_a_corrected_manifest_goes_ahead(world: World) -> None:
         return found is not None and found["status"] == status
 
     await eventually(lambda: valid("False"), "Validated=False")
-    corrected = example("bad")
-    await world.apply(corrected)
+    await world.apply(job())
     await eventually(lambda: valid("True"), "Validated=True")
     await all_children(world, "bad")
 
