@@ -14,6 +14,7 @@ from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
 from tests.cluster import go_build
 from tests.cluster.control_plane import ControlPlane
 from tests.integration.world import (
+    ACCOUNT,
     ROOT,
     SYSTEM,
     USER,
@@ -49,11 +50,11 @@ def running_cluster() -> Iterator[Cluster]:
         yield Cluster(control=control, admin=control.kubeconfig, operator=operator)
 
 
-def rendered(*flags: str) -> list[dict[str, Any]]:
+def rendered(*flags: str, release: str = ACCOUNT) -> list[dict[str, Any]]:
     """The chart's objects, as Helm would install them."""
     helm = go_build.programs(["helm"])["helm"]
     done = subprocess.run(
-        [helm, "template", "rollcall-operator", str(ROOT / "charts" / "rollcall-operator"),
+        [helm, "template", release, str(ROOT / "charts" / "rollcall-operator"),
          "--namespace", SYSTEM, "--kube-version", KUBERNETES, *flags],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

@@ -234,9 +234,11 @@ def operator_writes(events: list[dict[str, Any]], *, namespace: str = "") -> lis
     return found
 
 
-def service_account_kubeconfig(world: World, *, server: str, certificate: Path) -> str:
+def service_account_kubeconfig(
+    world: World, *, server: str, certificate: Path, account: str = ACCOUNT
+) -> str:
     """A kubeconfig of the operator's service account, with a token from the API server."""
-    token = world.kubectl("create", "token", ACCOUNT, "-n", SYSTEM, "--duration", "2h").strip()
+    token = world.kubectl("create", "token", account, "-n", SYSTEM, "--duration", "2h").strip()
     return json.dumps(
         {
             "apiVersion": "v1",

@@ -47,7 +47,7 @@ class LinkSettings:
     silence_timeout: float = 15.0
     push_timeout: float = 5.0
     first_delay: float = 0.1
-    max_delay: float = 3.0
+    max_delay: float = 1.0
     confirm_delay: float = 1.0
     progress_delay: float = 5.0
 

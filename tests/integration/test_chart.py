@@ -1,0 +1,139 @@
+"""The chart: least rights, definitions that are upgraded, values that are checked."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import go_build
+from tests.integration.cluster import Cluster, rendered
+from tests.integration.operator_process import OperatorProcess
+from tests.integration.world import (
+    ROOT,
+    SYSTEM,
+    World,
+    all_children,
+    example,
+    open_world,
+    service_account_kubeconfig,
+)
+
+CHART = ROOT / "charts" / "rollcall-operator"
+
+
+def kinds(objects: list[dict[str, Any]]) -> list[str]:
+    return [body["kind"] for body in objects]
+
+
+def one(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = (body for body in objects if body["kind"] == kind)
+    return found
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = go_build.programs(["helm"])["helm"]
+    return subprocess.run(
+        [program, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_it_lints() -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "values", ["replicas=-1", "image.pullPolicy=Sometimes", "typo=1", "namespaces={Not_One}"]
+)
+def test_wrong_values_are_refused(values: str) -> None:
+    done = helm("template", "x", str(CHART), "--kube-version", "1.36.0", "--set", values)
+    assert done.returncode != 0
+    assert values.split("=", maxsplit=1)[0].split(".", maxsplit=1)[0] in done.stderr
+
+
+def test_its_definitions_are_the_generated_ones_and_outlive_the_release() -> None:
+    copies = {path.name: path.read_text() for path in (CHART / "files" / "crds").iterdir()}
+    assert copies == {path.name: path.read_text() for path in (ROOT / "crds").iterdir()}
+    definitions = [b for b in rendered() if b["kind"] == "CustomResourceDefinition"]
+    assert len(definitions) == len(copies)
+    for body in definitions:
+        assert body["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "CustomResourceDefinition" not in kinds(rendered("--set", "crds.install=false"))
+
+
+def test_rights_are_few() -> None:
+    roles = [b for b in rendered() if b["kind"] in {"ClusterRole", "Role"}]
+    own = [b for b in roles if not b["metadata"]["name"].endswith(("-view", "-edit"))]
+    rules = [(b["kind"], rule) for b in own for rule in b["rules"]]
+    granted = {resource: set(rule["verbs"]) for _, rule in rules for resource in rule["resources"]}
+    assert granted["secrets"] == {"get", "create"}
+    assert granted["pods"] == {"get", "list", "watch"}
+    assert granted["pods/status"] == {"patch"}
+    assert not {"pods/proxy", "pods/exec", "nodes", "*"} & set(granted)
+    assert all("*" not in rule["verbs"] for _, rule in rules)
+    assert [kind for kind, rule in rules if "leases" in rule["resources"]] == ["Role", "Role"]
+
+
+def test_the_pod_is_restricted() -> None:
+    pod = one(rendered(), "Deployment")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 65532
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"]
+    assert {"livenessProbe", "readinessProbe"} <= set(container)
+
+
+def test_extras_are_off_unless_asked_for() -> None:
+    extras = {
+        "serviceMonitor": "ServiceMonitor",
+        "prometheusRule": "PrometheusRule",
+        "dashboard": "ConfigMap",
+        "networkPolicy": "NetworkPolicy",
+        "podDisruptionBudget": "PodDisruptionBudget",
+    }
+    assert not set(extras.values()) & set(kinds(rendered()))
+    flags = [part for name in extras for part in ("--set", f"{name}.enabled=true")]
+    assert set(extras.values()) <= set(kinds(rendered(*flags)))
+
+
+async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(
+    cluster: Cluster, world: World, log_folder: Path
+) -> None:
+    release = "alone-rollcall-operator"
+    objects = rendered(
+        "--set", f"namespaces={{{world.namespace}}}", "--set", "crds.install=false",
+        release=release,
+    )  # fmt: skip
+    assert "ClusterRole" not in kinds(objects)
+    assert f"--namespace={world.namespace}" in str(one(objects, "Deployment"))
+    async with open_world(cluster.admin, namespace=f"{world.namespace}-other") as other:
+        for body in objects:
+            if body["kind"] not in {"Deployment", "Service"}:
+                await world.apply(body)
+        kubeconfig = log_folder / "kubeconfig"
+        kubeconfig.write_text(
+            service_account_kubeconfig(
+                world,
+                server=cluster.control.server,
+                certificate=cluster.control.certificate,
+                account=release,
+            )
+        )
+        flags = ("--namespace", world.namespace, "--lease-namespace", SYSTEM,
+                 "--lease-name", release)  # fmt: skip
+        log = log_folder / "log"
+        with OperatorProcess(kubeconfig=kubeconfig, log=log, flags=flags) as operator:
+            operator.wait_until_watching()
+            await other.apply(example())
+            await world.apply(example())
+            await all_children(world)
+            operator.assert_healthy()
+            assert operator.terminate() == 0
+        assert not await other.children("reverse")
