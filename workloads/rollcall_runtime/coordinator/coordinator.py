@@ -104,7 +104,8 @@ class Coordinator:
         """Wait for the first roster; returns the first version to publish.
 
         Its number is above whatever a member reported, and `at_least` the one given (from a
-        checkpoint), so that numbers go on. A restarted coordinator knows its roster and waits `settle` for members to come back.
+        checkpoint), so that numbers go on. A restarted coordinator knows its roster and waits
+        `settle` for members to come back.
         """
         restored = self._memory.roster
         if restored is not None:
