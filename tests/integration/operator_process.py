@@ -122,7 +122,9 @@ class OperatorProcess:
     def assert_healthy(self) -> None:
         """It runs, its rights suffice, and no reconcile ended in an error."""
         assert self.process.poll() is None, self.log.read_text()[-4000:]
-        lacking = [line["message"] for line in self.lines() if " cannot " in line["message"]]
+        lacking = [
+            line["message"] for line in self.lines() if "is forbidden: User" in line["message"]
+        ]
         assert not lacking
         errors = [line for line in self.lines() if line["level"] in {"error", "critical", "raw"}]
         assert not errors

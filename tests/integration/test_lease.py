@@ -1,6 +1,7 @@
 """Two operators and one Lease: one acts, the other waits, and takes over."""
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 
@@ -9,7 +10,14 @@ import pytest
 from rollcall_operator.kube.resources import LEASES
 from tests.integration.cluster import Cluster
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import SYSTEM, World, all_children, example
+from tests.integration.world import (
+    SYSTEM,
+    World,
+    all_children,
+    example,
+    operator_writes,
+    quiet,
+)
 
 NAME = "rollcall-operator"  # the only one that the chart's Role names
 FLAGS = ("--lease-duration", "6")
@@ -85,14 +93,41 @@ async def test_who_loses_the_lease_exits_non_zero(
         assert any("taken by usurper" in line["message"] for line in first.lines())
 
 
-async def test_without_definitions_it_waits_and_says_so(
+async def test_even_without_a_lease_a_second_operator_is_harmless(
+    world: World, cluster: Cluster, log_folder: Path
+) -> None:
+    flags = ("--no-leader-elect", "--namespace", world.namespace)
+    with contextlib.ExitStack() as stack:
+        both = [
+            stack.enter_context(
+                OperatorProcess(kubeconfig=cluster.operator, log=log_folder / name, flags=flags)
+            )
+            for name in ("a", "b")
+        ]
+        for operator in both:
+            operator.wait_until_watching()
+        jobs = [f"job-{number}" for number in range(5)]
+        for job in jobs:
+            await world.apply(example(job))
+        for job in jobs:
+            await all_children(world, job)
+        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
+        writes = operator_writes(cluster.writes(), namespace=world.namespace)
+        tokens = [text for text in writes if text.startswith("create secrets") and "201" in text]
+        assert len(tokens) == len(jobs)
+        for operator in both:
+            operator.assert_healthy()
+            assert operator.terminate() == 0
+
+
+async def test_a_namespace_that_is_not_there_yet_is_no_reason_to_die(
     cluster: Cluster, log_folder: Path, world: World
 ) -> None:
     other = ("--no-leader-elect", "--namespace", "nowhere")
     with OperatorProcess(
         kubeconfig=cluster.operator, log=log_folder / "log", flags=other
     ) as waiting:
-        waiting.wait_until_watching()  # a namespace that is not there yet is no reason to die
+        waiting.wait_until_watching()
         assert waiting.process.poll() is None
 
 

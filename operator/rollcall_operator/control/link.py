@@ -125,6 +125,7 @@ class CoordinatorLink:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._hang_up()
 
     # --- the stream ----------------------------------------------------------------------------
 
@@ -138,9 +139,7 @@ class CoordinatorLink:
             except (aiohttp.ClientError, TimeoutError, OSError, LinkError) as error:
                 problem = f"{type(error).__name__}: {error}"
             failures = 0 if self._snapshot is not before else failures + 1
-            if self._connected:
-                self._connected = False
-                self._observer.link_connected(up=False)
+            if self._hang_up():
                 log.info("Stream of %s ended: %s", self.pod.name, problem)
             else:
                 log.debug("No stream of %s yet: %s", self.pod.name, problem)
@@ -149,6 +148,13 @@ class CoordinatorLink:
                 await asyncio.wait_for(self._poked.wait(), self._delay(failures))
             except TimeoutError:
                 continue
+
+    def _hang_up(self) -> bool:
+        """Count the stream's end; False when none was open."""
+        was, self._connected = self._connected, False
+        if was:
+            self._observer.link_connected(up=False)
+        return was
 
     async def _read(self) -> None:
         settings = self._settings

@@ -40,8 +40,10 @@ class JobCollector(Collector):
         self._phases[key] = str(status.get("phase") or "")
         for group in status.get("syncGroups") or ():
             known = groups.get(group["name"])
-            first = known is None
-            known = groups.setdefault(group["name"], _Group())
+            # A lower epoch is another job that took over the name.
+            if known is None or known.epoch > int(group.get("epoch") or 0):
+                known = groups[group["name"]] = _Group()
+            first = not known.epoch
             _count_epochs(known, group, first=first)
             _count_rebuild(known, group, first=first)
             known.members = int(group.get("members") or 0)

@@ -339,8 +339,12 @@ async def test_news_of_the_pod_end_the_wait_for_the_next_try(
     await eventually(lambda: link.connected, seconds=1.0)
 
 
-async def test_close_ends_both_tasks(coordinator: Coordinator, link_to: Linked) -> None:
-    link, _ = link_to()
+async def test_close_ends_both_tasks_and_the_stream_in_the_count(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to()
     await eventually(lambda: link.connected)
+    assert counts.up == 1
     await link.close()
     assert all(task.done() for task in link._tasks)
+    assert counts.up == 0

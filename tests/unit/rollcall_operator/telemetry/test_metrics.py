@@ -92,6 +92,14 @@ def test_a_job_that_is_gone_leaves_no_series() -> None:
     assert value(metrics, "rollcall_jobs", phase="Running") is None
 
 
+def test_another_job_of_the_name_starts_its_counts_anew() -> None:
+    metrics = Metrics()
+    metrics.jobs.update(KEY, status(5, {4: "MemberLost", 5: "MembersJoined"}))
+    metrics.jobs.update(KEY, status(1, {1: "JobStarted"}))
+    assert value(metrics, "rollcall_rebuilds_total", cause="JobStarted", **GROUP) == 1
+    assert value(metrics, "rollcall_rebuilds_total", cause="MemberLost", **GROUP) is None
+
+
 def test_a_job_without_a_sync_group_yet_is_fine() -> None:
     metrics = Metrics()
     metrics.jobs.update(KEY, {})
