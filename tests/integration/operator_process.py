@@ -127,5 +127,5 @@ class OperatorProcess:
         ]
         assert not lacking
         errors = [line for line in self.lines() if line["level"] in {"error", "critical", "raw"}]
-        assert not errors
+        assert not errors, errors[:3]
         assert not self.metrics().get('rollcall_reconcile_seconds_count{result="error"}')

@@ -12,6 +12,7 @@ from rollcall_operator.control.state import JobState, Key
 from rollcall_operator.kube.dial import PodDialer
 from rollcall_operator.kube.errors import (
     ConflictError,
+    NotFoundError,
     ServerError,
     TerminatingError,
     ThrottledError,
@@ -25,6 +26,9 @@ from rollcall_operator.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 60.0
+
+# Not found: an object or its namespace went away since it was looked at.
+_PASSING = (ConflictError, NotFoundError, ServerError, ThrottledError, UnreachableError)
 
 
 class Reconciler:
@@ -59,7 +63,7 @@ class Reconciler:
             except TerminatingError:
                 log.debug("The namespace is being deleted")
                 return RESYNC_SECONDS
-            except (ConflictError, ServerError, ThrottledError, UnreachableError) as error:
+            except _PASSING as error:
                 raise RetryError(str(error)) from error
 
     async def close(self) -> None:
