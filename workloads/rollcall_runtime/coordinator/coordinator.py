@@ -24,6 +24,7 @@ from rollcall_protocol.messages import (
     LeaseReturned,
     LeaseRevoked,
     MemberMessage,
+    MemberState,
     Progress,
     Seat,
     Wanted,
@@ -96,6 +97,7 @@ class Coordinator:
         self._roster_taken, self._batch_ready = asyncio.Event(), asyncio.Event()
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
+        self._states: list[MemberState] = []  # at the last publication
         self._timer: asyncio.TimerHandle | None = None
 
     # --- the trainer's side --------------------------------------------------------------------
@@ -251,15 +253,25 @@ class Coordinator:
                 log.warning("closing the stream of %s: %s", effect.to, effect.reason)
                 self.links.close(effect.to, effect.reason)
             elif isinstance(effect, SessionFormed):
-                log.info("session %s formed", effect.report.session)
                 self._observer.session_formed(effect.report)
             elif isinstance(effect, Published) and self._published is not None:
                 self._published.set_result(None)
                 self._published = None
         self._dispatch()
         self._set_timer()
-        if effects:
+        if self._urgent(effects):
             self.stream.changed()
+        else:
+            self.stream.progressed()
+
+    def _urgent(self, effects: list[Effect]) -> bool:
+        """Sessions, suspects and who is in sync are told at once; that versions go by is not."""
+        if any(isinstance(effect, (SessionFormed, Close)) for effect in effects):
+            return True
+        if not any(isinstance(effect, Published) for effect in effects):
+            return False
+        before, self._states = self._states, [report.state for report in self.machine.reports()]
+        return before != self._states
 
     def _send(self, effect: Send) -> None:
         if isinstance(effect.message, Commit) and self._committing_since is None:

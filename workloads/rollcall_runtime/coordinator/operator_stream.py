@@ -15,7 +15,7 @@ from rollcall_protocol.roster import Roster
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
-PROGRESS_SECONDS = 1.0  # progress alone is told this often at most; membership at once
+PROGRESS_SECONDS = 1.0  # progress is told this often at most; sessions and suspects at once
 
 
 class OperatorStream:
