@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,12 +111,16 @@ def ensure(engine: Engine) -> str:
         return name
     with cache.lock("node-image"):
         if not engine.holds(name):
-            programs = go_build.programs(PROGRAMS)
-            base = _base(engine)
+            with ThreadPoolExecutor(max_workers=1) as pool:
+                # Downloads, beside builds that keep the processors busy.
+                packages = pool.submit(_root_file_systems)
+                programs = go_build.programs(PROGRAMS)
+                node, tools = packages.result()
+            base = _base(engine, node)
             say("node image: packing")
             with cache.scratch() as folder:
                 _lay_out(folder / "tree", programs)
-                _preload(folder, programs)
+                _preload(folder, programs, tools=tools)
                 shutil.copy(FILES / "Dockerfile", folder / "Dockerfile")
                 engine.docker(
                     "build",
@@ -140,8 +145,14 @@ def _recipe() -> str:
     return cache.digest(*parts)
 
 
-def _base(engine: Engine) -> str:
-    root = debian.root_file_system(SUITE, PACKAGES, name="node")
+def _root_file_systems() -> tuple[Path, Path]:
+    return (
+        debian.root_file_system(SUITE, PACKAGES, name="node"),
+        debian.root_file_system(SUITE, TOOLS, name="tools", variant="extract"),
+    )
+
+
+def _base(engine: Engine, root: Path) -> str:
     name = f"rollcall.local/node-base:{root.stem.rsplit('-', 1)[-1]}"
     if not engine.holds(name):
         engine.docker("import", root, name, timeout_s=300)
@@ -179,10 +190,12 @@ def _install(source: Path, target: Path) -> None:
     target.chmod(0o755)
 
 
-def _images(folder: Path, programs: dict[str, Path]) -> Iterator[tuple[list[str], list[Layer]]]:
+def _images(
+    folder: Path, programs: dict[str, Path], everything: Path
+) -> Iterator[tuple[list[str], list[Layer]]]:
     tools = folder / "tools.tar"
     archive.without(
-        debian.root_file_system(SUITE, TOOLS, name="tools", variant="extract"),
+        everything,
         tools,
         dropped=("dev/", "proc/", "sys/", "etc/apt/", "etc/resolv.conf", "etc/hostname", "var/"),
     )
@@ -232,11 +245,11 @@ def _sandbox_image() -> str:
     return match[1]
 
 
-def _preload(folder: Path, programs: dict[str, Path]) -> None:
+def _preload(folder: Path, programs: dict[str, Path], *, tools: Path) -> None:
     store = folder / "tree/var/lib/containerd"
     architecture = debian.architecture()
     with _containerd(store, programs["containerd"]) as socket:
-        for names, layers in _images(folder, programs):
+        for names, layers in _images(folder, programs, tools):
             path = folder / "image.tar"
             entrypoint = {"pause": ["/pause"], "coredns": ["/coredns"]}.get(
                 names[0].rsplit("/", 1)[-1].split(":")[0], []
