@@ -6,11 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import go_build
 from tests.integration.cluster import Cluster, running_cluster
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.world import World, open_world
 
 _NUMBERS = itertools.count(1)
+_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what the tests need before the first one: from nothing it takes many minutes."""
+    here = Path(__file__).parent
+    if not session.config.option.collectonly and any(
+        here in item.path.parents for item in session.items
+    ):
+        go_build.programs(_PROGRAMS)
 
 
 @pytest.fixture(scope="session")
