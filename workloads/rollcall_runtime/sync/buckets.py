@@ -1,14 +1,17 @@
-"""Moving a flat buffer bucket by bucket, with a few transfers in flight at a time."""
+"""Moving a flat buffer in small operations, a few in flight at a time, checked bucket by bucket."""
 
 import struct
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.sync.buffers import HostBuffer, Pin
-from rollcall_runtime.sync.errors import ChecksumMismatchError
+from rollcall_runtime.sync.engine import SyncSettings
+from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
 
 _HEADER = struct.Struct("<8sQQ")  # magic, total_bytes, bucket_bytes
 _MAGIC = b"rollcal1"
@@ -20,11 +23,21 @@ class Work(Protocol):
     def wait(self) -> object: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Bytes [start, end) of the buffer; `completes` is the bucket that they complete, if any."""
+
+    start: int
+    end: int
+    completes: int | None = None
+
+
 class BucketMover:
     """Runs one session's transfers; used by one thread.
 
-    `start` begins the transfer of one chunk, `stop` raises when the session was given up. What a
-    failed move left in flight is kept, its buffer pinned, until `drain` has seen it end.
+    `start(chunk, seconds)` begins the transfer of one chunk, `stop` raises when the session was
+    given up. Operations are small so that a transport can give up early on one that is stuck. What
+    a failed move left in flight is kept, its buffer pinned, until `drain` has seen it end.
     """
 
     def __init__(
@@ -32,19 +45,19 @@ class BucketMover:
         *,
         start: Callable[[memoryview, float], Work],
         stop: Callable[[], None],
-        in_flight: int,
+        settings: SyncSettings,
     ) -> None:
         self._start = start
         self._stop = stop
-        self._in_flight = in_flight
+        self._settings = settings
         self._stranded: list[tuple[Work, Pin]] = []
 
     def send(self, buffer: HostBuffer, manifest: Manifest, deadline: float) -> None:
         """Send a header and all buckets; `deadline` is on the monotonic clock."""
         header = HostBuffer(_HEADER.size)
         _HEADER.pack_into(header.memory, 0, _MAGIC, manifest.total_bytes, manifest.bucket_bytes)
-        self._move(header, [(0, _HEADER.size)], deadline)
-        self._move(buffer, _buckets(manifest), deadline)
+        self._move_header(header, deadline)
+        self._move(buffer, self._operations(manifest), deadline)
 
     def receive(self, buffer: HostBuffer, manifest: Manifest, deadline: float) -> None:
         """Receive all buckets, each checked while the next arrives.
@@ -52,24 +65,24 @@ class BucketMover:
         The header comes first because some transports cannot survive two sizes for one transfer.
         """
         header = HostBuffer(_HEADER.size)
-        self._move(header, [(0, _HEADER.size)], deadline)
+        self._move_header(header, deadline)
         announced = _HEADER.unpack(header.memory)
         expected = (_MAGIC, manifest.total_bytes, manifest.bucket_bytes)
         if announced != expected:
             raise ChecksumMismatchError(
                 f"the sender announces {announced}, the manifest says {expected}"
             )
-        buckets = _buckets(manifest)
         bad: list[int] = []
 
-        def check(index: int) -> None:
-            start, end = buckets[index]
-            if zlib.crc32(buffer.memory[start:end]) != manifest.checksums[index]:
-                bad.append(index)
+        def check(bucket: int) -> None:
+            start, end = manifest.bucket(bucket)
+            if zlib.crc32(buffer.memory[start:end]) != manifest.checksums[bucket]:
+                bad.append(bucket)
 
-        self._move(buffer, buckets, deadline, arrived=check)
+        self._move(buffer, self._operations(manifest), deadline, complete=check)
         if bad:  # only now: leaving early would stall the other receivers
-            raise ChecksumMismatchError(f"wrong checksum in buckets {bad} of {len(buckets)}")
+            count = len(manifest.checksums)
+            raise ChecksumMismatchError(f"wrong checksum in buckets {bad} of {count}")
 
     def drain(self) -> None:
         """Wait for what is still in flight, as long as the transport takes, and unpin it."""
@@ -82,38 +95,58 @@ class BucketMover:
             finally:
                 pin.release()
 
+    def _move_header(self, header: HostBuffer, deadline: float) -> None:
+        """Meet: members start at different moments, so the header may take all the time."""
+        patience = max(deadline - time.monotonic(), 0.0)
+        self._move(header, [Operation(0, _HEADER.size)], deadline, patience=patience)
+
     def _move(
         self,
         buffer: HostBuffer,
-        buckets: Sequence[tuple[int, int]],
+        operations: Sequence[Operation],
         deadline: float,
         *,
-        arrived: Callable[[int], None] = lambda _: None,
+        complete: Callable[[int], None] = lambda _: None,
+        patience: float | None = None,
     ) -> None:
-        flying: deque[tuple[int, Work]] = deque()
+        longest = self._settings.operation_timeout if patience is None else patience
+        flying: deque[tuple[Operation, Work]] = deque()
 
         def land() -> None:
-            index, work = flying[0]
+            operation, work = flying[0]
             try:
                 work.wait()
             finally:
                 flying.popleft()  # it has ended, well or not
                 del work  # the transport would live as long as the error's traceback
-            arrived(index)
+            if operation.completes is not None:
+                complete(operation.completes)
 
         with buffer.pin():
             try:
-                for index, (start, end) in enumerate(buckets):
+                for operation in operations:
                     self._stop()
-                    if len(flying) >= self._in_flight:
+                    if len(flying) >= self._settings.in_flight:
                         land()
-                    flying.append((index, self._start(buffer.memory[start:end], deadline)))
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimedOutError(f"no time is left at byte {operation.start}")
+                    chunk = buffer.memory[operation.start : operation.end]
+                    flying.append((operation, self._start(chunk, min(left, longest))))
                 while flying:
                     land()
             finally:  # the transport may still touch the buffer
                 self._stranded.extend((work, buffer.pin()) for _, work in flying)
                 flying.clear()
 
-
-def _buckets(manifest: Manifest) -> list[tuple[int, int]]:
-    return [manifest.bucket(index) for index in range(len(manifest.checksums))]
+    def _operations(self, manifest: Manifest) -> list[Operation]:
+        size = self._settings.operation_bytes
+        operations: list[Operation] = []
+        for bucket in range(len(manifest.checksums)):
+            start, end = manifest.bucket(bucket)
+            for first in range(start, end, size):
+                last = first + size >= end
+                operations.append(
+                    Operation(first, min(first + size, end), bucket if last else None)
+                )
+        return operations

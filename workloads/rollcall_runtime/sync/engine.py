@@ -19,6 +19,8 @@ from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.errors import JoinFailedError
 
+_POSITIVE = ("operation_bytes", "in_flight", "threads", "max_abandoned")
+
 
 class EngineKind(StrEnum):
     """Group engines build a communicator for each session; peer engines rewire neighbours."""
@@ -36,23 +38,27 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
-    """What every engine can be told. Times are seconds.
+    """Bounds of the transport. The size of a bucket is not here: it travels in each manifest.
 
-    `operation_timeout` bounds one transport operation and so how long an aborted session can keep
-    its buffer; `max_abandoned` bounds how many such sessions there may be. The size of a bucket is
-    not here: it travels in each manifest.
+    Buckets move in operations of `operation_bytes`, `in_flight` of them at a time on `threads`
+    threads. `operation_timeout` (seconds) bounds one operation, so it is how long a peer may be
+    silent in mid-transfer, and how long an aborted session can keep its buffer; a session that is
+    aborted before its transfer began may be stuck for that call's whole timeout, with a thread but
+    without the buffer. `max_abandoned` bounds how many sessions may be stuck.
     """
 
-    operation_timeout: float = 30.0
-    buckets_in_flight: int = 2
+    operation_bytes: int = 8 << 20
+    operation_timeout: float = 5.0
+    in_flight: int = 2
     threads: int = 2
-    max_abandoned: int = 8
+    max_abandoned: int = 16
 
     def __post_init__(self) -> None:
         if self.operation_timeout <= 0:
             raise ValueError("operation_timeout must be positive")
-        if min(self.buckets_in_flight, self.threads, self.max_abandoned) < 1:
-            raise ValueError("buckets_in_flight, threads and max_abandoned must be at least 1")
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
 
 
 class SyncSession(ABC):

@@ -137,9 +137,7 @@ class GlooSession(SyncSession):
         self._group: Any = None
         self._store: Store | None = None
         self._failure = ""
-        self._mover = BucketMover(
-            start=self._broadcast, stop=self._stop, in_flight=settings.buckets_in_flight
-        )
+        self._mover = BucketMover(start=self._broadcast, stop=self._stop, settings=settings)
 
     def start(self) -> None:
         """Start the owner's thread; once, by the engine."""
@@ -231,17 +229,13 @@ class GlooSession(SyncSession):
                 raise ExhaustedError(f"{self._name}: {stuck} abandoned sessions are still stuck")
             self._rest(_POLL_SECONDS)
 
-    def _broadcast(self, chunk: memoryview, deadline: float) -> Work:
+    def _broadcast(self, chunk: memoryview, seconds: float) -> Work:
         if self._group is None:
             raise TransferFailedError(f"{self._name} was not joined")
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimedOutError(f"{self._name}: no time is left for the next bucket")
         options = BroadcastOptions()
         options.rootRank = 0
         options.rootTensor = 0
-        # Torch 2.6 goes by the group's timeout and ignores this one.
-        options.timeout = timedelta(seconds=min(left, self._settings.operation_timeout))
+        options.timeout = timedelta(seconds=seconds)  # torch 2.6 goes by the group's instead
         work: Work = self._group.broadcast([torch.frombuffer(chunk, dtype=torch.uint8)], options)
         return work
 

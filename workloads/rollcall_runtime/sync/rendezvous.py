@@ -8,7 +8,7 @@ Not torch's TCPStore: it asks DNS for the name of every peer that connects, whic
 seconds where nobody answers; its waits cannot be interrupted; and it serves whoever connects.
 """
 
-import asyncio
+import contextlib
 import hmac
 import json
 import secrets
@@ -27,7 +27,7 @@ from rollcall_runtime.sync.errors import JoinFailedError
 
 _LENGTH = struct.Struct(">I")
 _MAX_FRAME = 16 << 20
-_HELLO_SECONDS = 10.0
+_IDLE_SECONDS = 60.0  # a visitor that says nothing for so long is sent away
 _LATE_SECONDS = 0.2  # how much later than asked an answer may come
 _REST_SECONDS = 0.01  # how often a blocked client looks whether it was aborted
 
@@ -59,86 +59,98 @@ class _Room:
     def __init__(self) -> None:
         self.visitors = 0
         self.values: dict[str, str] = {}
-        self.changed = asyncio.Condition()
-
-    async def put(self, key: str, value: str) -> None:
-        async with self.changed:
-            self.values[key] = value
-            self.changed.notify_all()
-
-    async def get(self, keys: list[str], seconds: float) -> dict[str, str]:
-        try:
-            async with asyncio.timeout(seconds), self.changed:
-                await self.changed.wait_for(lambda: all(key in self.values for key in keys))
-        except TimeoutError:
-            pass  # the asker learns it from what is missing
-        return {key: self.values[key] for key in keys if key in self.values}
 
 
 class RendezvousServer:
-    """Listens on `address` alone, on a port that the kernel picks; serves from a thread."""
+    """Listens on `address` alone, on a port that the kernel picks.
+
+    Each visitor has a thread, for as long as its join takes.
+    """
 
     def __init__(self, address: str) -> None:
         self._listener = _listen(address)
         port = self._listener.getsockname()[1]
         self.address = Address(host=address, port=port, secret=secrets.token_hex(16))
+        self._changed = threading.Condition()  # guards all that follows
         self._rooms: dict[str, _Room] = {}
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
+        self._visitors: set[socket.socket] = set()
+        self._closed = False
+        self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
         self._thread.start()
 
     @property
     def rooms(self) -> int:
         """Sessions in which somebody is."""
-        return len(self._rooms)
+        with self._changed:
+            return len(self._rooms)
 
     def close(self) -> None:
-        """Stop serving; waits at most a second."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop.set)
+        """Send all visitors away; waits at most a second."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            for visitor in (self._listener, *self._visitors):
+                with contextlib.suppress(OSError):  # it has gone already
+                    visitor.shutdown(socket.SHUT_RDWR)
         self._thread.join(1.0)
 
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
+    def _accept(self) -> None:
+        with self._listener:
+            while not self._closed:
+                try:
+                    visitor, _ = self._listener.accept()
+                except OSError:  # closed, or out of descriptors for a while
+                    time.sleep(_REST_SECONDS)
+                    continue
+                threading.Thread(target=self._visit, args=(visitor,), daemon=True).start()
 
-    async def _serve(self) -> None:
-        server = await asyncio.start_server(self._visit, sock=self._listener)
-        async with server:
-            await self._stop.wait()
-            server.close()
+    def _visit(self, visitor: socket.socket) -> None:
+        with visitor:
+            visitor.settimeout(_IDLE_SECONDS)
+            with self._changed:
+                self._visitors.add(visitor)
+            try:
+                hello = _read(visitor)
+                if not hmac.compare_digest(str(hello["secret"]), self.address.secret):
+                    return
+                self._host(str(hello["room"]), visitor)
+            except (OSError, EOFError, ValueError, KeyError, TypeError):
+                return  # it left, or is no member; either way its connection ends
+            finally:
+                with self._changed:
+                    self._visitors.discard(visitor)
 
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _host(self, name: str, visitor: socket.socket) -> None:
+        with self._changed:
+            room = self._rooms.setdefault(name, _Room())
+            room.visitors += 1
         try:
-            async with asyncio.timeout(_HELLO_SECONDS):
-                hello = await _read(reader)
-            if hmac.compare_digest(str(hello["secret"]), self.address.secret):
-                await self._host(str(hello["room"]), reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError, KeyError):
-            pass  # the visitor left, or is no member; either way the connection ends
-        finally:
-            writer.close()
-
-    async def _host(
-        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        room = self._rooms.setdefault(name, _Room())
-        room.visitors += 1
-        try:
-            while True:
-                request = await _read(reader)
+            while not self._closed:
+                request = _read(visitor)
                 if "put" in request:
-                    await room.put(request["put"], request["value"])
-                    answer: dict[str, str] = {}
+                    answer = self._put(room, request["put"], request["value"])
                 else:
-                    answer = await room.get(request["get"], request["seconds"])
-                writer.write(_frame(answer))
-                await writer.drain()
+                    answer = self._get(room, request["get"], request["seconds"])
+                visitor.sendall(_frame(answer))
         finally:
-            room.visitors -= 1
-            if room.visitors == 0:
-                del self._rooms[name]
+            with self._changed:
+                room.visitors -= 1
+                if room.visitors == 0:
+                    del self._rooms[name]
+
+    def _put(self, room: _Room, key: str, value: str) -> dict[str, str]:
+        with self._changed:
+            room.values[key] = value
+            self._changed.notify_all()
+        return {}
+
+    def _get(self, room: _Room, keys: list[str], seconds: float) -> dict[str, str]:
+        """Wait for all keys; what is missing after `seconds` is missing in the answer."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or all(key in room.values for key in keys), seconds
+            )
+            return {key: room.values[key] for key in keys if key in room.values}
 
 
 class Rendezvous:
@@ -247,14 +259,24 @@ def _frame(body: dict[str, Any]) -> bytes:
     return _LENGTH.pack(len(text)) + text
 
 
-async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
-    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+def _read(connection: socket.socket) -> dict[str, Any]:
+    (length,) = _LENGTH.unpack(_read_exactly(connection, _LENGTH.size))
     if length > _MAX_FRAME:
         raise ValueError(f"a frame of {length} bytes")
-    body = json.loads(await reader.readexactly(length))
+    body = json.loads(_read_exactly(connection, length))
     if not isinstance(body, dict):
         raise ValueError("not an object")  # noqa: TRY004 - a bad message, not a bug
     return body
+
+
+def _read_exactly(connection: socket.socket, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 1 << 16))
+        if not part:
+            raise EOFError
+        parts += part
+    return parts
 
 
 def _listen(address: str) -> socket.socket:

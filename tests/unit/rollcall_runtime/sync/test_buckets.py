@@ -1,5 +1,6 @@
 """Buckets in flight: how many, in what order, and what becomes of those that fail."""
 
+import time
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -7,10 +8,12 @@ import pytest
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.sync.buckets import BucketMover, Work
 from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError
+from rollcall_runtime.sync.engine import SyncSettings
+from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, TimedOutError
 from rollcall_runtime.sync.staging import checksums
 
 BUCKET = 10
+OPERATION = 4
 
 
 @dataclass
@@ -18,6 +21,7 @@ class Wire:
     """What was sent, chunk by chunk; `receiving` reads the same chunks again."""
 
     chunks: list[bytes] = field(default_factory=list)
+    patience: list[float] = field(default_factory=list)
     begun: int = 0
     flying: int = 0
     most: int = 0
@@ -25,11 +29,12 @@ class Wire:
     aborted: bool = False
     receiving: bool = False
 
-    def start(self, chunk: memoryview, deadline: float) -> Work:
+    def start(self, chunk: memoryview, seconds: float) -> Work:
         index = self.begun
         self.begun += 1
         self.flying += 1
         self.most = max(self.most, self.flying)
+        self.patience.append(seconds)
         if not self.receiving:
             self.chunks.append(bytes(chunk))
         return Transfer(self, index, chunk)
@@ -39,7 +44,8 @@ class Wire:
             raise AbortedError("aborted")
 
     def mover(self, in_flight: int = 2) -> BucketMover:
-        return BucketMover(start=self.start, stop=self.stop, in_flight=in_flight)
+        settings = SyncSettings(operation_bytes=OPERATION, operation_timeout=1, in_flight=in_flight)
+        return BucketMover(start=self.start, stop=self.stop, settings=settings)
 
 
 @dataclass
@@ -56,6 +62,10 @@ class Transfer:
             self.chunk[:] = self.wire.chunks[self.index]
 
 
+def soon() -> float:
+    return time.monotonic() + 10
+
+
 def weights(nbytes: int) -> tuple[HostBuffer, Manifest]:
     buffer = HostBuffer(nbytes)
     buffer.memory[:] = bytes(index % 251 for index in range(nbytes))
@@ -66,10 +76,10 @@ def weights(nbytes: int) -> tuple[HostBuffer, Manifest]:
 def test_what_is_sent_is_received(nbytes: int) -> None:
     buffer, manifest = weights(nbytes)
     wire = Wire()
-    wire.mover().send(buffer, manifest, deadline=0)
+    wire.mover().send(buffer, manifest, deadline=soon())
     there = HostBuffer(nbytes)
     replay = Wire(chunks=wire.chunks, receiving=True)
-    replay.mover().receive(there, manifest, deadline=0)
+    replay.mover().receive(there, manifest, deadline=soon())
     assert bytes(there.memory) == bytes(buffer.memory)
     assert not buffer.pinned
     assert not there.pinned
@@ -77,29 +87,29 @@ def test_what_is_sent_is_received(nbytes: int) -> None:
 
 def test_no_more_buckets_fly_than_allowed() -> None:
     wire = Wire()
-    wire.mover(in_flight=3).send(*weights(10 * BUCKET), deadline=0)
+    wire.mover(in_flight=3).send(*weights(10 * BUCKET), deadline=soon())
     assert wire.most == 3
 
 
 def test_a_wrong_checksum_is_told_after_all_buckets() -> None:
     buffer, manifest = weights(5 * BUCKET)
     wire = Wire()
-    wire.mover().send(buffer, manifest, deadline=0)
+    wire.mover().send(buffer, manifest, deadline=soon())
     sums = manifest.checksums
     wrong = replace(manifest, checksums=(sums[0], sums[1] ^ 1, *sums[2:]))
     replay = Wire(chunks=wire.chunks, receiving=True)
     with pytest.raises(ChecksumMismatchError, match=r"buckets \[1\] of 5"):
-        replay.mover().receive(HostBuffer(5 * BUCKET), wrong, deadline=0)
-    assert replay.begun == 6
+        replay.mover().receive(HostBuffer(5 * BUCKET), wrong, deadline=soon())
+    assert replay.begun == 1 + 5 * 3  # the header, and three operations for each bucket
 
 
 def test_another_size_is_refused_before_any_bucket() -> None:
     wire = Wire()
-    wire.mover().send(*weights(5 * BUCKET), deadline=0)
+    wire.mover().send(*weights(5 * BUCKET), deadline=soon())
     _, smaller = weights(4 * BUCKET)
     replay = Wire(chunks=wire.chunks, receiving=True)
     with pytest.raises(ChecksumMismatchError, match="announces"):
-        replay.mover().receive(HostBuffer(4 * BUCKET), smaller, deadline=0)
+        replay.mover().receive(HostBuffer(4 * BUCKET), smaller, deadline=soon())
     assert replay.begun == 1
 
 
@@ -108,7 +118,7 @@ def test_a_failure_leaves_the_buffer_pinned_until_drained() -> None:
     wire = Wire(fail_at=2)
     mover = wire.mover()
     with pytest.raises(RuntimeError, match="connection reset"):
-        mover.send(buffer, manifest, deadline=0)
+        mover.send(buffer, manifest, deadline=soon())
     assert wire.flying == 1
     assert buffer.pinned
     mover.drain()
@@ -116,8 +126,28 @@ def test_a_failure_leaves_the_buffer_pinned_until_drained() -> None:
     assert not buffer.pinned
 
 
+def test_operations_never_cross_a_bucket() -> None:
+    wire = Wire()
+    wire.mover().send(*weights(2 * BUCKET + 1), deadline=soon())
+    assert [len(chunk) for chunk in wire.chunks[1:]] == [4, 4, 2, 4, 4, 2, 1]
+
+
+def test_the_header_has_all_the_time_and_an_operation_its_own() -> None:
+    wire = Wire()
+    wire.mover().send(*weights(BUCKET), deadline=soon())
+    assert wire.patience[0] > 9
+    assert wire.patience[1:] == [1, 1, 1]
+
+
+def test_nothing_starts_after_the_deadline() -> None:
+    wire = Wire()
+    with pytest.raises(TimedOutError):
+        wire.mover().send(*weights(BUCKET), deadline=time.monotonic() - 1)
+    assert wire.begun == 0
+
+
 def test_nothing_new_starts_after_an_abort() -> None:
     wire = Wire(aborted=True)
     with pytest.raises(AbortedError):
-        wire.mover().send(*weights(5 * BUCKET), deadline=0)
+        wire.mover().send(*weights(5 * BUCKET), deadline=soon())
     assert wire.begun == 0

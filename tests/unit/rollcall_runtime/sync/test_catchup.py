@@ -11,7 +11,7 @@ from aiohttp import ClientSession, web
 from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.ids import Version
 from rollcall_runtime.sync.catchup import FetchLimits, fetch, parse_version, weights_handler
-from rollcall_runtime.sync.errors import CatchUpError
+from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
 from tests.unit.rollcall_runtime.sync.member import digests, odd_tensors, version
 
@@ -158,7 +158,7 @@ async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
 
 async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> None:
     giver, taker = Stage(buffers=3), Stage()
-    first = snapshot(megabytes=32)
+    first = snapshot(megabytes=16)
     _serve(giver, first, 7)
     async with donor(giver.held) as address:
         fetching = asyncio.create_task(
@@ -167,11 +167,30 @@ async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> No
         while taker.state.pinned == 0:
             await asyncio.sleep(0)
         for number in (8, 9, 10):
-            _serve(giver, snapshot(number, megabytes=32), number)
+            _serve(giver, snapshot(number, megabytes=16), number)
         assert not fetching.done()
         await fetching
     assert committed(taker) == digests(first)
     assert giver.state.pinned == 1
+
+
+async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent() -> None:
+    taker = Snapshotter(bucket_bytes=1 << 20, buffers=1)
+    owned, stage = taker.take(odd_tensors(7, 16), timeout=0).seal(), Stage()
+    expected = digests(owned)
+    async with donor(holder(owned)) as address:
+        fetching = asyncio.create_task(
+            fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+        )
+        while stage.state.pinned == 0:
+            await asyncio.sleep(0)
+        owned.release()
+        with pytest.raises(ExhaustedError):
+            taker.take(odd_tensors(8, 16), timeout=0)
+        await fetching
+        assert committed(stage) == expected
+        await asyncio.sleep(0)
+        taker.take(odd_tensors(8, 16), timeout=0)
 
 
 async def test_a_donor_bounds_its_transfers() -> None:
@@ -182,12 +201,12 @@ async def test_a_donor_bounds_its_transfers() -> None:
 
 async def test_a_reader_that_stalls_does_not_keep_the_buffer() -> None:
     giver = Stage()
-    _serve(giver, snapshot(megabytes=32), 7)
+    _serve(giver, snapshot(megabytes=16), 7)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with donor(giver.held, stall=0.1) as address, ClientSession(headers=headers) as client:
         url = f"http://{address}{WEIGHTS_ROUTE}"
         async with client.get(url, params={"version": "7@1.1"}):
-            _serve(giver, snapshot(8, megabytes=32), 8)
+            _serve(giver, snapshot(8, megabytes=16), 8)
             assert giver.state.pinned == 2
             async with asyncio.timeout(2):
                 while giver.state.pinned > 1:

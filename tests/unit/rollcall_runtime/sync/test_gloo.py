@@ -212,8 +212,8 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     manifest = sender.do("snapshot", seed=18, megabytes=64, bucket_bytes=8 * MIB)
     join(everyone)
     stopped.signal(signal.SIGSTOP)
-    receiving = receiver.start("receive", group=GROUP, number=18, manifest=manifest, timeout=10)
-    sending = sender.start("publish", group=GROUP, timeout=10)
+    receiving = receiver.start("receive", group=GROUP, number=18, manifest=manifest, timeout=2)
+    sending = sender.start("publish", group=GROUP, timeout=2)
     time.sleep(0.3)
     assert not sending.done()
     for member, future in ((sender, sending), (receiver, receiving)):
@@ -226,7 +226,7 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     join([sender, receiver])
     publish([sender, receiver], number=18, manifest=manifest)
     abort([sender, receiver])
-    settled(sender, "abandoned", 0)  # the operation's timeout is 2 s
+    settled(sender, "abandoned", 0)
     settled(receiver, "abandoned", 0)
 
 
@@ -299,7 +299,7 @@ def test_stuck_sessions_are_bounded(world: World) -> None:
     sender.do("snapshot", seed=21, megabytes=16, bucket_bytes=8 * MIB)
     for _ in range(3):  # max_abandoned
         join([sender, receiver])
-        sending = sender.start("publish", group=GROUP, timeout=10)  # nobody receives
+        sending = sender.start("publish", group=GROUP, timeout=2)  # nobody receives
         time.sleep(0.05)
         sender.do("abort", group=GROUP)
         assert isinstance(sending.result(5).error, AbortedError)
