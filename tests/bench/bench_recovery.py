@@ -20,7 +20,7 @@ from typing import Any
 
 from rollcall_runtime.sync.engine import Role, SyncSettings
 from tests.unit.rollcall_runtime.sync.member import Reply
-from tests.unit.rollcall_runtime.sync.world import Remote, World, abort, done, join
+from tests.unit.rollcall_runtime.sync.world import Remote, World, abort, done, join, settled
 
 MIB = 1 << 20
 GROUP = "job/default"
@@ -84,6 +84,11 @@ class Scene:
             resend=committed - rebuilt, total=committed - killed,
         )  # fmt: skip
 
+    def rest(self) -> None:
+        """Wait until nothing of earlier rounds is stuck."""
+        for member in self._survivors:
+            settled(member, "abandoned", 0, seconds=PATIENCE)
+
     def _play_undisturbed(self) -> None:
         join(self._survivors)
         for _ in range(2):
@@ -113,9 +118,14 @@ class Scene:
 
 
 def rounds(scene: Scene, *, count: int, naive: bool) -> list[Recovery]:
-    """`count` rounds that count; at most as many again are thrown away."""
+    """`count` rounds that count; at most as many again are thrown away.
+
+    Pauses now and then: a kill in every blink is another question.
+    """
     found: list[Recovery] = []
-    for _ in range(2 * count):
+    for number in range(2 * count):
+        if number and number % 5 == 0:
+            scene.rest()
         try:
             found.append(scene.play(naive=naive))
         except TransferEndedError:

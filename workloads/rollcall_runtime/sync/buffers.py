@@ -87,12 +87,17 @@ class PoolState:
 
 
 class BufferPool:
-    """At most `limit` buffers, lent to one writer at a time."""
+    """At most `limit` buffers, lent to one writer at a time.
 
-    def __init__(self, *, limit: int) -> None:
+    More are made while all together stay within `spare_bytes`, so that a small model never waits
+    for what aborted sessions hold.
+    """
+
+    def __init__(self, *, limit: int, spare_bytes: int = 0) -> None:
         if limit < 1:
             raise ValueError("limit must be at least 1")
         self._limit = limit
+        self._spare_bytes = spare_bytes
         self._changed = threading.Condition(threading.RLock())
         self._buffers: list[HostBuffer] = []
 
@@ -114,18 +119,23 @@ class BufferPool:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     raise ExhaustedError(
-                        f"all {self._limit} weight buffers were in use for {timeout:g} s"
+                        f"all {len(self._buffers)} weight buffers were in use for {timeout:g} s"
                     )
         return pin
 
     def _try_take(self, nbytes: int) -> Pin | None:
         free = [buffer for buffer in self._buffers if not buffer.pinned]
+        fitting = next((buffer for buffer in free if buffer.nbytes == nbytes), None)
         for buffer in free:
-            if buffer.nbytes == nbytes:
-                return buffer.pin()
-        for buffer in free:  # of another size: the model has changed
-            self._buffers.remove(buffer)
-        if len(self._buffers) >= self._limit:
+            # The model has changed, or there are more buffers than are needed now.
+            if buffer is not fitting and (
+                buffer.nbytes != nbytes or len(self._buffers) > self._limit
+            ):
+                self._buffers.remove(buffer)
+        if fitting is not None:
+            return fitting.pin()
+        total = sum(buffer.nbytes for buffer in self._buffers)
+        if len(self._buffers) >= self._limit and total + nbytes > self._spare_bytes:
             return None
         buffer = HostBuffer(nbytes, changed=self._changed)
         self._buffers.append(buffer)

@@ -47,7 +47,7 @@ class SyncSettings:
     without the buffer. `max_abandoned` bounds how many sessions may be stuck.
     """
 
-    operation_bytes: int = 8 << 20
+    operation_bytes: int = 16 << 20
     operation_timeout: float = 5.0
     in_flight: int = 2
     threads: int = 2

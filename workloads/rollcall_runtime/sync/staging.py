@@ -17,6 +17,7 @@ from rollcall_runtime.sync.buffers import BufferPool, HostBuffer, Pin, PoolState
 from rollcall_runtime.sync.errors import StagingError
 
 _ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
+_SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
 
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
@@ -80,12 +81,14 @@ class Snapshotter:
     """Copies the trainer's tensors into host memory, which is all that training waits for.
 
     `buffers` is how many copies may exist: the one kept for newcomers, the one being sent, and one
-    for what an aborted session still holds.
+    for what an aborted session still holds. Small models may have more, up to `spare_bytes`.
     """
 
-    def __init__(self, *, bucket_bytes: int, buffers: int = 3) -> None:
+    def __init__(
+        self, *, bucket_bytes: int, buffers: int = 3, spare_bytes: int = _SPARE_BYTES
+    ) -> None:
         self._bucket_bytes = bucket_bytes
-        self._pool = BufferPool(limit=buffers)
+        self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes)
 
     @property
     def state(self) -> PoolState:
@@ -116,11 +119,12 @@ class Stage:
     """A receiver's weights: what it serves, what is staged, and what is on its way in.
 
     `buffers` is how many copies of the model may exist. Two are enough while all is well; the
-    others are for what aborted sessions or newcomers' downloads still hold.
+    others are for what aborted sessions or newcomers' downloads still hold. Small models may have
+    more, up to `spare_bytes`.
     """
 
-    def __init__(self, *, buffers: int = 4) -> None:
-        self._pool = BufferPool(limit=buffers)
+    def __init__(self, *, buffers: int = 4, spare_bytes: int = _SPARE_BYTES) -> None:
+        self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes)
         self._lock = threading.Lock()
         self._staged: tuple[Version, Snapshot] | None = None
         self._served: tuple[Version, Snapshot] | None = None

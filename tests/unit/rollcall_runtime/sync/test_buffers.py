@@ -78,3 +78,14 @@ def test_another_size_replaces_free_buffers() -> None:
     with pool.take(128, timeout=0) as bigger:
         assert bigger.buffer.nbytes == 128
         assert pool.state.buffers == 1
+
+
+def test_small_buffers_are_not_waited_for() -> None:
+    pool = BufferPool(limit=1, spare_bytes=3 * 64)
+    pins = [pool.take(64, timeout=0) for _ in range(3)]
+    with pytest.raises(ExhaustedError, match="all 3"):
+        pool.take(64, timeout=0)
+    for pin in pins:
+        pin.release()
+    with pool.take(64, timeout=0):
+        assert pool.state.buffers == 1

@@ -157,7 +157,7 @@ async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
 
 
 async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> None:
-    giver, taker = Stage(buffers=3), Stage()
+    giver, taker = Stage(buffers=3, spare_bytes=0), Stage()
     first = snapshot(megabytes=16)
     _serve(giver, first, 7)
     async with donor(giver.held) as address:
@@ -175,7 +175,7 @@ async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> No
 
 
 async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent() -> None:
-    taker = Snapshotter(bucket_bytes=1 << 20, buffers=1)
+    taker = Snapshotter(bucket_bytes=1 << 20, buffers=1, spare_bytes=0)
     owned, stage = taker.take(odd_tensors(7, 16), timeout=0).seal(), Stage()
     expected = digests(owned)
     async with donor(holder(owned)) as address:

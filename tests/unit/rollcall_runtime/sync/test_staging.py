@@ -78,7 +78,7 @@ def test_two_tensors_of_one_name_are_refused() -> None:
 
 
 def test_a_buffer_that_is_still_sent_is_not_overwritten() -> None:
-    taker = Snapshotter(bucket_bytes=64, buffers=2)
+    taker = Snapshotter(bucket_bytes=64, buffers=2, spare_bytes=0)
     sending = taker.take([("w", torch.full((4,), 1.0))], timeout=0).seal()
     newest = taker.take([("w", torch.full((4,), 2.0))], timeout=0).seal()
     with pytest.raises(ExhaustedError):
@@ -154,14 +154,14 @@ def test_only_the_version_staged_last_can_be_committed() -> None:
 
 
 def test_two_buffers_are_enough_for_ever() -> None:
-    stage = Stage(buffers=2)
+    stage = Stage(buffers=2, spare_bytes=0)
     for number in range(1, 6):
         serve_version(stage, number)
     assert stage.state.buffers == 2
 
 
 def test_a_pinned_old_version_survives_later_commits() -> None:
-    stage = Stage(buffers=3)
+    stage = Stage(buffers=3, spare_bytes=0)
     first = serve_version(stage, 1)
     held = stage.held(version(1))
     assert held is not None
