@@ -174,7 +174,7 @@ async def test_without_weight_sync_every_version_carries_the_first_weights() -> 
 async def test_told_to_stop_it_saves_and_leaves_without_waiting_for_samples() -> None:
     bench = Bench(FakeRank(), FakeRollouts(batches=2))
     async with bench.running() as task:
-        while bench.rank.step < 2:
+        while len(bench.rollouts.published) < 3:
             await asyncio.sleep(0.001)
         bench.stop.set()
         assert not await task
