@@ -25,6 +25,7 @@ lint: $(STAMP) ## Style, types, layers, drift of the generated files
 	$(BIN)/mypy operator workloads tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m rollcall_operator.cli crds --check
+	$(BIN)/python -m rollcall_operator.cli crds --check --dir charts/rollcall-operator/files/crds
 
 unit: $(STAMP) ## The fast tests alone
 	$(BIN)/pytest tests/unit tests/local -m "not slow and not cluster and not gpu"
