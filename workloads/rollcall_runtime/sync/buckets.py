@@ -56,7 +56,7 @@ class BucketMover:
         """Send a header and all buckets; `deadline` is on the monotonic clock."""
         header = HostBuffer(_HEADER.size)
         _HEADER.pack_into(header.memory, 0, _MAGIC, manifest.total_bytes, manifest.bucket_bytes)
-        self._move_header(header, deadline)
+        self._move(header, [Operation(0, _HEADER.size)], deadline)
         self._move(buffer, self._operations(manifest), deadline)
 
     def receive(self, buffer: HostBuffer, manifest: Manifest, deadline: float) -> None:
@@ -65,7 +65,7 @@ class BucketMover:
         The header comes first because some transports cannot survive two sizes for one transfer.
         """
         header = HostBuffer(_HEADER.size)
-        self._move_header(header, deadline)
+        self._move(header, [Operation(0, _HEADER.size)], deadline)
         announced = _HEADER.unpack(header.memory)
         expected = (_MAGIC, manifest.total_bytes, manifest.bucket_bytes)
         if announced != expected:
@@ -95,11 +95,6 @@ class BucketMover:
             finally:
                 pin.release()
 
-    def _move_header(self, header: HostBuffer, deadline: float) -> None:
-        """Meet: members start at different moments, so the header may take all the time."""
-        patience = max(deadline - time.monotonic(), 0.0)
-        self._move(header, [Operation(0, _HEADER.size)], deadline, patience=patience)
-
     def _move(
         self,
         buffer: HostBuffer,
@@ -107,9 +102,7 @@ class BucketMover:
         deadline: float,
         *,
         complete: Callable[[int], None] = lambda _: None,
-        patience: float | None = None,
     ) -> None:
-        longest = self._settings.operation_timeout if patience is None else patience
         flying: deque[tuple[Operation, Work]] = deque()
 
         def land() -> None:
@@ -132,7 +125,8 @@ class BucketMover:
                     if left <= 0:
                         raise TimedOutError(f"no time is left at byte {operation.start}")
                     chunk = buffer.memory[operation.start : operation.end]
-                    flying.append((operation, self._start(chunk, min(left, longest))))
+                    seconds = min(left, self._settings.operation_timeout)
+                    flying.append((operation, self._start(chunk, seconds)))
                 while flying:
                     land()
             finally:  # the transport may still touch the buffer

@@ -42,9 +42,8 @@ class SyncSettings:
 
     Buckets move in operations of `operation_bytes`, `in_flight` of them at a time on `threads`
     threads. `operation_timeout` (seconds) bounds one operation, so it is how long a peer may be
-    silent in mid-transfer, and how long an aborted session can keep its buffer; a session that is
-    aborted before its transfer began may be stuck for that call's whole timeout, with a thread but
-    without the buffer. `max_abandoned` bounds how many sessions may be stuck.
+    late or silent, and how long an aborted session can keep its buffer (and delay the end of the
+    process). `max_abandoned` bounds how many sessions may be stuck.
     """
 
     operation_bytes: int = 16 << 20

@@ -1,8 +1,8 @@
 """The embedded CPU engine: gloo process groups built by hand, one for each session.
 
-Gloo cannot cancel an operation and does not reliably notice a dead peer. So each session's calls
-run on a thread of its own, which outlives an aborted session until gloo lets go, at the latest at
-the operation's timeout.
+Gloo cannot cancel an operation and does not reliably notice a dead peer. So a session's calls run
+on threads that outlive an aborted session until gloo lets go, at the latest at the operation's
+timeout.
 """
 
 import re
@@ -29,7 +29,7 @@ from rollcall_runtime.sync.errors import (
     TimedOutError,
     TransferFailedError,
 )
-from rollcall_runtime.sync.owner import OwnerThread
+from rollcall_runtime.sync.owner import Owner
 from rollcall_runtime.sync.rendezvous import Rendezvous, RendezvousServer
 
 _JOIN_GRACE = 0.25  # seconds for a join at its deadline to find out who is missing
@@ -86,17 +86,16 @@ class GlooEngine(SyncEngine):
         )
         with self._lock:
             self._sessions.add(opened)
-        opened.start()
         return opened
 
     @property
     def abandoned(self) -> int:
-        """Sessions that were aborted and whose thread still waits for gloo."""
+        """Sessions that were aborted and are not freed yet."""
         with self._lock:
             return sum(session.aborted for session in self._sessions)
 
     def close(self) -> None:
-        """Abort all sessions; those that gloo holds on to end with the process."""
+        """Abort all sessions; the interpreter's end waits for those that gloo holds on to."""
         with self._lock:
             sessions = tuple(self._sessions)
         for session in sessions:
@@ -108,13 +107,13 @@ class GlooEngine(SyncEngine):
             self._server.close()
 
     def gone(self, session: "GlooSession") -> None:
-        """A session's thread has freed its group."""
+        """A session has freed its group."""
         with self._lock:
             self._sessions.discard(session)
 
 
 class GlooSession(SyncSession):
-    """One process group and the thread that owns it."""
+    """One process group, and what owns it while gloo is busy."""
 
     def __init__(
         self,
@@ -132,16 +131,12 @@ class GlooSession(SyncSession):
         self._address = address
         self._settings = settings
         self._engine = engine
-        self._owner = OwnerThread(f"gloo {self._name}", cleanup=self._free)
-        # What follows is touched by the owner's thread alone.
+        self._owner = Owner(f"gloo {self._name}", cleanup=self._free)
+        # What follows is touched by the owner's threads alone, one at a time.
         self._group: Any = None
         self._store: Store | None = None
         self._failure = ""
         self._mover = BucketMover(start=self._broadcast, stop=self._stop, settings=settings)
-
-    def start(self) -> None:
-        """Start the owner's thread; once, by the engine."""
-        self._owner.start()
 
     @property
     def aborted(self) -> bool:
@@ -169,17 +164,17 @@ class GlooSession(SyncSession):
         self._call(lambda: self._mover.receive(buffer, manifest, deadline), timeout=timeout)
 
     def abort(self) -> None:
-        """Wake the callers; the thread frees the group when gloo lets it."""
+        """Wake the caller; the group is freed when gloo lets go of it."""
         self._owner.abandon()
 
     def wait_gone(self, timeout: float) -> bool:
-        """Whether the aborted session's thread ended within `timeout` seconds."""
-        return self._owner.join(timeout)
+        """Whether the aborted session was freed within `timeout` seconds."""
+        return self._owner.gone.wait(timeout)
 
     def _call(self, function: Callable[[], None], *, timeout: float) -> None:
         self._owner.call(lambda: self._latched(function), timeout=timeout)
 
-    # --- on the owner's thread ---
+    # --- on the owner's threads ---
 
     def _latched(self, function: Callable[[], None]) -> None:
         """After a failure ranks may disagree on what comes next, so nothing comes next."""

@@ -1,11 +1,10 @@
-"""A thread that owns blocking calls into a library, so that their callers can walk away.
+"""Blocking calls into a library, on threads that see them through when their callers walk away.
 
-A collective cannot be cancelled: it ends when the library lets it. So a session's calls run here,
-the caller waits for a future, and giving up fails the future; the thread stays behind with
-whatever the call holds, sees it through and cleans up.
+A collective cannot be cancelled: it ends when the library lets it. So a session's calls run on a
+thread each, the caller waits for a future, and giving up fails the future; the thread stays behind
+with whatever the call holds, and cleans up.
 """
 
-import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -16,69 +15,71 @@ from rollcall_runtime.sync.errors import AbortedError, TimedOutError
 T = TypeVar("T")
 
 
-class OwnerThread:
-    """Runs calls one after another until abandoned, then `cleanup`, then ends.
+class Owner:
+    """Runs one call at a time until abandoned; then `cleanup` runs once, when no call does.
 
-    `abandoned` is set first of all, for calls that can stop between two steps.
+    `abandoned` is set first of all, for calls that can stop between two steps. The threads are not
+    daemons: the interpreter's end waits for them, because a C++ library whose thread comes back
+    while the interpreter goes down aborts the process. So every call must end by itself.
     """
 
     def __init__(self, name: str, *, cleanup: Callable[[], None]) -> None:
         self._name = name
         self._cleanup = cleanup
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
-        self._calls = queue.SimpleQueue()
-        self._pending: set[Future[Any]] = set()
         self._lock = threading.Lock()
-        # A daemon: a stuck library call must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._running: Future[Any] | None = None
         self.abandoned = threading.Event()
-
-    def start(self) -> None:
-        """Start the thread; once."""
-        self._thread.start()
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread's end, at most `timeout` seconds; whether it ended."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        self.gone = threading.Event()
 
     def call(self, function: Callable[[], T], *, timeout: float) -> T:
-        """Run `function` on the thread. Raises what it raises, AbortedError or TimedOutError."""
+        """Run `function` on a thread. Raises what it raises, AbortedError or TimedOutError.
+
+        TimedOutError too when an earlier call, whose caller gave up, has not ended yet.
+        """
         future: Future[T] = Future()
         with self._lock:
             if self.abandoned.is_set():
                 raise AbortedError(f"{self._name} was aborted")
-            self._pending.add(future)
-            self._calls.put((future, function))
+            if self._running is not None:
+                raise TimedOutError(f"{self._name}: an earlier call is still stuck")
+            self._running = future
+        threading.Thread(target=self._run, name=self._name, args=(future, function)).start()
         try:
             return future.result(timeout)
         except TimeoutError as error:
             raise TimedOutError(f"{self._name}: not done after {timeout:g} s") from error
-        finally:
-            with self._lock:
-                self._pending.discard(future)
 
     def abandon(self) -> None:
-        """Fail every waiting caller with AbortedError; the thread ends when it can."""
+        """Fail the waiting caller with AbortedError and clean up as soon as that can be done."""
         with self._lock:
+            if self.abandoned.is_set():
+                return
             self.abandoned.set()
-            waiting = tuple(self._pending)
-        for future in waiting:
-            _settle(future, error=AbortedError(f"{self._name} was aborted"))
-        self._calls.put(None)
+            running = self._running
+        if running is None:
+            threading.Thread(target=self._finish, name=self._name).start()
+        else:
+            _settle(running, error=AbortedError(f"{self._name} was aborted"))
 
-    def _run(self) -> None:
-        while (item := self._calls.get()) is not None and not self.abandoned.is_set():
-            future, function = item
-            try:
-                result = function()
-            except BaseException as error:  # noqa: BLE001 - a queue's boundary: the caller gets it
-                _settle(future, error=error)
-            else:
-                _settle(future, result=result)
-            # What the call held (buffers, exception frames) must not live until the next one.
-            item = future = function = result = None  # type: ignore[assignment]
-        self._cleanup()
+    def _run(self, future: Future[T], function: Callable[[], T]) -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except BaseException as caught:  # noqa: BLE001 - the caller's to handle, in its thread
+            error = caught
+        with self._lock:
+            self._running = None
+            abandoned = self.abandoned.is_set()
+        _settle(future, result=result, error=error)
+        del error  # its traceback leads back here
+        if abandoned:
+            self._finish()
+
+    def _finish(self) -> None:
+        try:
+            self._cleanup()
+        finally:
+            self.gone.set()
 
 
 def _settle(
@@ -90,4 +91,4 @@ def _settle(
         else:
             future.set_exception(error)
     except InvalidStateError:
-        return  # the caller has already been answered by `abandon`, or the call had ended
+        return  # `abandon` has answered the caller, or the call had ended

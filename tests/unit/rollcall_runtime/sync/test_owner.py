@@ -1,4 +1,4 @@
-"""Callers of an owner's thread get away at once; the thread sees its call through."""
+"""Callers of an owner get away at once; its threads see their calls through."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rollcall_runtime.sync.errors import AbortedError, TimedOutError
-from rollcall_runtime.sync.owner import OwnerThread
+from rollcall_runtime.sync.owner import Owner
 
 
 class Owned:
@@ -15,9 +15,11 @@ class Owned:
 
     def __init__(self) -> None:
         self.gate = threading.Event()
-        self.cleaned = threading.Event()
-        self.owner = OwnerThread("owned", cleanup=self.cleaned.set)
-        self.owner.start()
+        self.cleanups = 0
+        self.owner = Owner("owned", cleanup=self.clean)
+
+    def clean(self) -> None:
+        self.cleanups += 1
 
     def block(self) -> str:
         self.gate.wait(5)
@@ -30,22 +32,32 @@ def owned() -> Iterator[Owned]:
     yield made
     made.gate.set()
     made.owner.abandon()
-    assert made.owner.join(5)
+    assert made.owner.gone.wait(5)
+    assert made.cleanups == 1
 
 
 def test_a_call_returns_what_its_function_returns(owned: Owned) -> None:
-    assert owned.owner.call(lambda: 42, timeout=1) == 42
+    assert [owned.owner.call(lambda: 42, timeout=5) for _ in range(100)] == [42] * 100
 
 
 def test_a_call_raises_what_its_function_raises(owned: Owned) -> None:
     with pytest.raises(ZeroDivisionError):
-        owned.owner.call(lambda: 1 / 0, timeout=1)
-    assert owned.owner.call(lambda: 42, timeout=1) == 42
+        owned.owner.call(lambda: 1 / 0, timeout=5)
+    assert owned.owner.call(lambda: 42, timeout=5) == 42
+
+
+def test_nothing_runs_between_calls(owned: Owned) -> None:
+    owned.owner.call(lambda: 42, timeout=5)
+    deadline = time.monotonic() + 5
+    while any(thread.name == "owned" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
 
 
 def test_a_call_gives_up_at_its_timeout(owned: Owned) -> None:
-    with pytest.raises(TimedOutError):
+    with pytest.raises(TimedOutError, match="not done"):
         owned.owner.call(owned.block, timeout=0.01)
+    with pytest.raises(TimedOutError, match="still stuck"):
+        owned.owner.call(lambda: 42, timeout=5)
 
 
 def test_abandoning_frees_the_caller_but_not_the_thread(owned: Owned) -> None:
@@ -62,12 +74,16 @@ def test_abandoning_frees_the_caller_but_not_the_thread(owned: Owned) -> None:
     abandoned = time.monotonic()
     owned.owner.abandon()
     caller.join(5)
-    assert moments[0] - abandoned < 0.05
-    assert not owned.owner.join(0.02)
-    assert not owned.cleaned.is_set()
+    assert moments[0] - abandoned < 0.1
+    assert owned.cleanups == 0
     owned.gate.set()
-    assert owned.owner.join(5)
-    assert owned.cleaned.is_set()
+    assert owned.owner.gone.wait(5)
+    assert owned.cleanups == 1
+
+
+def test_an_idle_owner_is_cleaned_up_when_abandoned(owned: Owned) -> None:
+    owned.owner.abandon()
+    assert owned.owner.gone.wait(5)
 
 
 def test_nothing_can_be_called_after_abandoning(owned: Owned) -> None:
