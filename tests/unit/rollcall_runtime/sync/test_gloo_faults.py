@@ -1,0 +1,223 @@
+"""The gloo engine when members die, hang, stay away or come too late."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol.ids import SessionId
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.errors import (
+    AbortedError,
+    ExhaustedError,
+    JoinFailedError,
+    SyncError,
+    TimedOutError,
+)
+from tests.unit.rollcall_runtime.sync.world import (
+    ROOT,
+    Remote,
+    World,
+    abort,
+    at_rest,
+    done,
+    join,
+    new_session,
+    publish,
+    settled,
+)
+
+GROUP = "job/default"
+MIB = 1 << 20
+
+
+def test_a_failed_session_stays_failed(trio: list[Remote]) -> None:
+    sender, receiver, _ = trio
+    manifest = sender.do("snapshot", seed=14, megabytes=1, bucket_bytes=MIB)
+    join([sender, receiver])
+    late = receiver.start("receive", group=GROUP, number=14, manifest=manifest, timeout=0.2)
+    with pytest.raises(TimedOutError):
+        done(late)
+    with pytest.raises(SyncError):
+        receiver.do("receive", group=GROUP, number=14, manifest=manifest, timeout=0.5)
+    abort([sender, receiver])
+    settled(receiver, "abandoned", 0)
+
+
+def test_an_empty_seat_is_named(trio: list[Remote]) -> None:
+    sender, present, absent = trio
+    seats = tuple(member.seat for member in trio)
+    kwargs = {"group": GROUP, "session": new_session(), "seats": seats, "timeout": 0.3}
+    for future in [member.start("join", **kwargs) for member in (sender, present)]:
+        reply = future.result(5)
+        assert isinstance(reply.error, JoinFailedError)
+        assert reply.error.peer == absent.id
+        assert reply.ended - reply.began < 0.6
+    abort([sender, present])
+
+
+def test_the_join_of_an_older_session_matches_nothing_newer(trio: list[Remote]) -> None:
+    sender, receiver, late = trio
+    seats = tuple(member.seat for member in trio)
+    old, new = SessionId(900, 1, 0), SessionId(900, 1, 1)
+    waiting = late.start("join", group=GROUP, session=old, seats=seats, timeout=0.5)
+    join([sender, receiver], session=new)
+    manifest = sender.do("snapshot", seed=16, megabytes=1, bucket_bytes=MIB)
+    publish([sender, receiver], number=16, manifest=manifest)
+    with pytest.raises(JoinFailedError):
+        done(waiting)
+    abort(trio)
+
+
+def test_abort_ends_a_join_at_once(trio: list[Remote]) -> None:
+    sender, receiver, _ = trio
+    seats = (sender.seat, receiver.seat)
+    joining = sender.start("join", group=GROUP, session=new_session(), seats=seats, timeout=10)
+    time.sleep(0.1)
+    aborted = done(sender.start("abort", group=GROUP))
+    reply = joining.result(5)
+    assert isinstance(reply.error, AbortedError)
+    assert reply.ended - aborted.began < 0.1
+    settled(sender, "abandoned", 0, seconds=0.5)
+
+
+def test_rebuilding_sixty_times_leaves_nothing_behind(trio: list[Remote]) -> None:
+    sender = trio[0]
+    manifest = sender.do("snapshot", seed=17, megabytes=1, bucket_bytes=MIB)
+    before: list[dict[str, int]] = []
+    for turn in range(60):
+        join(trio)
+        publish(trio, number=100 + turn, manifest=manifest)
+        abort(trio)
+        if turn == 9:
+            before = [at_rest(member) for member in trio]
+    assert [at_rest(member) for member in trio] == before
+
+
+def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
+    world: World, trio: list[Remote]
+) -> None:
+    sender, receiver, _ = trio
+    stopped = world.member()
+    stopped.open(Role.RECEIVER)
+    everyone = [sender, receiver, stopped]
+    manifest = sender.do("snapshot", seed=18, megabytes=64, bucket_bytes=8 * MIB)
+    join(everyone)
+    stopped.signal(signal.SIGSTOP)
+    receiving = receiver.start("receive", group=GROUP, number=18, manifest=manifest, timeout=2)
+    sending = sender.start("publish", group=GROUP, timeout=2)
+    time.sleep(0.3)
+    assert not sending.done()
+    for member, future in ((sender, sending), (receiver, receiving)):
+        aborted = done(member.start("abort", group=GROUP))
+        reply = future.result(5)
+        assert isinstance(reply.error, AbortedError)
+        assert aborted.ended - aborted.began < 0.05
+        assert reply.ended - aborted.began < 0.1
+    assert sender.do("counts")["abandoned"] == 1
+    join([sender, receiver])
+    publish([sender, receiver], number=18, manifest=manifest)
+    abort([sender, receiver])
+    settled(sender, "abandoned", 0)
+    settled(receiver, "abandoned", 0)
+
+
+def test_a_receiver_killed_while_it_receives_is_survived_in_under_a_second(
+    world: World, trio: list[Remote]
+) -> None:
+    sender, receiver, _ = trio
+    victim = world.member()
+    victim.open(Role.RECEIVER)
+    everyone = [sender, receiver, victim]
+    manifest = sender.do("snapshot", seed=19, megabytes=64, bucket_bytes=8 * MIB)
+    join(everyone)
+    kwargs = {"group": GROUP, "number": 19, "manifest": manifest, "timeout": 10}
+    doomed = [receiver.start("receive", **kwargs), victim.start("receive", die_after=4, **kwargs)]
+    sending = sender.start("publish", group=GROUP, timeout=10)
+    assert victim.dead.wait(5)
+    killed = time.monotonic()
+    abort([sender, receiver])
+    assert isinstance(doomed[0].result(5).error, SyncError)
+    assert isinstance(sending.result(5).error, (SyncError, type(None)))
+    join([sender, receiver])
+    publish([sender, receiver], number=19, manifest=manifest)
+    assert time.monotonic() - killed < 1.0
+    assert receiver.do("served")[0].number == 19
+    abort([sender, receiver])
+    settled(sender, "abandoned", 0)
+    settled(receiver, "abandoned", 0)
+    settled(receiver, "pinned", 1)  # only what is served
+
+
+def test_a_killed_sender_leaves_receivers_free_for_its_successor(
+    world: World, trio: list[Remote]
+) -> None:
+    sender = world.member()
+    sender.open(Role.SENDER)
+    receivers = trio[1:]
+    manifest = sender.do("snapshot", seed=20, megabytes=64, bucket_bytes=8 * MIB)
+    join([sender, *receivers])
+    before = [member.do("served") for member in receivers]
+    kwargs = {"group": GROUP, "number": 20, "manifest": manifest, "timeout": 10}
+    receiving = [member.start("receive", **kwargs) for member in receivers]
+    time.sleep(0.1)
+    sender.signal(signal.SIGKILL)
+    assert sender.dead.wait(5)
+    abort(receivers)
+    for future in receiving:
+        assert isinstance(future.result(5).error, SyncError)
+    assert [member.do("served") for member in receivers] == before
+    orphan = receivers[0].start(
+        "join",
+        group=GROUP,
+        session=new_session(),
+        seats=(sender.seat, receivers[0].seat),
+        timeout=0.3,
+    )
+    reply = orphan.result(5)
+    assert isinstance(reply.error, JoinFailedError)
+    assert reply.error.peer == sender.id
+    abort(receivers[:1])
+    manifest = trio[0].do("snapshot", seed=20, megabytes=1, bucket_bytes=MIB)
+    join(trio)
+    publish(trio, number=20, manifest=manifest)
+    abort(trio)
+    for member in receivers:
+        settled(member, "abandoned", 0)
+
+
+def test_stuck_sessions_are_bounded(world: World) -> None:
+    sender, receiver = world.group(1)
+    sender.do("snapshot", seed=21, megabytes=16, bucket_bytes=8 * MIB)
+    for _ in range(3):  # max_abandoned
+        join([sender, receiver])
+        sending = sender.start("publish", group=GROUP, timeout=2)  # nobody receives
+        time.sleep(0.05)
+        sender.do("abort", group=GROUP)
+        assert isinstance(sending.result(5).error, AbortedError)
+    seats = (sender.seat, receiver.seat)
+    with pytest.raises(ExhaustedError, match="3 abandoned"):
+        sender.do("join", group=GROUP, session=new_session(), seats=seats, timeout=0.2)
+    abort([sender, receiver])
+    settled(sender, "abandoned", 0)
+    join([sender, receiver])
+
+
+@pytest.mark.slow
+def test_a_program_can_end_while_gloo_is_stuck() -> None:
+    script = Path(__file__).with_name("stuck.py")
+    paths = os.pathsep.join([str(ROOT / "workloads"), str(ROOT)])
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "aborted after 0.2 s, 1 stuck\n"
