@@ -48,7 +48,7 @@ class RolloutDuties:
         await asyncio.to_thread(self._receive, session, version, manifest)
 
     async def apply(self, version: Version) -> None:
-        """Serve what is staged. ApplyFailedError or NotStagedError leave the old weights, whole."""
+        """Serve what is staged. ApplyFailedError or StagingError leave the old weights, whole."""
         await asyncio.to_thread(self._apply, version)
         self._metrics.weight_version.set(version.number)
         self._note(version)

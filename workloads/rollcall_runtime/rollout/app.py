@@ -32,7 +32,7 @@ async def _serve(environment: RolloutEnvironment) -> None:
     parts = _parts(environment)
     descriptor = parts.sync.open(
         member=member, address=pod.address, role=Role.RECEIVER,
-        settings=SyncSettings(operation_timeout=job.weight_sync.stage_timeout),
+        settings=SyncSettings(),
     )  # fmt: skip
     agent = Agent(environment=environment, member=member, descriptor=descriptor, parts=parts)
     loop = asyncio.get_running_loop()

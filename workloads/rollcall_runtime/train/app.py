@@ -36,7 +36,6 @@ GROUP = "default"
 RANK_KEYS = frozenset({"minibatches"})
 SYNC_DEVICE = "cpu"  # versions are snapshots in host memory
 SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a broken session holds
-OPERATION_SECONDS = 10.0  # how long a broken session may hold it
 SWITCH_SECONDS = 0.001  # the event loop must not wait for Python code of the training thread
 
 T = TypeVar("T")
@@ -95,7 +94,7 @@ class _Leader:
         sync = create_engine(job.weight_sync.engine, device=SYNC_DEVICE)
         descriptor = sync.open(
             member=member, address=pod.address, role=Role.SENDER,
-            settings=SyncSettings(operation_timeout=OPERATION_SECONDS),
+            settings=SyncSettings(),
         )  # fmt: skip
         coordinator = Coordinator(
             config=job, member=member, address=pod.address,
