@@ -27,7 +27,7 @@ def run(environment: RolloutEnvironment) -> None:
 
 
 async def _serve(environment: RolloutEnvironment) -> None:
-    job, pod = environment.job, environment.pod
+    pod = environment.pod
     member = new_member(pod)
     parts = _parts(environment)
     descriptor = parts.sync.open(
