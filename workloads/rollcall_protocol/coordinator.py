@@ -8,7 +8,7 @@ session. A version is STAGEd to the session and COMMITted when every member hold
 
 from enum import StrEnum
 
-from rollcall_protocol.effects import Close, Effect, Published, Send, SessionFormed, Timing
+from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, SessionFormed, Timing
 from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.members import Member, Members
@@ -122,6 +122,8 @@ class CoordinatorMachine:
             self._on_caught_up(known, message)
         elif isinstance(message, Draining):
             known.state, known.reason = MemberState.DRAINING, message.reason
+        elif self.session is not None and message.held.epoch > self.session.epoch:
+            self._out.append(Fenced(message.held))
         elif message.session == self.session:
             reason = f"holds session {message.held}, which is newer than {message.session}"
             self._suspect({sender}, reason, now)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.ids import MemberId, SessionId, Version
 from rollcall_protocol.messages import SessionMessage, SessionReport
 
 
@@ -48,7 +48,14 @@ class SessionFormed:
     report: SessionReport
 
 
-Effect = Send | Close | Published | SessionFormed
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A member follows a later epoch than this coordinator was ever given: step down."""
+
+    held: SessionId
+
+
+Effect = Send | Close | Published | SessionFormed | Fenced
 
 
 class RosterRefusedError(ValueError):

@@ -16,7 +16,7 @@ from rollcall_protocol import __version__, env
 from rollcall_protocol.config import JobConfig
 from rollcall_runtime import environment
 from rollcall_runtime.environment import Pod
-from rollcall_runtime.errors import SpecError
+from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.telemetry import configure_logs
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,8 @@ def _guarded(run: Callable[[], None]) -> int:
         run()
     except SpecError as error:
         return _give_up(str(error), env.ExitCode.BAD_CONFIG)
+    except FencedError as error:
+        return _give_up(str(error), env.ExitCode.FENCED)
     except Exception as error:
         log.exception("the worker failed")
         return _give_up(f"{type(error).__name__}: {error}", env.ExitCode.FAILED)

@@ -1,6 +1,10 @@
 """Errors that a person can act on because they name the field of the job that caused them."""
 
 
+class FencedError(RuntimeError):
+    """A later epoch has another coordinator: this one must not go on, nor be restarted for it."""
+
+
 class SpecError(ValueError):
     """The job's spec asks for something that this container cannot do.
 

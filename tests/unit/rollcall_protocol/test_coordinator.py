@@ -3,8 +3,9 @@
 import pytest
 
 from rollcall_protocol.coordinator import Forming
-from rollcall_protocol.effects import RosterRefusedError
-from rollcall_protocol.messages import MemberState, SessionCause
+from rollcall_protocol.effects import Fenced, RosterRefusedError
+from rollcall_protocol.ids import SessionId
+from rollcall_protocol.messages import MemberState, Refused, SessionCause
 from tests.unit.rollcall_protocol.world import World, hello, machine, roster
 
 
@@ -112,6 +113,18 @@ def test_a_roster_that_must_not_count_is_refused(wrong: object, message: str) ->
         coordinator.push_roster(wrong, 1)  # type: ignore[arg-type]
     assert caught.value.epoch == 2
     assert coordinator.push_roster(roster(2, "b", "a"), 2) == [], "the same again is accepted"
+
+
+def test_a_coordinator_whose_members_follow_a_later_epoch_steps_down() -> None:
+    world = running("a")
+    (worker,) = (w for w in world.workers.values() if w.pod == "a")
+    mine = world.session
+    later = SessionId(mine.epoch + 1, 1, 1)
+    effects = world.coordinator.receive(worker.id, Refused(mine, held=later), world.now)
+    assert Fenced(later) in effects
+    same_epoch = SessionId(mine.epoch, 1, mine.attempt + 1)
+    effects = world.coordinator.receive(worker.id, Refused(mine, held=same_epoch), world.now)
+    assert not any(isinstance(effect, Fenced) for effect in effects)
 
 
 def test_who_is_not_on_the_roster_sits_in_no_session() -> None:

@@ -14,6 +14,7 @@ from rollcall_protocol.codec import encode
 from rollcall_protocol.config import EngineRef, LossConfig
 from rollcall_protocol.env import ExitCode
 from rollcall_runtime import cli
+from rollcall_runtime.errors import FencedError
 from rollcall_runtime.telemetry import JsonFormatter
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
@@ -140,3 +141,10 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
         cli.trainer(["--help"])
     assert done.value.code == 0
     assert "64 BAD_CONFIG" in capsys.readouterr().out
+
+
+def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
+    def superseded() -> None:
+        raise FencedError("another coordinator has taken over this job")
+
+    assert cli._guarded(superseded) == ExitCode.FENCED

@@ -14,7 +14,7 @@ from pathlib import Path
 from rollcall_protocol import env
 from rollcall_protocol.config import JobConfig
 from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import Close, Effect, Published, Send, SessionFormed, Timing
+from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, SessionFormed, Timing
 from rollcall_protocol.ids import MemberId, Version
 from rollcall_protocol.messages import (
     Commit,
@@ -95,6 +95,7 @@ class Coordinator:
         self._finished: Finished | None = None
         self._first: Version | None = None
         self._roster_taken, self._batch_ready = asyncio.Event(), asyncio.Event()
+        self.fenced = asyncio.Event()  # set when another coordinator has taken over
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
         self._states: list[MemberState] = []  # at the last publication
@@ -254,6 +255,9 @@ class Coordinator:
                 self.links.close(effect.to, effect.reason)
             elif isinstance(effect, SessionFormed):
                 self._observer.session_formed(effect.report)
+            elif isinstance(effect, Fenced):
+                log.error("a member follows session %s: another coordinator", effect.held)
+                self.fenced.set()
             elif isinstance(effect, Published) and self._published is not None:
                 self._published.set_result(None)
                 self._published = None

@@ -15,7 +15,7 @@ from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data import open_prompts
 from rollcall_runtime.environment import TrainerEnvironment, new_member
-from rollcall_runtime.errors import SpecError
+from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
 from rollcall_runtime.sync.registry import create_engine
@@ -119,10 +119,20 @@ class _Leader:
             config=self.environment.job, rank=self.rank, state=state, draft=draft,
             rollouts=coordinator, thread=self.thread, metrics=self.metrics, stop=self.stop,
         )  # fmt: skip
-        if await loop.run():
-            log.info("training is done after %d steps", self.rank.step)
-            coordinator.finish(step=self.rank.step)
-            await self.stop.wait()
+        watch = asyncio.create_task(self._step_down(coordinator))
+        try:
+            if await loop.run():
+                log.info("training is done after %d steps", self.rank.step)
+                coordinator.finish(step=self.rank.step)
+                await self.stop.wait()
+        finally:
+            watch.cancel()
+        if coordinator.fenced.is_set():
+            raise FencedError("another coordinator has taken over this job")
+
+    async def _step_down(self, coordinator: Coordinator) -> None:
+        await coordinator.fenced.wait()
+        self.stop.set()
 
 
 def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
