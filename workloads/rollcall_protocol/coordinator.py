@@ -372,7 +372,8 @@ class CoordinatorMachine:
         if publication is None or not publication.committing or publication.waiting:
             return
         self._publication = None
-        self.members.settle_states(self.seated)
+        if self.forming is Forming.STABLE:  # else the seats are of a session not yet usable
+            self.members.settle_states(self.seated)
         self._out.append(Published(publication.version, len(self.seated) + 1))
 
     def _publication_timed_out(self, publication: Publication, now: float) -> None:

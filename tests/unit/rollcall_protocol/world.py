@@ -22,6 +22,7 @@ from rollcall_protocol.messages import (
     Ack,
     Hello,
     MemberMessage,
+    MemberState,
     Prepare,
     Seat,
     SessionReport,
@@ -84,6 +85,7 @@ class World:
         self.publishing = False
         self.published: list[Version] = []
         self.formed: list[SessionReport] = []
+        self.seated: set[MemberId] = set()  # in a session that was usable
         self.committed: dict[SessionId, frozenset[MemberId]] = {}
         self.passed: dict[object, set[MemberId]] = {}  # who got through a join or a transfer
         self.late: deque[tuple[Worker, object]] = deque()  # of a coordinator that is no more
@@ -126,6 +128,7 @@ class World:
     def restart_coordinator(self) -> None:
         """The trainer's container restarts: memory is gone, streams break, some messages linger."""
         old = self.coordinator
+        self.seated.clear()
         self.late += [(w, message) for w in self.workers.values() for message in w.inbox]
         self.publishing = False
         boot, since = old.boot + 1, old.since_epoch
@@ -161,6 +164,7 @@ class World:
                     self.connect(worker)
             elif isinstance(effect, SessionFormed):
                 self.formed.append(effect.report)
+                self.seated |= set(self.coordinator.seated)
                 session = effect.report.session
                 joined = self.passed.get(("joining", session), set())
                 assert joined >= self.committed[session], "usable before all had joined"
@@ -264,6 +268,9 @@ class World:
     def check(self) -> None:
         for worker in self.workers.values():
             assert worker.serves == sorted(worker.serves), "a served version went back"
+        for member in self.coordinator.members.by_pod.values():
+            if member.state is MemberState.IN_SYNC:
+                assert member.id in self.seated, "in sync before its session was usable"
         seen = [ack for w in self.workers.values() for ack in w.outbox if isinstance(ack, Ack)]
         for ack in seen:
             assert self.coordinator.session is None or ack.session <= self.coordinator.session
