@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 
 from rollcall_protocol import env
-from rollcall_runtime.coordinator.auth import Tokens, guard
+from rollcall_runtime.auth import Tokens, guard
 from rollcall_runtime.coordinator.completions import take_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.observer import Observer
@@ -40,14 +40,14 @@ class CoordinatorServer:
         async def roster(request: web.Request) -> web.StreamResponse:
             return await take_roster(request, coordinator.push_roster, refused)
 
-        weights = weights_handler(coordinator.duties.held, token=self._tokens.member)
+        weights = weights_handler(coordinator.duties.held)
         app = web.Application()
         operator, member = self._tokens.operator, self._tokens.member
         app.add_routes([
             web.put(env.ROSTER_ROUTE, guard(operator, roster, refused)),
             web.get(env.OPERATOR_STREAM_ROUTE, guard(operator, coordinator.stream.serve, refused)),
             web.get(env.MEMBER_STREAM_ROUTE, guard(member, coordinator.links.serve, refused)),
-            web.get(env.WEIGHTS_ROUTE, weights),
+            web.get(env.WEIGHTS_ROUTE, guard(member, weights, refused)),
         ])  # fmt: skip
         return app
 

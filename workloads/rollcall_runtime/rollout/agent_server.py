@@ -6,7 +6,7 @@ from aiohttp import web
 
 from rollcall_protocol import env
 from rollcall_protocol.ids import Version
-from rollcall_runtime.coordinator.auth import guard
+from rollcall_runtime.auth import guard
 from rollcall_runtime.sync.catchup import weights_handler
 from rollcall_runtime.sync.staging import Snapshot
 
@@ -26,7 +26,8 @@ class AgentServer:
 
         application = web.Application()
         application.router.add_post(env.DRAIN_ROUTE, guard(token, begin, refused))
-        application.router.add_get(env.WEIGHTS_ROUTE, weights_handler(held, token=token))
+        weights = guard(token, weights_handler(held), refused)
+        application.router.add_get(env.WEIGHTS_ROUTE, weights)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
 
     async def start(self, address: str, port: int = env.AGENT_PORT) -> None:

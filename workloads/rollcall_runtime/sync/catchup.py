@@ -5,13 +5,12 @@ Nobody else takes part, so training and the sync group go on meanwhile.
 """
 
 import asyncio
-import hmac
 import json
 import logging
 import re
 import struct
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -21,6 +20,7 @@ from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.ids import Lineage, Version
 from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.auth import Handler
 from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.staging import Snapshot, Stage
@@ -31,8 +31,6 @@ _MAX_MANIFEST_BYTES = 256 << 20
 _VERSION = re.compile(r"(\d+)@(\d+)\.(\d+)")
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,6 @@ def parse_version(text: str) -> Version:
 def weights_handler(
     held: Callable[[Version], Snapshot | None],
     *,
-    token: str,
     transfers: int = 4,
     stall: float = 10.0,
     total: float = 120.0,
@@ -64,17 +61,14 @@ def weights_handler(
     """The handler of GET WEIGHTS_ROUTE?version=...; for the agent and for the coordinator.
 
     `held` gives the snapshot of a version, or None; it is called on the event loop's thread.
-    401 without the member token, 400 for a bad version, 404 when `version` is not held, 503
-    beyond `transfers` at a time. A reader that takes nothing for `stall` seconds or is not done
-    after `total` is cut off, because it pins the buffer.
+    Whoever mounts it guards it with the member token. 400 for a bad version, 404 when `version` is
+    not held, 503 beyond `transfers` at a time. A reader that takes nothing for `stall` seconds or
+    is not done after `total` is cut off, because it pins the buffer.
     """
     active = 0
-    expected = f"Bearer {token}".encode()
 
     async def handle(request: web.Request) -> web.StreamResponse:
         nonlocal active
-        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), expected):
-            return web.Response(status=401, text="a member token is needed")
         try:
             version = parse_version(request.query.get("version", ""))
         except ValueError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rollcall_protocol import env
-from rollcall_runtime.coordinator.auth import Tokens
+from rollcall_runtime.auth import Tokens
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data import open_prompts

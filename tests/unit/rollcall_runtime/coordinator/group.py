@@ -37,7 +37,7 @@ from rollcall_protocol.messages import (
 from rollcall_protocol.messages import Snapshot as State
 from rollcall_protocol.prompts import PromptLedger
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
-from rollcall_runtime.coordinator.auth import Tokens
+from rollcall_runtime.auth import Tokens
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.observer import Delivery
 from rollcall_runtime.coordinator.server import CoordinatorServer

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcall_protocol import env
 from rollcall_protocol.ids import Lineage, SessionId
 from rollcall_protocol.messages import MemberState, Refused, SessionCause, Wanted
 from tests.unit.rollcall_runtime.coordinator.group import Group, Worker, eventually, with_bounds
@@ -157,3 +158,14 @@ async def test_a_superseded_coordinator_learns_it_from_a_member(tmp_path: Path) 
         await worker.say(Refused(mine, held=SessionId(mine.epoch + 1, 1, 1)))
         async with asyncio.timeout(5):
             await group.coordinator.fenced.wait()
+
+
+async def test_weights_are_given_only_to_members(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        url = f"{group.url(env.WEIGHTS_ROUTE)}?version=0@1.1"
+        async with group.http.get(url) as answer:
+            assert answer.status == 401
+        assert group.counts.refusals == ["unauthenticated"]
+        headers = {"Authorization": "Bearer member-token"}
+        async with group.http.get(url, headers=headers) as answer:
+            assert answer.status == 404, "there are none yet"

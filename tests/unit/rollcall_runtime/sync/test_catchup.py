@@ -10,6 +10,7 @@ from aiohttp import ClientSession, web
 
 from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.ids import Version
+from rollcall_runtime.auth import Handler, guard
 from rollcall_runtime.sync.catchup import FetchLimits, fetch, parse_version, weights_handler
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
@@ -29,13 +30,18 @@ def holder(held: Snapshot, held_version: Version = SEVEN) -> Callable[[Version],
     return lambda asked: held if asked == held_version else None
 
 
+def guarded(handler: Handler) -> Handler:
+    """As agent and coordinator mount it."""
+    return guard(TOKEN, handler, lambda _: None)
+
+
 @contextlib.asynccontextmanager
 async def donor(
     held: Callable[[Version], Snapshot | None], *, transfers: int = 4, stall: float = 10.0
 ) -> AsyncIterator[str]:
     """A member that serves weights; its host:port."""
     app = web.Application()
-    handler = weights_handler(held, token=TOKEN, transfers=transfers, stall=stall)
+    handler = guarded(weights_handler(held, transfers=transfers, stall=stall))
     app.add_routes([web.get(WEIGHTS_ROUTE, handler)])
     async with _serving(app) as address:
         yield address
@@ -97,7 +103,7 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
     held, stage = snapshot(megabytes=64), Stage()
 
     async def dying(request: web.Request) -> web.StreamResponse:
-        handler = weights_handler(holder(held), token=TOKEN)
+        handler = guarded(weights_handler(holder(held)))
         assert request.transport is not None
         asyncio.get_running_loop().call_later(0.01, request.transport.abort)
         return await handler(request)

@@ -3,7 +3,6 @@
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from aiohttp import web
 
@@ -18,16 +17,6 @@ class Tokens:
 
     member: str
     operator: str
-
-
-def read_tokens(folder: Path) -> Tokens:
-    """Read the mounted Secret. Raises OSError or ValueError that names the file."""
-    values = {}
-    for name in (env.MEMBER_TOKEN_FILE, env.OPERATOR_TOKEN_FILE):
-        values[name] = (folder / name).read_text(encoding="utf-8").strip()
-        if not values[name]:
-            raise ValueError(f"{folder / name} is empty")
-    return Tokens(values[env.MEMBER_TOKEN_FILE], values[env.OPERATOR_TOKEN_FILE])
 
 
 def guard(token: str, handler: Handler, refused: Callable[[str], None]) -> Handler:
