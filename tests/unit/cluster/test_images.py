@@ -99,8 +99,8 @@ def test_parts_of_a_root_file_system_can_be_left_out(tmp_path: Path) -> None:
 
 def test_pips_configuration_of_the_machine_goes_into_the_base() -> None:
     listed = (
-        ":env:.default-timeout='180'\n:env:.find-links='/opt/wheels'\n"
-        "global.cert='/home/me/bundle.pem'\nglobal.index-url='https://packages.test/simple'\n"
+        ":env:.default-timeout='180'\n:env:.find-links='/srv/wheels'\n"
+        "global.cert='/srv/bundle.pem'\nglobal.index-url='https://packages.test/simple'\n"
         ":env:.index-url='https://nearer.test/simple'\ninstall.user='true'\n"
     )
     assert base_image.pip_configuration(listed) == (

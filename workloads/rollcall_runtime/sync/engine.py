@@ -75,11 +75,6 @@ class SyncSession(ABC):
         self.seats = tuple(seats)
         self.rank = rank
 
-    @property
-    def me(self) -> MemberId:
-        """The member whose seat this is."""
-        return self.seats[self.rank].member
-
     @abstractmethod
     def join(self, *, timeout: float) -> None:
         """Meet the other seats.
