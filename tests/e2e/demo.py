@@ -57,7 +57,8 @@ def main() -> int:
         return 1
     rewards = ", ".join(f"{reward:.2f}" for reward in sight.rewards.values())
     story.say(f"LEARNED: rewards of the rollouts' own samples: {rewards}; {sight.epoch} epochs")
-    story.say("the job is there for a look: kubectl get rljob,rolloutpool,pods")
+    story.say("the job is there for a look:")
+    print("export KUBECONFIG=$(make -s kubeconfig); kubectl get rljob,rolloutpool,pods")
     return 0
 
 
