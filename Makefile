@@ -55,6 +55,8 @@ venv: $(STAMP) ## The Python environment alone
 $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
 	  echo "python3-venv is missing; installing it"; apt-get update -qq && apt-get install -y -qq python3-venv; }
+	@ldconfig -p | grep -q libibverbs.so.1 || { \
+	  echo "libibverbs1, which Mooncake loads, is missing; installing it"; apt-get update -qq && apt-get install -y -qq libibverbs1; }
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r requirements/bootstrap.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps -r requirements/dev.txt

@@ -9,8 +9,14 @@ compile() {
     "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
         --no-emit-find-links --no-annotate --no-header "$@" -o "requirements/$out" pyproject.toml
 }
-compile dev.txt --extra operator --extra runtime --extra torch --group dev
+engines="--extra mooncake-cpu --extra nixl --extra kimi --extra ray"
+# NIXL has a build for each CUDA; one runs on CPUs too. The worker image has Debian's torch.
+# shellcheck disable=SC2086  # several options
+compile dev.txt --extra operator --extra runtime --extra torch $engines \
+    --excludes requirements/excludes-dev.txt --group dev
 compile operator.txt --extra operator -c requirements/dev.txt
-compile worker.txt --extra runtime -c requirements/dev.txt
+# shellcheck disable=SC2086
+compile worker.txt --extra runtime $engines \
+    --excludes requirements/excludes-worker.txt -c requirements/dev.txt
 printf 'uv\n' | "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-annotate --no-header -c requirements/dev.txt -o requirements/bootstrap.txt -

@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rollcall_runtime.bench.member import Reply
+from rollcall_runtime.bench.world import Remote, World, abort, done, join, settled
 from rollcall_runtime.sync.engine import Role, SyncSettings
 from tests.local.measure import kills, rounded
-from tests.unit.rollcall_runtime.sync.member import Reply
-from tests.unit.rollcall_runtime.sync.world import Remote, World, abort, done, join, settled
 
 MIB = 1 << 20
 GROUP = "job/default"
@@ -49,10 +49,9 @@ class Recovery:
 class Scene:
     """A sender and its receivers, one more of which is killed in each round."""
 
-    def __init__(self, world: World, *, receivers: int, megabytes: int, timeout: float) -> None:
+    def __init__(self, world: World, *, receivers: int, megabytes: int) -> None:
         self._world = world
-        self._settings = SyncSettings(operation_timeout=timeout)
-        self._survivors = world.group(receivers - 1, self._settings)
+        self._survivors = world.group(receivers - 1)
         self._manifest = self._survivors[0].do(
             "snapshot", seed=1, megabytes=megabytes, bucket_bytes=8 * MIB
         )
@@ -61,8 +60,7 @@ class Scene:
 
     def play(self, *, naive: bool) -> Recovery:
         """One death and what follows."""
-        victim = self._world.member()
-        victim.open(Role.RECEIVER, self._settings)
+        victim = self._world.open(Role.RECEIVER)
         join([*self._survivors, victim])
         self._number += 1
         doomed = victim.start("receive", **self._kwargs())
@@ -160,10 +158,13 @@ def main() -> int:
     parser.add_argument("--job-kills", type=int, default=6)
     parser.add_argument("--engine-timeout", type=float, default=SyncSettings().operation_timeout)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, World(Path(folder)) as world:
-        scene = Scene(
-            world, receivers=args.receivers, megabytes=args.size, timeout=args.engine_timeout
-        )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        World(
+            Path(folder), engine="gloo", config={"operationTimeout": args.engine_timeout}
+        ) as world,
+    ):
+        scene = Scene(world, receivers=args.receivers, megabytes=args.size)
         kill = rounds(scene, count=args.rounds, naive=False)
         naive = rounds(scene, count=1, naive=True)
     if not kill or not naive:

@@ -18,10 +18,9 @@ from typing import Any
 
 from rollcall_protocol.ids import MemberId
 from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.bench import member as members
+from rollcall_runtime.bench.world import Remote, World, abort, done, join
 from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.engine import SyncSettings
-from tests.unit.rollcall_runtime.sync import member as members
-from tests.unit.rollcall_runtime.sync.world import Remote, World, abort, done, join
 
 MIB = 1 << 20
 GROUP = "job/default"
@@ -162,8 +161,11 @@ def main() -> int:
     parser.add_argument("--bucket", type=int, default=64, help="MiB")
     args = parser.parse_args()
     cases: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder, World(Path(folder), NURSERY) as world:
-        group = world.group(max(args.receivers), SyncSettings())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        World(Path(folder), engine="gloo", start=NURSERY) as world,
+    ):
+        group = world.group(max(args.receivers))
         memcpy = 0.0
         for size in args.sizes:
             manifest = group[0].do(

@@ -1,6 +1,7 @@
 """What a version consists of: tensors laid out in one flat buffer, cut into buckets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,26 +19,48 @@ class TensorSpec:
 class Manifest:
     """Layout and checksums of one version. `checksums` are CRC-32 values, one a bucket.
 
-    `total_bytes` is the flat buffer's length, padding included; bucket i covers bytes
-    [i * bucket_bytes, min((i + 1) * bucket_bytes, total_bytes)).
+    `total_bytes` is the flat buffer's length, padding included. The buffer consists of `parts`
+    (lengths in bytes), one for each sender, in order; none given means one part. Each part is cut
+    into buckets of `bucket_bytes`, the last of which may be shorter. Several specs of one name are
+    that tensor's pieces along its first dimension, in order.
     """
 
     tensors: tuple[TensorSpec, ...]
     total_bytes: int
     bucket_bytes: int
     checksums: tuple[int, ...]
+    parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.bucket_bytes <= 0:
             raise ValueError("bucket_bytes must be positive")
-        buckets = -(-self.total_bytes // self.bucket_bytes)
-        if len(self.checksums) != buckets:
-            raise ValueError(f"{len(self.checksums)} checksums for {buckets} buckets")
+        if self.parts and (min(self.parts) < 0 or sum(self.parts) != self.total_bytes):
+            raise ValueError(f"parts of {self.parts} bytes do not make {self.total_bytes}")
+        if len(self.checksums) != len(self.buckets()):
+            raise ValueError(f"{len(self.checksums)} checksums for {len(self.buckets())} buckets")
         for tensor in self.tensors:
             if tensor.offset < 0 or tensor.offset + tensor.nbytes > self.total_bytes:
                 raise ValueError(f"tensor {tensor.name} lies outside the buffer")
 
-    def bucket(self, index: int) -> tuple[int, int]:
-        """First byte and end of bucket `index`."""
-        start = index * self.bucket_bytes
-        return start, min(start + self.bucket_bytes, self.total_bytes)
+    def bounds(self) -> list[tuple[int, int]]:
+        """First byte and end of each part."""
+        return list(pairwise(accumulate(self.parts or (self.total_bytes,), initial=0)))
+
+    def buckets(self) -> list[tuple[int, int]]:
+        """First byte and end of each bucket."""
+        size = self.bucket_bytes
+        return [
+            (start, min(start + size, end))
+            for begin, end in self.bounds()
+            for start in range(begin, end, size)
+        ]
+
+    def part(self, index: int) -> "Manifest":
+        """What sender `index` sends, as a manifest of its own, without tensors."""
+        begin, end = self.bounds()[index]
+        inside = [
+            checksum
+            for (start, _), checksum in zip(self.buckets(), self.checksums, strict=True)
+            if begin <= start < end
+        ]
+        return replace(self, tensors=(), total_bytes=end - begin, checksums=tuple(inside), parts=())

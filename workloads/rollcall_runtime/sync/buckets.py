@@ -2,14 +2,15 @@
 
 import struct
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from zlib_ng.zlib_ng import crc32
+
 from rollcall_protocol.manifest import Manifest
-from rollcall_runtime.sync.buffers import HostBuffer, Pin
+from rollcall_runtime.sync.buffers import Buffer, HostBuffer, Pin
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
 
@@ -52,14 +53,14 @@ class BucketMover:
         self._settings = settings
         self._stranded: list[tuple[Work, Pin]] = []
 
-    def send(self, buffer: HostBuffer, manifest: Manifest, deadline: float) -> None:
+    def send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
         """Send a header and all buckets; `deadline` is on the monotonic clock."""
         header = HostBuffer(_HEADER.size)
         _HEADER.pack_into(header.memory, 0, _MAGIC, manifest.total_bytes, manifest.bucket_bytes)
         self._move(header, [Operation(0, _HEADER.size)], deadline)
         self._move(buffer, self._operations(manifest), deadline)
 
-    def receive(self, buffer: HostBuffer, manifest: Manifest, deadline: float) -> None:
+    def receive(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
         """Receive all buckets, each checked while the next arrives.
 
         The header comes first because some transports cannot survive two sizes for one transfer.
@@ -73,10 +74,11 @@ class BucketMover:
                 f"the sender announces {announced}, the manifest says {expected}"
             )
         bad: list[int] = []
+        buckets = manifest.buckets()
 
         def check(bucket: int) -> None:
-            start, end = manifest.bucket(bucket)
-            if zlib.crc32(buffer.memory[start:end]) != manifest.checksums[bucket]:
+            start, end = buckets[bucket]
+            if crc32(buffer.memory[start:end]) != manifest.checksums[bucket]:
                 bad.append(bucket)
 
         self._move(buffer, self._operations(manifest), deadline, complete=check)
@@ -97,7 +99,7 @@ class BucketMover:
 
     def _move(
         self,
-        buffer: HostBuffer,
+        buffer: Buffer,
         operations: Sequence[Operation],
         deadline: float,
         *,
@@ -136,8 +138,7 @@ class BucketMover:
     def _operations(self, manifest: Manifest) -> list[Operation]:
         size = self._settings.operation_bytes
         operations: list[Operation] = []
-        for bucket in range(len(manifest.checksums)):
-            start, end = manifest.bucket(bucket)
+        for bucket, (start, end) in enumerate(manifest.buckets()):
             for first in range(start, end, size):
                 last = first + size >= end
                 operations.append(

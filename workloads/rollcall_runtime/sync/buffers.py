@@ -1,5 +1,6 @@
 """Flat host memory that is reused, and never overwritten while anybody still reads it."""
 
+import ctypes
 import mmap
 import threading
 import time
@@ -13,8 +14,8 @@ from rollcall_runtime.sync.errors import ExhaustedError
 class HostBuffer:
     """Page-aligned host memory of `nbytes` bytes, zero at first.
 
-    `memory` is a writable view of it. Whoever reads or writes holds a pin meanwhile; a buffer
-    without pins is its pool's to lend again.
+    `memory` is a writable view of it, `address` where it begins in this process. Whoever reads or
+    writes holds a pin meanwhile; a buffer without pins is its pool's to lend again.
     """
 
     def __init__(self, nbytes: int, *, changed: threading.Condition | None = None) -> None:
@@ -26,8 +27,18 @@ class HostBuffer:
         except OSError as error:
             raise ExhaustedError(f"no memory for a buffer of {nbytes} bytes: {error}") from error
         self.memory = memoryview(self._mapping)[:nbytes]
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
         self._changed = changed or threading.Condition()
         self._pins = 0
+
+    @property
+    def root(self) -> "HostBuffer":
+        """The whole buffer: what a transport registers once."""
+        return self
+
+    def window(self, start: int, end: int) -> "Window":
+        """Bytes [start, end) as a buffer; its pins are this buffer's."""
+        return Window(self, start, end)
 
     @property
     def pinned(self) -> bool:
@@ -44,6 +55,30 @@ class HostBuffer:
         with self._changed:
             self._pins -= 1
             self._changed.notify_all()
+
+
+class Window:
+    """A part of a host buffer, to be used like one."""
+
+    def __init__(self, root: HostBuffer, start: int, end: int) -> None:
+        if not 0 <= start <= end <= root.nbytes:
+            raise ValueError(f"bytes [{start}, {end}) of a buffer of {root.nbytes}")
+        self.root = root
+        self.nbytes = end - start
+        self.memory = root.memory[start:end]
+        self.address = root.address + start
+
+    def window(self, start: int, end: int) -> "Window":
+        """Bytes [start, end) of this window."""
+        offset = self.address - self.root.address
+        return Window(self.root, offset + start, offset + end)
+
+    def pin(self) -> "Pin":
+        """Keep the whole buffer from being lent again until the pin is released."""
+        return self.root.pin()
+
+
+Buffer = HostBuffer | Window
 
 
 class Pin:

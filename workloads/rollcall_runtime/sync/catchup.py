@@ -9,12 +9,12 @@ import json
 import logging
 import re
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import web
+from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.env import WEIGHTS_ROUTE
@@ -178,14 +178,13 @@ async def _read_buffer(
     stream: aiohttp.StreamReader, manifest: Manifest, buffer: HostBuffer
 ) -> None:
     memory = buffer.memory
-    for index, expected in enumerate(manifest.checksums):
-        position, end = manifest.bucket(index)
-        bucket = memory[position:end]
+    for index, (start, end) in enumerate(manifest.buckets()):
+        position = start
         while position < end:
             chunk = await stream.read(min(end - position, _CHUNK_BYTES))
             if not chunk:
                 raise CatchUpError(f"ended after {position} of {manifest.total_bytes} bytes")
             memory[position : position + len(chunk)] = chunk
             position += len(chunk)
-        if await asyncio.to_thread(zlib.crc32, bucket) != expected:
+        if await asyncio.to_thread(crc32, memory[start:end]) != manifest.checksums[index]:
             raise ChecksumMismatchError(f"wrong checksum in bucket {index}")

@@ -6,17 +6,17 @@ block, so an asyncio program runs them in worker threads; `abort` is the one cal
 """
 
 import base64
-import binascii
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.errors import JoinFailedError
 
 _POSITIVE = ("operation_bytes", "in_flight", "threads", "max_abandoned")
@@ -41,7 +41,8 @@ class SyncSettings:
     """Bounds of the transport. The size of a bucket is not here: it travels in each manifest.
 
     Buckets move in operations of `operation_bytes`, `in_flight` of them at a time on `threads`
-    threads. `operation_timeout` (seconds) bounds one operation, so it is how long a peer may be
+    threads (parallel streams). An engine's own settings derive from this. `operation_timeout`
+    (seconds) bounds one operation, so it is how long a peer may be
     late or silent, and how long an aborted session can keep its buffer (and delay the end of the
     process). `max_abandoned` bounds how many sessions may be stuck.
     """
@@ -84,11 +85,11 @@ class SyncSession(ABC):
         """
 
     @abstractmethod
-    def publish(self, buffer: HostBuffer, manifest: Manifest, *, timeout: float) -> None:
+    def publish(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
         """Send the buffer to every other seat. Success proves nothing; receivers acknowledge."""
 
     @abstractmethod
-    def receive(self, buffer: HostBuffer, manifest: Manifest, *, timeout: float) -> None:
+    def receive(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
         """Fill `buffer` (manifest.total_bytes long) and check each bucket's CRC-32.
 
         Raises ChecksumMismatchError; the buffer's content is then undefined.
@@ -109,12 +110,15 @@ class SyncEngine(ABC):
     name: ClassVar[str]
     kind: ClassVar[EngineKind]
     devices: ClassVar[frozenset[str]]  # torch device types whose workers it serves
+    package: ClassVar[str] = "torch"  # the distribution whose version tells what will run
+    settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
 
     @abstractmethod
     def open(self, *, member: MemberId, address: str, role: Role, settings: SyncSettings) -> bytes:
         """Bind to `address` (an IP of this pod, never all interfaces); called once.
 
-        Returns the descriptor that other members need to reach this one.
+        Returns the descriptor that other members need to reach this one: a JSON object, in which
+        "rendezvous" is the sender's (see `rendezvous.Address`).
         """
 
     @abstractmethod
@@ -141,9 +145,12 @@ def descriptor_text(descriptor: bytes) -> str:
     return base64.b64encode(descriptor).decode()
 
 
-def descriptor_bytes(seat: Seat) -> bytes:
-    """The descriptor of a seat; JoinFailedError when it is not base64."""
+def descriptor_of(seat: Seat) -> dict[str, Any]:
+    """The descriptor of a seat, a JSON object; JoinFailedError when it is something else."""
     try:
-        return base64.b64decode(seat.descriptor, validate=True)
-    except binascii.Error as error:
+        found = json.loads(base64.b64decode(seat.descriptor, validate=True))
+    except ValueError as error:  # of base64, of UTF-8, or of JSON
         raise JoinFailedError(f"bad descriptor: {error}", peer=seat.member) from error
+    if not isinstance(found, dict):
+        raise JoinFailedError("bad descriptor: not an object", peer=seat.member)
+    return found

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.engine import descriptor_bytes
+from rollcall_runtime.sync.engine import descriptor_of
 from rollcall_runtime.sync.errors import JoinFailedError
 
 _LENGTH = struct.Struct(">I")
@@ -44,15 +44,15 @@ class Address:
     def of(cls, seat: Seat) -> "Address":
         """Read the descriptor of a sender's seat; raises JoinFailedError."""
         try:
-            host, port, secret = json.loads(descriptor_bytes(seat))["rendezvous"]
+            host, port, secret = descriptor_of(seat)["rendezvous"]
             return cls(host=str(host), port=int(port), secret=str(secret))
         except (ValueError, KeyError, TypeError) as error:
             reason = f"not a sender's descriptor: {error!r}"
             raise JoinFailedError(reason, peer=seat.member) from error
 
-    def descriptor(self) -> bytes:
-        """What `of` reads."""
-        return json.dumps({"rendezvous": [self.host, self.port, self.secret]}).encode()
+    def descriptor(self) -> dict[str, Any]:
+        """What `of` reads, as a part of the sender's descriptor."""
+        return {"rendezvous": [self.host, self.port, self.secret]}
 
 
 class _Room:

@@ -5,11 +5,11 @@ a version that was staged whole has been applied; it is never overwritten in pla
 """
 
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest, TensorSpec
@@ -214,7 +214,7 @@ def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec
 def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
     """CRC-32 of each bucket."""
     starts = range(0, len(memory), bucket_bytes)
-    return tuple(zlib.crc32(memory[start : start + bucket_bytes]) for start in starts)
+    return tuple(crc32(memory[start : start + bucket_bytes]) for start in starts)
 
 
 def _flat(buffer: HostBuffer) -> torch.Tensor:

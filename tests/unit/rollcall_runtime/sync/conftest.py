@@ -4,13 +4,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.rollcall_runtime.sync.world import Remote, World
+from rollcall_runtime.bench.world import Remote, World
+from tests.unit.rollcall_runtime.sync.cases import CASES, Case
+from tests.unit.rollcall_runtime.sync.faults import NURSERY
 
 
-@pytest.fixture(scope="package")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Where members come from."""
-    with World(tmp_path_factory.mktemp("sync")) as made:
+@pytest.fixture(scope="package", params=CASES, ids=lambda case: case.engine)
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """Where members of each engine come from."""
+    case: Case = request.param
+    with World(
+        tmp_path_factory.mktemp("sync"),
+        engine=case.engine,
+        config=case.config,
+        environment=case.environment,
+        start=NURSERY,
+    ) as made:
         yield made
 
 

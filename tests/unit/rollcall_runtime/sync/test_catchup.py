@@ -11,10 +11,10 @@ from aiohttp import ClientSession, web
 from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.ids import Version
 from rollcall_runtime.auth import Handler, guard
+from rollcall_runtime.bench.member import digests, odd_tensors, version
 from rollcall_runtime.sync.catchup import FetchLimits, fetch, parse_version, weights_handler
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
-from tests.unit.rollcall_runtime.sync.member import digests, odd_tensors, version
 
 TOKEN = "member-token"
 LIMITS = FetchLimits(connect=1.0, stall=0.3, total=5.0)

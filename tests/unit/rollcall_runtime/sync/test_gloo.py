@@ -1,131 +1,58 @@
-"""The gloo engine between real processes: what arrives, and what is refused."""
+"""What only gloo does: operations that nobody can end."""
 
-from dataclasses import replace
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from rollcall_runtime.sync.errors import (
-    AbortedError,
-    ChecksumMismatchError,
-    JoinFailedError,
-    SyncError,
-    TransferFailedError,
-)
-from tests.unit.rollcall_runtime.sync.world import (
-    Remote,
-    World,
-    abort,
-    done,
-    join,
-    new_session,
-    publish,
-    settled,
-)
+from rollcall_runtime.bench.world import World, abort, join, new_session, settled
+from rollcall_runtime.sync.errors import AbortedError, ExhaustedError
 
+ROOT = Path(__file__).parents[4]
 GROUP = "job/default"
 MIB = 1 << 20
 
 
-def test_every_tensor_arrives_byte_for_byte(trio: list[Remote]) -> None:
-    sender, *receivers = trio
-    join(trio)
-    for number, bucket_bytes in ((1, MIB), (2, 1000), (3, 64 * MIB)):
-        manifest = sender.do("snapshot", seed=number, megabytes=3, bucket_bytes=bucket_bytes)
-        futures = [
-            member.start("receive", group=GROUP, number=number, manifest=manifest, timeout=5)
-            for member in receivers
-        ]
-        sender.do("publish", group=GROUP, timeout=5)
-        for member, future in zip(receivers, futures, strict=True):
-            done(future)
-            assert member.do("commit", number=number) == sender.do("digests")
-    abort(trio)
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Members whose stuck operations take a while to end."""
+    config = {"operationTimeout": 2, "maxAbandoned": 3}
+    with World(tmp_path, engine="gloo", config=config) as made:
+        yield made
 
 
-def test_a_session_of_one_is_trivial(trio: list[Remote]) -> None:
-    sender = trio[0]
-    join([sender])
-    sender.do("snapshot", seed=1, megabytes=1, bucket_bytes=MIB)
-    sender.do("publish", group=GROUP, timeout=1)
-    abort([sender])
-    with pytest.raises(AbortedError):
-        sender.do("publish", group=GROUP, timeout=1)
-
-
-def test_a_manifest_with_another_checksum_is_refused(trio: list[Remote]) -> None:
-    sender, receiver, other = trio
-    manifest = sender.do("snapshot", seed=10, megabytes=2, bucket_bytes=MIB)
-    join(trio)
-    publish(trio, number=10, manifest=manifest)
-    served = receiver.do("served")
-    wrong = replace(manifest, checksums=(manifest.checksums[0] ^ 1, *manifest.checksums[1:]))
-    futures = [
-        receiver.start("receive", group=GROUP, number=11, manifest=wrong, timeout=5),
-        other.start("receive", group=GROUP, number=11, manifest=manifest, timeout=5),
-    ]
-    sender.do("publish", group=GROUP, timeout=5)
-    with pytest.raises(ChecksumMismatchError, match=r"buckets \[0\] of 3"):
-        done(futures[0])
-    done(futures[1])
-    assert receiver.do("served") == served
-    with pytest.raises(SyncError, match="is not staged"):
-        receiver.do("commit", number=11)
-    assert receiver.do("served") == served
-    abort(trio)
-
-
-def test_bytes_that_changed_after_their_checksum_are_refused(trio: list[Remote]) -> None:
-    sender, receiver, _ = trio
-    manifest = sender.do("snapshot", seed=12, megabytes=2, bucket_bytes=MIB)
-    sender.do("corrupt")
-    join([sender, receiver])
-    future = receiver.start("receive", group=GROUP, number=12, manifest=manifest, timeout=5)
-    sender.do("publish", group=GROUP, timeout=5)
-    with pytest.raises(ChecksumMismatchError):
-        done(future)
-    abort([sender, receiver])
-
-
-def test_a_manifest_of_another_size_is_refused_at_once(trio: list[Remote]) -> None:
-    sender, receiver, _ = trio
-    join([sender, receiver])
-    wrong = sender.do("snapshot", seed=13, megabytes=1, bucket_bytes=MIB)
-    sender.do("snapshot", seed=13, megabytes=40, bucket_bytes=16 * MIB)
-    future = receiver.start("receive", group=GROUP, number=13, manifest=wrong, timeout=5)
-    sending = sender.start("publish", group=GROUP, timeout=5)
-    with pytest.raises(ChecksumMismatchError, match="announces"):
-        done(future)
-    abort([sender, receiver])
-    with pytest.raises(AbortedError):
-        done(sending)
-    settled(sender, "abandoned", 0)
-
-
-def test_two_groups_at_once_do_not_mix(world: World, trio: list[Remote]) -> None:
-    sender, first, second = trio
-    manifest = sender.do("snapshot", seed=15, megabytes=8, bucket_bytes=MIB)
-    session = new_session()
-    join([sender, first], group="job/a", session=session)
-    join([sender, second], group="job/b", session=session)
-    waiting = [
-        first.start("receive", group="job/a", number=15, manifest=manifest, timeout=5),
-        second.start("receive", group="job/b", number=15, manifest=manifest, timeout=5),
-    ]
-    sending = [sender.start("publish", group=group, timeout=5) for group in ("job/a", "job/b")]
-    for future in [*waiting, *sending]:
-        done(future)
-    assert first.do("commit", number=15) == second.do("commit", number=15) == sender.do("digests")
-    abort([sender, first], group="job/a")
-    abort([sender, second], group="job/b")
-
-
-def test_an_unjoined_session_sends_nothing(trio: list[Remote]) -> None:
-    sender, receiver, _ = trio
-    sender.do("snapshot", seed=22, megabytes=1, bucket_bytes=MIB)
+def test_stuck_sessions_are_bounded(world: World) -> None:
+    sender, receiver = world.group(1)
+    sender.do("snapshot", seed=21, megabytes=16, bucket_bytes=8 * MIB)
+    for _ in range(3):  # max_abandoned
+        join([sender, receiver])
+        sending = sender.start("publish", group=GROUP, timeout=2)  # nobody receives
+        time.sleep(0.05)
+        sender.do("abort", group=GROUP)
+        assert isinstance(sending.result(5).error, AbortedError)
     seats = (sender.seat, receiver.seat)
-    joining = sender.start("join", group=GROUP, session=new_session(), seats=seats, timeout=0.1)
-    with pytest.raises(JoinFailedError):
-        done(joining)
-    with pytest.raises(TransferFailedError, match="failed before"):
-        sender.do("publish", group=GROUP, timeout=1)
-    abort([sender])
+    with pytest.raises(ExhaustedError, match="3 abandoned"):
+        sender.do("join", group=GROUP, session=new_session(), seats=seats, timeout=0.2)
+    abort([sender, receiver])
+    settled(sender, "abandoned", 0)
+    join([sender, receiver])
+
+
+@pytest.mark.slow
+def test_a_program_can_end_while_gloo_is_stuck() -> None:
+    script = Path(__file__).with_name("stuck.py")
+    paths = os.pathsep.join([str(ROOT / "workloads"), str(ROOT)])
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "aborted after 0.2 s, 1 stuck\n"

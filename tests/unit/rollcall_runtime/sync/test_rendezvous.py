@@ -1,6 +1,7 @@
 """Members meet in the room of their session, and nobody else does."""
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -26,7 +27,7 @@ def server() -> Iterator[RendezvousServer]:
 
 
 def seats_at(address: Address, size: int) -> list[Seat]:
-    descriptor = descriptor_text(address.descriptor())
+    descriptor = descriptor_text(json.dumps(address.descriptor()).encode())
     return [Seat(MemberId(f"pod-{rank}", "b"), HOST, descriptor) for rank in range(size)]
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from rollcall_protocol.manifest import Manifest, TensorSpec
+from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.sync.buffers import BufferPool
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage, checksums
-from tests.unit.rollcall_runtime.sync.member import digest, digests, odd_tensors, version
 
 
 def snapshot(seed: int = 1, *, bucket_bytes: int = 1000) -> Snapshot:

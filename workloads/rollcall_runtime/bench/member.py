@@ -1,4 +1,4 @@
-"""A member of a sync group in a process of its own, told what to do by a test.
+"""A member of a sync group in a process of its own, told what to do by a bench or a test.
 
 A nursery process imports torch once and forks a member for each line that it reads (the address
 to connect to). Each command of a member runs in a thread of its own, so that
@@ -24,9 +24,12 @@ import torch
 from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.engine import Role, SyncSession, SyncSettings, descriptor_text
-from rollcall_runtime.sync.gloo import GlooEngine
+from rollcall_runtime.settings import read_settings
+from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession, descriptor_text
+from rollcall_runtime.sync.registry import create_engine
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
+
+DEVICE = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +93,26 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 class Member:
-    """What a test can have done: each public method is a command."""
+    """What a member can be told: each public method is a command."""
 
     def __init__(self, member: MemberId) -> None:
         self._member = member
-        self._engine = GlooEngine()
+        self._opened: SyncEngine | None = None
         self._sessions: dict[str, SyncSession] = {}
         self._snapshot: Snapshot | None = None
         self._snapshotter = Snapshotter(bucket_bytes=1, buffers=2)
         self._stage = Stage()
 
-    def open(self, address: str, role: Role, settings: SyncSettings) -> Seat:
+    @property
+    def _engine(self) -> SyncEngine:
+        if self._opened is None:
+            raise RuntimeError("the engine is not open")
+        return self._opened
+
+    def open(self, engine: str, address: str, role: Role, config: dict[str, Any]) -> Seat:
+        """Make the engine with these settings (as in an RLJob) and open it."""
+        self._opened = create_engine(engine, device=DEVICE)
+        settings = read_settings(self._opened.settings_type, config, field="config")
         descriptor = self._engine.open(
             member=self._member, address=address, role=role, settings=settings
         )
@@ -118,26 +130,21 @@ class Member:
         self._snapshot = self._snapshotter.take(odd_tensors(seed, megabytes), timeout=1).seal()
         return self._snapshot.manifest
 
+    @property
+    def _held(self) -> Snapshot:
+        if self._snapshot is None:
+            raise RuntimeError("there is no snapshot")
+        return self._snapshot
+
     def digests(self) -> dict[str, str]:
-        assert self._snapshot is not None
-        return digests(self._snapshot)
+        return digests(self._held)
 
     def publish(self, group: str, timeout: float) -> None:
-        assert self._snapshot is not None
-        manifest = self._snapshot.manifest
-        self._sessions[group].publish(self._snapshot.buffer, manifest, timeout=timeout)
+        held = self._held
+        self._sessions[group].publish(held.buffer, held.manifest, timeout=timeout)
 
-    def corrupt(self) -> None:
-        """Change one byte of what will be sent, after its checksums were computed."""
-        assert self._snapshot is not None
-        self._snapshot.buffer.memory[12345] ^= 1
-
-    def receive(
-        self, group: str, number: int, manifest: Manifest, timeout: float, die_after: int = 0
-    ) -> None:
+    def receive(self, group: str, number: int, manifest: Manifest, timeout: float) -> None:
         session = self._sessions[group]
-        if die_after:
-            _die_at(session, die_after)
         with self._stage.staging(version(number), manifest, timeout=timeout) as buffer:
             session.receive(buffer, manifest, timeout=timeout)
 
@@ -151,7 +158,8 @@ class Member:
         if served is None:
             return None, 0
         held = self._stage.held(served)
-        assert held is not None
+        if held is None:
+            raise RuntimeError(f"{served} is no longer served")
         return served, zlib.crc32(held.buffer.memory)
 
     def abort(self, group: str) -> None:
@@ -159,7 +167,7 @@ class Member:
 
     def counts(self) -> dict[str, int]:
         """What must not grow."""
-        server = self._engine._server
+        server = getattr(self._engine, "server", None)
         return {
             "descriptors": len(list(Path("/proc/self/fd").iterdir())),
             "threads": len(list(Path("/proc/self/task").iterdir())),
@@ -171,19 +179,6 @@ class Member:
 
     def close(self) -> None:
         self._engine.close()
-
-
-def _die_at(session: Any, transfers: int) -> None:
-    """Have the process die when it starts its `transfers`-th transfer."""
-    start, left = session._mover._start, [transfers]
-
-    def counting(chunk: memoryview, seconds: float) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return start(chunk, seconds)
-
-    session._mover._start = counting
 
 
 def _answer(connection: Connection, lock: threading.Lock, method: Any, call: Call) -> None:

@@ -1,35 +1,24 @@
-"""The gloo engine when members die, hang, stay away or come too late."""
+"""Every engine when members die, hang, stay away or come too late."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from rollcall_protocol.ids import SessionId
-from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.errors import (
-    AbortedError,
-    ExhaustedError,
-    JoinFailedError,
-    SyncError,
-    TimedOutError,
-)
-from tests.unit.rollcall_runtime.sync.world import (
-    ROOT,
+from rollcall_runtime.bench.world import (
     Remote,
     World,
     abort,
-    at_rest,
     done,
     join,
     new_session,
     publish,
     settled,
 )
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.errors import AbortedError, JoinFailedError, SyncError, TimedOutError
+from tests.unit.rollcall_runtime.sync.faults import at_rest
 
 GROUP = "job/default"
 MIB = 1 << 20
@@ -102,8 +91,7 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     world: World, trio: list[Remote]
 ) -> None:
     sender, receiver, _ = trio
-    stopped = world.member()
-    stopped.open(Role.RECEIVER)
+    stopped = world.open(Role.RECEIVER)
     everyone = [sender, receiver, stopped]
     manifest = sender.do("snapshot", seed=18, megabytes=64, bucket_bytes=8 * MIB)
     join(everyone)
@@ -118,7 +106,7 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
         assert isinstance(reply.error, AbortedError)
         assert aborted.ended - aborted.began < 0.05
         assert reply.ended - aborted.began < 0.1
-    assert sender.do("counts")["abandoned"] == 1
+    assert sender.do("counts")["abandoned"] <= 1
     join([sender, receiver])
     publish([sender, receiver], number=18, manifest=manifest)
     abort([sender, receiver])
@@ -130,13 +118,15 @@ def test_a_receiver_killed_while_it_receives_is_survived_in_under_a_second(
     world: World, trio: list[Remote]
 ) -> None:
     sender, receiver, _ = trio
-    victim = world.member()
-    victim.open(Role.RECEIVER)
+    victim = world.open(Role.RECEIVER)
     everyone = [sender, receiver, victim]
     manifest = sender.do("snapshot", seed=19, megabytes=64, bucket_bytes=8 * MIB)
     join(everyone)
     kwargs = {"group": GROUP, "number": 19, "manifest": manifest, "timeout": 10}
-    doomed = [receiver.start("receive", **kwargs), victim.start("receive", die_after=4, **kwargs)]
+    doomed = [
+        receiver.start("receive", **kwargs),
+        victim.start("receive_and_die", die_after=4, **kwargs),
+    ]
     sending = sender.start("publish", group=GROUP, timeout=10)
     assert victim.dead.wait(5)
     killed = time.monotonic()
@@ -156,8 +146,7 @@ def test_a_receiver_killed_while_it_receives_is_survived_in_under_a_second(
 def test_a_killed_sender_leaves_receivers_free_for_its_successor(
     world: World, trio: list[Remote]
 ) -> None:
-    sender = world.member()
-    sender.open(Role.SENDER)
+    sender = world.open(Role.SENDER)
     receivers = trio[1:]
     manifest = sender.do("snapshot", seed=20, megabytes=64, bucket_bytes=8 * MIB)
     join([sender, *receivers])
@@ -188,36 +177,3 @@ def test_a_killed_sender_leaves_receivers_free_for_its_successor(
     abort(trio)
     for member in receivers:
         settled(member, "abandoned", 0)
-
-
-def test_stuck_sessions_are_bounded(world: World) -> None:
-    sender, receiver = world.group(1)
-    sender.do("snapshot", seed=21, megabytes=16, bucket_bytes=8 * MIB)
-    for _ in range(3):  # max_abandoned
-        join([sender, receiver])
-        sending = sender.start("publish", group=GROUP, timeout=2)  # nobody receives
-        time.sleep(0.05)
-        sender.do("abort", group=GROUP)
-        assert isinstance(sending.result(5).error, AbortedError)
-    seats = (sender.seat, receiver.seat)
-    with pytest.raises(ExhaustedError, match="3 abandoned"):
-        sender.do("join", group=GROUP, session=new_session(), seats=seats, timeout=0.2)
-    abort([sender, receiver])
-    settled(sender, "abandoned", 0)
-    join([sender, receiver])
-
-
-@pytest.mark.slow
-def test_a_program_can_end_while_gloo_is_stuck() -> None:
-    script = Path(__file__).with_name("stuck.py")
-    paths = os.pathsep.join([str(ROOT / "workloads"), str(ROOT)])
-    ended = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "aborted after 0.2 s, 1 stuck\n"

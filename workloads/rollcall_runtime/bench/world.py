@@ -1,15 +1,16 @@
-"""Members in processes of their own, as a test sees them."""
+"""Members in processes of their own, as who leads them sees them."""
 
 import itertools
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import Future
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,11 +18,9 @@ from typing import Any, Self
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.engine import Role, SyncSettings
-from tests.unit.rollcall_runtime.sync.member import Call, Reply, nursery
+from rollcall_runtime.bench.member import Call, Reply, nursery
+from rollcall_runtime.sync.engine import Role
 
-ROOT = Path(__file__).parents[4]
-SETTINGS = SyncSettings(operation_timeout=2.0, max_abandoned=3)
 SECONDS = 100.0  # no single command takes longer; each has bounds of its own
 
 
@@ -53,9 +52,9 @@ class Remote:
         """Give a command, wait for it, raise what it raised."""
         return done(self.start(name, **kwargs)).result
 
-    def open(self, role: Role, settings: SyncSettings = SETTINGS) -> None:
+    def open(self, role: Role, *, engine: str, config: dict[str, Any]) -> None:
         """Open the engine and remember the seat."""
-        self.seat = self.do("open", address=self.address, role=role, settings=settings)
+        self.seat = self.do("open", engine=engine, address=self.address, role=role, config=config)
 
     def signal(self, what: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -88,40 +87,59 @@ def done(future: "Future[Reply]") -> Reply:
 
 
 class World:
-    """Makes members; a context manager that ends them. `start` is their nursery's function."""
+    """Makes members of one engine; a context manager that ends them.
 
-    def __init__(self, folder: Path, start: str = f"{nursery.__module__}:nursery") -> None:
+    `config` is the engine's, as in an RLJob, `environment` is added to the processes', `start` is
+    the nursery's function.
+    """
+
+    def __init__(
+        self, folder: Path, *, engine: str, config: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+        start: str = f"{nursery.__module__}:nursery",
+    ) -> None:  # fmt: skip
+        self.engine, self.config = engine, config or {}
         module, function = start.split(":")
         self._address = str(folder / "members")
-        self._listener = Listener(self._address, family="AF_UNIX")
-        self._listener._listener._socket.settimeout(SECONDS)  # type: ignore[attr-defined]
-        paths = [str(ROOT / "workloads"), str(ROOT)]
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self._address)
+        self._listener.listen()
+        self._listener.settimeout(SECONDS)  # the nursery may have failed
+        paths = os.pathsep.join(path for path in sys.path if path)
         self._nursery = subprocess.Popen(
             [sys.executable, "-c", f"import {module} as m; m.{function}()"],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # gloo and the store log each lost peer with a stack
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | (environment or {}),
         )
+        if self._nursery.stdin is None:
+            raise RuntimeError("the nursery has no standard input")
+        self._stdin = self._nursery.stdin
         self._numbers = itertools.count()
         self._members: queue.SimpleQueue[Remote] = queue.SimpleQueue()
 
     def member(self) -> Remote:
         """A new process."""
-        assert self._nursery.stdin is not None
-        self._nursery.stdin.write(self._address + "\n")
-        self._nursery.stdin.flush()
-        member = Remote(self._listener.accept(), next(self._numbers))
+        self._stdin.write(self._address + "\n")
+        self._stdin.flush()
+        accepted, _ = self._listener.accept()
+        accepted.setblocking(True)
+        member = Remote(Connection(accepted.detach()), next(self._numbers))
         self._members.put(member)
         return member
 
-    def group(self, receivers: int, settings: SyncSettings = SETTINGS) -> list[Remote]:
+    def open(self, role: Role) -> Remote:
+        """A new process with its engine open."""
+        member = self.member()
+        member.open(role, engine=self.engine, config=self.config)
+        return member
+
+    def group(self, receivers: int) -> list[Remote]:
         """A sender and its receivers, engines open."""
-        members = [self.member() for _ in range(receivers + 1)]
-        members[0].open(Role.SENDER, settings)
-        for member in members[1:]:
-            member.open(Role.RECEIVER, settings)
-        return members
+        return [
+            self.open(Role.RECEIVER if number else Role.SENDER) for number in range(receivers + 1)
+        ]
 
     def __enter__(self) -> Self:
         return self
@@ -134,8 +152,7 @@ class World:
     ) -> None:
         while not self._members.empty():
             self._members.get().close()
-        assert self._nursery.stdin is not None
-        self._nursery.stdin.close()
+        self._stdin.close()
         self._nursery.kill()  # nothing is left to do, and torch takes seconds to end
         self._nursery.wait(SECONDS)
         self._listener.close()
@@ -186,18 +203,6 @@ def settled(member: Remote, what: str, value: int, *, seconds: float = 5.0) -> f
     began = time.monotonic()
     while member.do("counts")[what] != value:
         if time.monotonic() - began > seconds:
-            raise AssertionError(f"{what} is {member.do('counts')[what]}, not {value}")
+            raise TimeoutError(f"{what} is {member.do('counts')[what]}, not {value}")
         time.sleep(0.02)
     return time.monotonic() - began
-
-
-def at_rest(member: Remote) -> dict[str, int]:
-    """The member's counts once they have stopped changing: gloo closes sockets a little later."""
-    settled(member, "abandoned", 0)
-    counts: list[dict[str, int]] = []
-    for _ in range(50):
-        counts.append(member.do("counts"))
-        if len(counts) >= 4 and all(count == counts[-1] for count in counts[-4:]):
-            return counts[-1]
-        time.sleep(0.05)
-    raise AssertionError(f"never at rest: {counts}")

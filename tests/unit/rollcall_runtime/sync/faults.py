@@ -1,0 +1,76 @@
+"""Members that can be told to fail, and waiting until they have got over it."""
+
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.bench import member as members
+from rollcall_runtime.bench.world import Remote, settled
+
+NURSERY = "tests.unit.rollcall_runtime.sync.faults:nursery"
+
+
+class FaultyMember(members.Member):
+    """What only tests have done."""
+
+    def corrupt(self) -> None:
+        """Change one byte of what will be sent, after its checksums were computed."""
+        self._held.buffer.memory[12345] ^= 1
+
+    def starve(self, spare: int) -> None:
+        """Let the process have `spare` more bytes of address space, and no more."""
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + spare
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    def receive_and_die(
+        self, group: str, number: int, manifest: Manifest, timeout: float, die_after: int
+    ) -> None:
+        """Die between two steps of a transfer: at the `die_after`-th time."""
+        self._arm(group, die_after)
+        self.receive(group, number, manifest, timeout)
+
+    def publish_and_die(self, group: str, timeout: float, die_after: int) -> None:
+        """The same for the sender."""
+        self._arm(group, die_after)
+        self.publish(group, timeout)
+
+    def _arm(self, group: str, die_after: int) -> None:
+        session: Any = self._sessions[group]
+        session._owner.abandoned = _Deadly(die_after)
+
+
+class _Deadly(threading.Event):
+    """An owner's flag, which sessions look at between two steps."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._looks = looks
+
+    def is_set(self) -> bool:
+        self._looks -= 1
+        if self._looks == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().is_set()
+
+
+def nursery() -> None:
+    """Where such members come from."""
+    members.nursery(FaultyMember)
+
+
+def at_rest(member: Remote) -> dict[str, int]:
+    """The member's counts once they have stopped changing: gloo closes sockets a little later."""
+    settled(member, "abandoned", 0)
+    counts: list[dict[str, int]] = []
+    for _ in range(50):
+        counts.append(member.do("counts"))
+        if len(counts) >= 4 and all(count == counts[-1] for count in counts[-4:]):
+            return counts[-1]
+        time.sleep(0.05)
+    raise AssertionError(f"never at rest: {counts}")

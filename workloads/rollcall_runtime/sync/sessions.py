@@ -1,0 +1,255 @@
+"""What engines have in common: sessions whose calls run on threads that can be given up.
+
+An engine derives from `OwnedEngine` and makes `OwnedSession`s. It says how to connect, to send, to
+take and to let go; who may call when, what an abort does to a call that the library does not let
+out, and how many such calls may be stuck is settled here.
+"""
+
+import json
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from rollcall_protocol.ids import MemberId, SessionId
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.buffers import Buffer
+from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession, SyncSettings
+from rollcall_runtime.sync.errors import (
+    AbortedError,
+    ExhaustedError,
+    SyncError,
+    TimedOutError,
+    TransferFailedError,
+)
+from rollcall_runtime.sync.owner import Owner
+from rollcall_runtime.sync.rendezvous import Rendezvous, RendezvousServer
+
+_JOIN_GRACE = 0.25  # seconds for a join at its deadline to find out who is missing
+_CLOSE_SECONDS = 1.0
+_POLL_SECONDS = 0.005
+
+
+class OwnedEngine(SyncEngine):
+    """Keeps account of its sessions; the sender's hosts the rendezvous."""
+
+    def __init__(self) -> None:
+        self._settings: SyncSettings | None = None
+        self.address = ""
+        self.member: MemberId | None = None
+        self.server: RendezvousServer | None = None
+        self._lock = threading.Lock()
+        self._sessions: set[OwnedSession] = set()
+
+    def open(self, *, member: MemberId, address: str, role: Role, settings: SyncSettings) -> bytes:
+        """Bind; the descriptor is a JSON object of what `_start` returns."""
+        if self._settings is not None:
+            raise RuntimeError("the engine is open already")
+        self._settings, self.address, self.member = settings, address, member
+        descriptor = self._start(role)
+        if role is Role.SENDER:
+            self.server = RendezvousServer(address)
+            descriptor |= self.server.address.descriptor()
+        return json.dumps(descriptor).encode()
+
+    def open_session(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
+    ) -> "OwnedSession":
+        """A session to join; see the base class."""
+        if self._settings is None:
+            raise RuntimeError("the engine is not open")
+        opened = self._make(group=group, session=session, seats=seats, rank=rank)
+        with self._lock:
+            self._sessions.add(opened)
+        return opened
+
+    @property
+    def settings(self) -> SyncSettings:
+        """What `open` was given."""
+        if self._settings is None:
+            raise RuntimeError("the engine is not open")
+        return self._settings
+
+    @property
+    def abandoned(self) -> int:
+        """Sessions that were aborted and are not freed yet."""
+        with self._lock:
+            return sum(session.aborted for session in self._sessions)
+
+    def close(self) -> None:
+        """Abort all sessions; the interpreter's end waits for those that are stuck."""
+        with self._lock:
+            sessions = tuple(self._sessions)
+        for session in sessions:
+            session.abort()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for session in sessions:
+            session.wait_gone(max(0.0, deadline - time.monotonic()))
+        if self.server is not None:
+            self.server.close()
+        self._stop()
+
+    def gone(self, session: "OwnedSession") -> None:
+        """A session has let go of everything."""
+        with self._lock:
+            self._sessions.discard(session)
+
+    # --- for engines ---
+
+    @abstractmethod
+    def _make(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
+    ) -> "OwnedSession":
+        """A session of this engine's class."""
+
+    def _start(self, role: Role) -> dict[str, Any]:  # noqa: ARG002
+        """Begin to listen; returns what other members must know, as JSON."""
+        return {}
+
+    def _stop(self) -> None:
+        """Free what is left; sessions may still be stuck."""
+
+
+class OwnedSession(SyncSession):
+    """One member's session. The `_` methods that engines write run on the owner's threads, one at a
+    time; they call `_check` between two steps, and raise a SyncError or one of `_faults`.
+    """
+
+    _faults: ClassVar[tuple[type[Exception], ...]] = (RuntimeError,)
+
+    def __init__(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+        engine: OwnedEngine,
+    ) -> None:  # fmt: skip
+        super().__init__(session=session, seats=seats, rank=rank)
+        self.name = f"{group}/{session}"
+        self.engine = engine
+        self.settings = engine.settings
+        self._failure = ""
+        self._owner = Owner(f"{engine.name} {self.name}", cleanup=self._free)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether `abort` was called."""
+        return self._owner.abandoned.is_set()
+
+    def join(self, *, timeout: float) -> None:
+        """Meet the other seats at the sender and connect to them."""
+        deadline = time.monotonic() + timeout
+        self._call(lambda: self._join(deadline), timeout=timeout + _JOIN_GRACE)
+
+    def publish(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
+        """Send the buffer; trivial in a session of one."""
+        _check_size(buffer, manifest)
+        deadline = time.monotonic() + timeout
+        if len(self.seats) == 1:
+            self._call(self._check, timeout=timeout)
+        else:
+            self._call(lambda: self._send(buffer, manifest, deadline), timeout=timeout)
+
+    def receive(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
+        """Take what the sender sends."""
+        _check_size(buffer, manifest)
+        deadline = time.monotonic() + timeout
+        self._call(lambda: self._take(buffer, manifest, deadline), timeout=timeout)
+
+    def abort(self) -> None:
+        """Wake the caller; what the library holds is freed when it lets go."""
+        self._owner.abandon()
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Whether the aborted session was freed within `timeout` seconds."""
+        return self._owner.gone.wait(timeout)
+
+    # --- for engines, on the owner's threads ---
+
+    @abstractmethod
+    def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
+        """Connect to the others, who have all entered the room. `deadline` is monotonic."""
+
+    @abstractmethod
+    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        """Send to all other seats, pinning the buffer as long as the library may read it."""
+
+    @abstractmethod
+    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        """Fill the buffer and compare each bucket's CRC-32; ChecksumMismatchError."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Let go of everything, waiting as long as the library needs; no call is running."""
+
+    def _explain(self, error: Exception) -> SyncError:
+        """What one of `_faults` means."""
+        return TransferFailedError(f"{self.name}: {error}")
+
+    def _check(self) -> None:
+        """Raise AbortedError if the session was given up."""
+        if self._owner.abandoned.is_set():
+            raise AbortedError(f"{self.name} was aborted")
+
+    def _rest(self, seconds: float) -> None:
+        """Wait a little, or until the session is given up, which raises AbortedError."""
+        self._owner.abandoned.wait(seconds)
+        self._check()
+
+    # --- how calls run ---
+
+    def _call(self, function: Callable[[], None], *, timeout: float) -> None:
+        self._owner.call(lambda: self._latched(function), timeout=timeout)
+
+    def _latched(self, function: Callable[[], None]) -> None:
+        """After a failure ranks may disagree on what comes next, so nothing comes next."""
+        if self._failure:
+            raise TransferFailedError(f"{self.name} failed before: {self._failure}")
+        try:
+            function()
+        except SyncError as error:
+            self._failure = str(error)
+            raise
+        except self._faults as error:
+            failure = self._explain(error)
+            self._failure = str(failure)
+            raise failure from error
+
+    def _join(self, deadline: float) -> None:
+        self._wait_for_room(deadline)
+        if len(self.seats) == 1:
+            return
+        rendezvous = Rendezvous(
+            room=self.name, seats=self.seats, deadline=deadline, rest=self._rest
+        )
+        try:
+            # First, because a library's own wait names nobody.
+            rendezvous.meet(self.rank)
+            self._connect(rendezvous, deadline)
+        finally:
+            rendezvous.close()
+
+    def _wait_for_room(self, deadline: float) -> None:
+        """Bound what aborted sessions hold; most are gone within milliseconds."""
+        while (stuck := self.engine.abandoned) >= self.settings.max_abandoned:
+            if time.monotonic() >= deadline:
+                raise ExhaustedError(f"{self.name}: {stuck} abandoned sessions are still stuck")
+            self._rest(_POLL_SECONDS)
+
+    def _free(self) -> None:
+        try:
+            self._disconnect()
+        finally:
+            self.engine.gone(self)
+
+
+def time_left(deadline: float, *, doing: str) -> float:
+    """Seconds until `deadline` (monotonic); TimedOutError when it has passed."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimedOutError(f"no time is left {doing}")
+    return left
+
+
+def _check_size(buffer: Buffer, manifest: Manifest) -> None:
+    if buffer.nbytes != manifest.total_bytes:
+        raise ValueError(f"buffer of {buffer.nbytes} bytes for {manifest.total_bytes} of weights")
