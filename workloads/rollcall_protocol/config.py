@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollcall_protocol.roster import DEFAULT_GROUP
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRef:
@@ -53,8 +55,19 @@ class AlgorithmConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """A named sync group beside the default one, with an engine of its own."""
+
+    name: str
+    engine: EngineRef
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSyncConfig:
-    """Transport settings; times are seconds, sizes bytes. `enabled` off is for comparisons."""
+    """Transport settings; times are seconds, sizes bytes. `enabled` off is for comparisons.
+
+    `engine` and `config` are the default group's.
+    """
 
     engine: str
     enabled: bool
@@ -64,6 +77,13 @@ class WeightSyncConfig:
     stage_timeout: float
     commit_timeout: float
     join_timeout: float
+    every_rank_sends: bool = True
+    config: dict[str, Any] = field(default_factory=dict)
+    groups: tuple[GroupConfig, ...] = ()
+
+    def all_groups(self) -> tuple[GroupConfig, ...]:
+        """Every sync group, the default one first."""
+        return (GroupConfig(DEFAULT_GROUP, EngineRef(self.engine, self.config)), *self.groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ session. A version is STAGEd to the session and COMMITted when every member hold
 from enum import StrEnum
 
 from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, SessionFormed, Timing
+from rollcall_protocol.env import MEMBERSHIP_PORT
 from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.members import Member, Members
@@ -47,14 +48,17 @@ class CoordinatorMachine:
     """Members, sessions and versions of one sync group.
 
     `since_epoch` is the epoch that first named this pod as coordinator (kept over restarts of the
-    container); `boot` counts those restarts. `sender` is the trainer's own seat, always rank 0.
+    container); `boot` counts those restarts. `sender` is the trainer's own seat, always rank 0;
+    with several `senders` the trainer's other ranks take the seats after it, once all are there.
     """
 
     def __init__(
         self, *, job_uid: str, group: str, boot: int, sender: Seat, fallback_donor: str,
-        timing: Timing, max_staleness: int, since_epoch: int | None = None,
+        timing: Timing, max_staleness: int, since_epoch: int | None = None, senders: int = 1,
     ) -> None:  # fmt: skip
         self.boot, self.sender, self.timing = boot, sender.member, timing
+        self._senders: dict[int, Seat] = {0: sender}
+        self._expected_senders = senders
         self.since_epoch = since_epoch
         self.members = Members(
             job_uid=job_uid, group=group, coordinator_uid=sender.member.pod_uid,
@@ -66,7 +70,6 @@ class CoordinatorMachine:
         self.seated: tuple[MemberId, ...] = ()  # receivers, without the sender
         self.last_report: SessionReport | None = None
         self.rebuilds = 0
-        self._sender_seat = sender
         self._pending: set[MemberId] = set()
         self._deadline: float | None = None  # of PREPARE or JOIN
         self._due: float | None = None  # when gathered joins form a session
@@ -92,6 +95,8 @@ class CoordinatorMachine:
         if not self.members.belongs(hello):
             self._out.append(Close(hello.member, "belongs to another job or sync group"))
             return self._settle(now)
+        if hello.sender is not None:
+            return self._sender_joined(hello.sender, hello, now)
         old = self.members.by_pod.get(hello.member.pod_uid)
         if old is not None:
             self._drop(old, MemberState.SUSPECT, "registered again", now)
@@ -100,6 +105,10 @@ class CoordinatorMachine:
 
     def lost(self, member: MemberId, reason: str, now: float) -> list[Effect]:
         """The stream of `member` ended or its heartbeats stopped."""
+        rank = next((r for r, seat in self._senders.items() if seat.member == member), 0)
+        if rank:
+            del self._senders[rank]
+            self._form(SessionCause.MEMBER_LOST, f"sender {rank}: {reason}", now)
         known = self.members.find(member)
         if known is not None:
             leaving = known.state in {MemberState.DRAINING, MemberState.GONE}
@@ -114,7 +123,7 @@ class CoordinatorMachine:
         """A message of a member (or of the trainer's own sender)."""
         known = self.members.find(sender)
         if isinstance(message, Ack):
-            if known is not None or sender == self.sender:
+            if known is not None or sender in self.senders:
                 self._on_ack(sender, message, now)
         elif known is None:
             pass  # an older life of the pod: nothing it says counts
@@ -156,6 +165,11 @@ class CoordinatorMachine:
         if not self._busy:
             times.append(self._due)
         return min((time for time in times if time is not None), default=None)
+
+    @property
+    def senders(self) -> tuple[MemberId, ...]:
+        """The trainer's seats, in the order of ranks."""
+        return tuple(seat.member for _, seat in sorted(self._senders.items()))
 
     @property
     def current(self) -> Version | None:
@@ -202,7 +216,7 @@ class CoordinatorMachine:
 
     def _gather(self, now: float) -> None:
         roster = self.members.roster
-        if roster is None or self._busy:
+        if roster is None or self._busy or len(self._senders) < self._expected_senders:
             return
         wanted = {member.id for member in self.members.eligible()}
         same_epoch = self.session is not None and self.session.epoch == roster.epoch
@@ -214,6 +228,18 @@ class CoordinatorMachine:
         if now >= self._due or len(wanted) == len(roster.members):
             cause = SessionCause.MEMBER_CAUGHT_UP if same_epoch else SessionCause.NEW_ROSTER
             self._form(cause, "" if same_epoch else roster.cause.value, now)
+
+    def _sender_joined(self, rank: int, hello: Hello, now: float) -> list[Effect]:
+        if not 0 < rank < self._expected_senders:
+            self._out.append(Close(hello.member, f"sender {rank} of {self._expected_senders}"))
+            return self._settle(now)
+        self._senders[rank] = Seat(hello.member, hello.address, hello.descriptor)
+        self.members.fallback_donor = "+".join(
+            f"{seat.address}:{MEMBERSHIP_PORT}" for _, seat in sorted(self._senders.items())
+        )
+        if self.session is not None:
+            self._form(SessionCause.NEW_ROSTER, f"sender {rank} registered", now)
+        return self._settle(now)
 
     def _form(self, cause: SessionCause, detail: str, now: float) -> None:
         roster, last = self.members.roster, self.session
@@ -227,11 +253,16 @@ class CoordinatorMachine:
         self._began = self._began or (now, cause, detail)
         if self._publication is not None:
             self._publication.interrupt()
-        seats = (self._sender_seat, *(member.seat() for member in members))
-        self._ask(Prepare(self.session, seats), now + self.timing.ack_timeout)
+        if len(self._senders) < self._expected_senders:
+            self.forming, self._deadline = Forming.NONE, None
+            return
+        trainers = [seat for _, seat in sorted(self._senders.items())]
+        seats = (*trainers, *(member.seat() for member in members))
+        prepare = Prepare(self.session, seats, len(trainers))
+        self._ask(prepare, now + self.timing.ack_timeout)
 
     def _ask(self, message: Prepare | Join, deadline: float) -> None:
-        everybody = (self.sender, *self.seated)
+        everybody = (*self.senders, *self.seated)
         self._pending, self._deadline = set(everybody), deadline
         self._out += [Send(member, message) for member in everybody]
 
@@ -240,7 +271,7 @@ class CoordinatorMachine:
             self._on_commit_ack(sender, ack, now)
         elif ack.session != self.session:
             pass  # of an attempt that was given up
-        elif ack.error and ack.own_fault and sender != self.sender:
+        elif ack.error and ack.own_fault and sender not in self.senders:
             self._suspect({sender}, f"{ack.phase.value} failed: {ack.error}", now)
         elif ack.phase is Phase.STAGE:
             self._on_stage_ack(sender, ack, now)
@@ -263,14 +294,14 @@ class CoordinatorMachine:
         self._began = None
         report = SessionReport(session, cause, len(self.seated) + 1, now - since, detail)
         self.last_report = report
-        self._out += [Send(m, SessionReady(session)) for m in (self.sender, *self.seated)]
+        self._out += [Send(m, SessionReady(session)) for m in (*self.senders, *self.seated)]
         self._out.append(SessionFormed(report))
         self.members.settle_states(self.seated)
         if self._publication is not None:
             self._stage(now)
 
     def _forming_timed_out(self, now: float) -> None:
-        silent = self._pending - {self.sender}
+        silent = self._pending - set(self.senders)
         if self.forming is Forming.PREPARE and silent:
             self._suspect(silent, "did not answer PREPARE in time", now)
         else:
@@ -280,7 +311,7 @@ class CoordinatorMachine:
 
     def _engine_failed(self, error: str, now: float) -> None:
         self._engine_failures += 1
-        accused = self._pending - {self.sender} or set(self.seated)
+        accused = self._pending - set(self.senders) or set(self.seated)
         if self._engine_failures >= MAX_ENGINE_FAILURES and accused:
             self._engine_failures = 0
             self._suspect(accused, f"engine failed {MAX_ENGINE_FAILURES} times: {error}", now)
@@ -322,7 +353,7 @@ class CoordinatorMachine:
         if not self.seated:
             self._commit(publication, now)
             return
-        everybody = (self.sender, *self.seated)
+        everybody = (*self.senders, *self.seated)
         message = publication.stage(self.session, everybody, now + self.timing.stage_timeout)
         self._out += [Send(member, message) for member in everybody]
 
@@ -337,7 +368,7 @@ class CoordinatorMachine:
 
     def _stage_failed(self, publication: Publication, error: str, now: float) -> None:
         publication.failures += 1
-        accused = publication.waiting - {self.sender} or set(self.seated)
+        accused = publication.waiting - set(self.senders) or set(self.seated)
         if publication.failures >= MAX_ENGINE_FAILURES:
             publication.failures = 0
             self._suspect(accused, f"stage failed: {error}", now)

@@ -1,5 +1,6 @@
 """What a version consists of: tensors laid out in one flat buffer, cut into buckets."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -64,3 +65,23 @@ class Manifest:
             if begin <= start < end
         ]
         return replace(self, tensors=(), total_bytes=end - begin, checksums=tuple(inside), parts=())
+
+
+def combine(parts: Sequence[Manifest]) -> Manifest:
+    """The manifest of what several senders hold, in their order. ValueError when buckets differ."""
+    sizes = {part.bucket_bytes for part in parts}
+    if len(sizes) != 1:
+        raise ValueError(f"parts are cut into buckets of {sorted(sizes)} bytes")
+    lengths = tuple(part.total_bytes for part in parts)
+    starts = accumulate(lengths, initial=0)
+    return Manifest(
+        tensors=tuple(
+            replace(spec, offset=start + spec.offset)
+            for part, start in zip(parts, starts, strict=False)
+            for spec in part.tensors
+        ),
+        total_bytes=sum(lengths),
+        bucket_bytes=sizes.pop(),
+        checksums=tuple(checksum for part in parts for checksum in part.checksums),
+        parts=lengths,
+    )

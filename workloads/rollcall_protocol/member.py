@@ -40,10 +40,11 @@ class AbortEngine:
 
 @dataclass(frozen=True, slots=True)
 class JoinEngine:
-    """Join the communicator; report with `joined`."""
+    """Join the communicator; report with `joined`. The first `senders` seats send."""
 
     session: SessionId
     seats: tuple[Seat, ...]
+    senders: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class MemberMachine:
         self.ready = False
         self.held: Version | None = None
         self._seats: tuple[Seat, ...] = ()
+        self._senders = 1
         self._staged: Version | None = None
 
     def receive(self, message: SessionMessage) -> list[MemberEffect]:
@@ -95,7 +97,7 @@ class MemberMachine:
         if message.session != self.session:
             return [self._never_prepared(message)]
         if isinstance(message, Join):
-            return [JoinEngine(message.session, self._seats)]
+            return [JoinEngine(message.session, self._seats, self._senders)]
         if isinstance(message, SessionReady):
             self.ready = True
             return []
@@ -143,7 +145,7 @@ class MemberMachine:
             return [ack]
         self.session = message.session
         self.ready = False
-        self._seats = message.seats
+        self._seats, self._senders = message.seats, message.senders
         self._staged = None
         return [AbortEngine(), ack]
 

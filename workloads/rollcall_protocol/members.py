@@ -13,6 +13,27 @@ MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a su
 MAX_DONORS = 3
 
 
+def is_newer(
+    roster: Roster, held: Roster | None, *, job: tuple[str, str], coordinator: str
+) -> bool:
+    """Whether `roster` replaces `held`; False when it is the same. Raises RosterRefusedError.
+
+    `job` is the job's uid and the group, `coordinator` the uid of the pod that has to be named.
+    """
+    epoch = held.epoch if held else 0
+    if (roster.job_uid, roster.group) != job:
+        raise RosterRefusedError("the roster is of another job or sync group", epoch)
+    if roster.coordinator_uid != coordinator:
+        raise RosterRefusedError("the roster names another coordinator", epoch)
+    if roster.epoch < epoch:
+        raise RosterRefusedError(f"epoch {roster.epoch} is older than {epoch}", epoch)
+    if held is not None and roster.epoch == epoch:
+        if roster.digest != held.digest:
+            raise RosterRefusedError(f"epoch {epoch} is known with another roster", epoch)
+        return False
+    return True
+
+
 @dataclass(slots=True)
 class Member:
     """A registered worker. `ready`: may sit in the next session. `deadline` bounds a catch-up."""
@@ -68,7 +89,7 @@ class Members:
         self._job = (job_uid, group)
         self._coordinator_uid = coordinator_uid
         self._max_staleness = max_staleness
-        self._fallback_donor = fallback_donor
+        self.fallback_donor = fallback_donor
         self._catch_up_timeout = catch_up_timeout
 
     @property
@@ -87,16 +108,7 @@ class Members:
 
     def take_roster(self, roster: Roster) -> bool:
         """Take a newer roster; False when it is known. Raises RosterRefusedError."""
-        held = self.roster.epoch if self.roster else 0
-        if (roster.job_uid, roster.group) != self._job:
-            raise RosterRefusedError("the roster is of another job or sync group", held)
-        if roster.coordinator_uid != self._coordinator_uid:
-            raise RosterRefusedError("the roster names another coordinator", held)
-        if roster.epoch < held:
-            raise RosterRefusedError(f"epoch {roster.epoch} is older than {held}", held)
-        if self.roster is not None and roster.epoch == held:
-            if roster.digest != self.roster.digest:
-                raise RosterRefusedError(f"epoch {held} is known with another roster", held)
+        if not is_newer(roster, self.roster, job=self._job, coordinator=self._coordinator_uid):
             return False
         self.roster = roster
         for uid in [u for u in self.by_pod if u not in self.listed]:
@@ -189,4 +201,4 @@ class Members:
             if m.held == version and m.state is MemberState.IN_SYNC
         ]
         holders.sort(key=lambda address: (busy[address], address))
-        return (*holders[:MAX_DONORS], self._fallback_donor)
+        return (*holders[:MAX_DONORS], self.fallback_donor)

@@ -31,6 +31,8 @@ class Hello:
     """First message of a member's stream. `descriptor` is the sync engine's, base64.
 
     `held` is the version it serves, `session` the highest it has seen, `address` the pod's IP.
+    `sender` is a trainer's rank that sends its own part of the weights; a rollout has none. Rank 0
+    is the coordinator itself.
     """
 
     job_uid: str
@@ -42,6 +44,7 @@ class Hello:
     descriptor: str
     session: SessionId | None = None
     held: Version | None = None
+    sender: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +100,20 @@ class LeaseReturned:
     lease: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sender's part of the trainer's `number`-th snapshot is ready; `part` describes it."""
+
+    number: int
+    part: Manifest
+
+
 # --- coordinator -> member ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member's place in a session: its rank follows from its position (the sender is 0)."""
+    """A member's place in a session: its rank follows from its position; senders come first."""
 
     member: MemberId
     address: str
@@ -111,10 +122,14 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Drop the older engine session and get ready for this one. Acknowledged."""
+    """Drop the older engine session and get ready for this one. Acknowledged.
+
+    The first `senders` seats are the trainer's.
+    """
 
     session: SessionId
     seats: tuple[Seat, ...]
+    senders: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Fetch `version` from one of `donors` (host:port, best first), apply it, say CaughtUp."""
+    """Fetch `version` from one of `donors` (host:port, best first), apply it, say CaughtUp.
+
+    A donor of several addresses, joined by "+", has one part of the version at each.
+    """
 
     version: Version
     donors: tuple[str, ...]
@@ -265,8 +283,20 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupReport:
+    """A named sync group: its last usable session, and how many there were."""
+
+    name: str
+    session: SessionReport | None
+    rebuilds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """First line of the operator's stream and again after each change: the whole state."""
+    """First line of the operator's stream and again after each change: the whole state.
+
+    `session` and `rebuilds` are the default group's, `groups` has the others.
+    """
 
     pod_uid: str
     boot: int
@@ -277,20 +307,23 @@ class Snapshot:
     session: SessionReport | None = None
     finished: Finished | None = None
     rebuilds: int = 0
+    groups: tuple[GroupReport, ...] = ()
 
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        Hello, Ack, CaughtUp, Refused, Wanted, Draining, LeaseReturned,
+        Hello, Ack, CaughtUp, Refused, Wanted, Draining, LeaseReturned, Sealed,
         Prepare, Join, SessionReady, Stage, Commit, CatchUp, Lease, LeaseRevoked,
         Completion, Snapshot,
     )
 }  # fmt: skip
 
-MemberMessage = Hello | Ack | CaughtUp | Refused | Wanted | Draining | LeaseReturned
+MemberMessage = Hello | Ack | CaughtUp | Refused | Wanted | Draining | LeaseReturned | Sealed
 SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
 CoordinatorMessage = SessionMessage | Lease | LeaseRevoked
+MachineMessage = Ack | CaughtUp | Refused | Draining  # for the coordinator's machine
+MACHINE_MESSAGES: tuple[type[MachineMessage], ...] = typing.get_args(MachineMessage)
 MEMBER_MESSAGES: tuple[type[MemberMessage], ...] = typing.get_args(MemberMessage)
 COORDINATOR_MESSAGES: tuple[type[CoordinatorMessage], ...] = typing.get_args(CoordinatorMessage)
 Wire = MemberMessage | CoordinatorMessage | Completion | Snapshot

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from rollcall_protocol.codec import encode
 
+DEFAULT_GROUP = "default"
+
 
 class EpochCause(StrEnum):
     """Why the operator opened an epoch; kept in status, events and metrics."""
@@ -20,17 +22,22 @@ class EpochCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RosterMember:
-    """One rollout pod that may join."""
+    """One rollout pod that may join, in the sync group of its pool."""
 
     pod_uid: str
     pod: str
     address: str
     pool: str
+    group: str = DEFAULT_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who may be a member of `group` of a job in `epoch`; pushed whole, never as a change."""
+    """Who may be a member in `epoch`; pushed whole, never as a change.
+
+    The operator's roster is of the whole job, and says so by the default `group`. Each group's own
+    roster is the part of it whose members belong there.
+    """
 
     job_uid: str
     group: str

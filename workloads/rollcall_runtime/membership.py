@@ -20,6 +20,7 @@ from rollcall_protocol.member import (
 from rollcall_protocol.messages import MemberMessage, SessionMessage
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
 from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.parts import open_session
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +99,10 @@ class MemberDriver:
         if self._member not in members:
             return self.machine.joined(effect.session, error="has no seat in this session")
         try:
-            session = self._engine.open_session(
-                group=self._group,
-                session=effect.session,
-                seats=effect.seats,
-                rank=members.index(self._member),
-            )
+            session = open_session(
+                self._engine, group=self._group, session=effect.session, seats=effect.seats,
+                rank=members.index(self._member), senders=effect.senders,
+            )  # fmt: skip
             self._session = session
             await asyncio.to_thread(session.join, timeout=self._join_timeout)
         except SyncError as error:

@@ -76,7 +76,7 @@ def test_a_session_that_was_never_prepared_is_not_joined() -> None:
 
 def test_slow_work_of_an_older_session_is_not_acknowledged() -> None:
     machine = member(OLD)
-    assert machine.receive(Join(OLD)) == [JoinEngine(OLD, ())]
+    assert machine.receive(Join(OLD)) == [JoinEngine(OLD, (), 1)]
     machine.receive(Prepare(NEW, ()))
     assert machine.joined(OLD) == []
     assert machine.staged(OLD, V2) == []

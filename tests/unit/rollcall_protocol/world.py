@@ -41,12 +41,13 @@ def roster(epoch: int, *pods: str, coordinator: str = "trainer") -> Roster:
 
 
 def machine(
-    *, max_staleness: int = 2, boot: int = 1, since_epoch: int | None = None
+    *, max_staleness: int = 2, boot: int = 1, since_epoch: int | None = None, senders: int = 1
 ) -> CoordinatorMachine:
     return CoordinatorMachine(
         job_uid="job", group="default", boot=boot, since_epoch=since_epoch,
         sender=Seat(SENDER, "ip-trainer", ""),
         fallback_donor="trainer:7070", timing=TIMING, max_staleness=max_staleness,
+        senders=senders,
     )  # fmt: skip
 
 

@@ -7,75 +7,62 @@ MemberDriver in threads, so the loop answers in milliseconds whatever the traine
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rollcall_protocol import env
 from rollcall_protocol.config import JobConfig
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, SessionFormed, Timing
-from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.effects import Close, Effect, Published, SessionFormed
+from rollcall_protocol.ids import Lineage, MemberId, Version
+from rollcall_protocol.members import is_newer
 from rollcall_protocol.messages import (
-    Commit,
     Completion,
     Finished,
     Hello,
     LeaseReturned,
     LeaseRevoked,
     MemberMessage,
+    MemberReport,
     MemberState,
     Progress,
-    Seat,
+    Sealed,
     Wanted,
 )
 from rollcall_protocol.messages import Snapshot as State
 from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.roster import DEFAULT_GROUP, Roster
 from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.completions import Verdict
+from rollcall_runtime.coordinator.group import SyncGroup
 from rollcall_runtime.coordinator.links import Links
 from rollcall_runtime.coordinator.observer import Delivery, Observer
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
+from rollcall_runtime.coordinator.parts import Parts
 from rollcall_runtime.coordinator.sender import SenderDuties
-from rollcall_runtime.membership import MemberDriver
-from rollcall_runtime.sync.engine import SyncEngine
+from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.staging import Snapshot
 
 log = logging.getLogger(__name__)
 
-GROUP = "default"
 LEASE_SECONDS = 120.0
 
 
 class Coordinator:
     """Membership, weight versions and prompts of one job; owned by trainer rank 0.
 
-    `source` gives the tokens of prompt number i. All methods belong to the event loop that
-    called `start`.
+    `engines` has one for each sync group, the default one first. With several `senders` the
+    trainer's other ranks send their own parts. `source` gives the tokens of prompt number i. All
+    methods belong to the event loop that called `start`.
     """
 
     def __init__(
-        self, *, config: JobConfig, member: MemberId, address: str, descriptor: str,
-        state_dir: Path, engine: SyncEngine, source: Callable[[int], tuple[int, ...]],
-        ledger_state: LedgerState | None, observer: Observer,
+        self, *, config: JobConfig, member: MemberId, address: str,
+        state_dir: Path, engines: Sequence[OpenEngine], source: Callable[[int], tuple[int, ...]],
+        ledger_state: LedgerState | None, observer: Observer, senders: int = 1,
     ) -> None:  # fmt: skip
         self.config, self.member = config, member
         self._state_dir, self._observer = state_dir, observer
         self._memory = memory.boot(state_dir, member.pod_uid)
-        sync, bounds = config.weight_sync, config.membership
-        self.machine = CoordinatorMachine(
-            job_uid=config.uid, group=GROUP, boot=self._memory.boot,
-            sender=Seat(member, address, descriptor),
-            fallback_donor=f"{address}:{env.MEMBERSHIP_PORT}",
-            timing=Timing(
-                settle=bounds.settle, ack_timeout=bounds.ack_timeout,
-                join_timeout=sync.join_timeout, stage_timeout=sync.stage_timeout,
-                commit_timeout=sync.commit_timeout,
-            ),
-            max_staleness=config.algorithm.max_staleness,
-            since_epoch=self._memory.since_epoch,
-        )  # fmt: skip
         algorithm = config.algorithm
         self.ledger = PromptLedger(
             source=source, group_size=algorithm.group_size, batch=algorithm.prompts_per_step,
@@ -84,20 +71,24 @@ class Coordinator:
             seed=config.data_seed, state=ledger_state,
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
         )  # fmt: skip
-        self.duties = SenderDuties(stage_timeout=sync.stage_timeout)
+        self.duties = SenderDuties(stage_timeout=config.weight_sync.stage_timeout)
+        self.parts = Parts(senders)
         self.links = Links(self, observer.refused)
         self.stream = OperatorStream(self.report)
-        self._driver = MemberDriver(
-            member=member, group=f"{config.uid}/{GROUP}", engine=engine, duties=self.duties,
-            send=self._sender_said, join_timeout=sync.join_timeout,
-        )  # fmt: skip
+        self.fenced = asyncio.Event()  # set when another coordinator has taken over
+        self.groups = {
+            opened.name: SyncGroup(
+                config=config, opened=opened, member=member, address=address,
+                boot=self._memory.boot, since_epoch=self._memory.since_epoch, senders=senders,
+                duties=self.duties, links=self.links, after=self._after, fenced=self.fenced,
+            )
+            for opened in engines
+        }  # fmt: skip
         self._progress = Progress(0, config.algorithm.max_steps, 0, None)
         self._finished: Finished | None = None
         self._first: Version | None = None
         self._roster_taken, self._batch_ready = asyncio.Event(), asyncio.Event()
-        self.fenced = asyncio.Event()  # set when another coordinator has taken over
-        self._published: asyncio.Future[None] | None = None
-        self._committing_since: float | None = None
+        self._group_of: dict[MemberId, SyncGroup] = {}
         self._states: list[MemberState] = []  # at the last publication
         self._timer: asyncio.TimerHandle | None = None
 
@@ -110,39 +101,43 @@ class Coordinator:
         checkpoint), so that numbers go on. A restarted coordinator knows its roster and waits
         `settle` for members to come back.
         """
-        restored = self._memory.roster
+        restored, self._memory = self._memory.roster, replace(self._memory, roster=None)
         if restored is not None:
             self.push_roster(restored)
             await asyncio.sleep(self.config.membership.settle)
         await self._roster_taken.wait()
-        lineage = self.machine.lineage
+        lineage = self.lineage
         if lineage is None:
             raise RuntimeError("a roster was taken, but no lineage follows from it")
         if self._first is None:
-            self._first = Version(lineage, max(at_least, self.machine.highest_number + 1))
+            highest = max(group.machine.highest_number for group in self.groups.values())
+            self._first = Version(lineage, max(at_least, highest + 1))
         return self._first
 
+    @property
+    def lineage(self) -> Lineage | None:
+        """The lineage of versions that this life of the trainer publishes."""
+        return next(iter(self.groups.values())).machine.lineage
+
     async def publish(self, version: Version, snapshot: Snapshot) -> None:
-        """Bring weights to the live session; returns when all of it acked or was excluded.
+        """Bring weights to all groups; returns when all of them acked or were excluded.
 
         Owns `snapshot` from now on; newcomers fetch it until the next one is published.
         """
-        began, manifest = time.monotonic(), snapshot.manifest
         self.duties.offer(version, snapshot)
-        self._committing_since = None
-        published = self._published = asyncio.get_running_loop().create_future()
-        self._run(self.machine.publish(version, manifest, began))
-        await published
+        manifest = await self.parts.whole(snapshot.manifest)
+        outcomes = await asyncio.gather(
+            *(group.publish(version, manifest) for group in self.groups.values())
+        )
         self.duties.retire_all_but(version)
         # Only now may more be drawn: what is drawn before is as old as the version before.
         self.ledger.version = version.number - (self._first or version).number
         self._dispatch()
-        ended = time.monotonic()
-        committing_since = self._committing_since or ended
         self._observer.published(
             Delivery(
-                version.number, len(self.machine.seated) + 1, manifest.total_bytes,
-                committing_since - began, ended - committing_since,
+                version.number, sum(outcome.members for outcome in outcomes),
+                manifest.total_bytes, max(outcome.stage_seconds for outcome in outcomes),
+                max(outcome.commit_seconds for outcome in outcomes),
             )
         )  # fmt: skip
 
@@ -178,41 +173,58 @@ class Coordinator:
         self.links.close_all("the trainer stops")
         if self._timer is not None:
             self._timer.cancel()
-        await self._driver.close()
+        await asyncio.gather(*(group.close() for group in self.groups.values()))
         self.duties.close()
 
     # --- events from the network ---------------------------------------------------------------
 
     def push_roster(self, roster: Roster) -> None:
-        """Take a roster; raises RosterRefusedError."""
-        effects = self.machine.push_roster(roster, time.monotonic())
-        self._memory = replace(self._memory, roster=roster, since_epoch=self.machine.since_epoch)
+        """Take the job's roster; raises RosterRefusedError."""
+        job = (self.config.uid, DEFAULT_GROUP)
+        held = self._memory.roster
+        if not is_newer(roster, held, job=job, coordinator=self.member.pod_uid):
+            return
+        since = self._memory.since_epoch or roster.epoch
+        self._memory = replace(self._memory, roster=roster, since_epoch=since)
         memory.save(self._state_dir, self._memory)
-        self.ledger.lineage = self.machine.lineage
+        for group in self.groups.values():
+            group.push_roster(roster)
+        self.ledger.lineage = self.lineage
         self._roster_taken.set()
-        self._run(effects)
 
     def member_joined(self, hello: Hello) -> None:
         """A stream opened."""
         log.info("member %s of pool %s registered", hello.pod, hello.pool)
-        self._run(self.machine.hello(hello, time.monotonic()))
+        group = self.groups.get(hello.group)
+        if group is None:
+            self.links.close(hello.member, f"this job has no sync group {hello.group!r}")
+        else:
+            self._group_of[hello.member] = group
+            if hello.sender is not None:
+                self.parts.registered(hello.member, hello.sender)
+            group.run(group.machine.hello(hello, time.monotonic()))
 
     def member_left(self, member: MemberId, reason: str) -> None:
         """A stream ended."""
         log.info("member %s lost: %s", member, reason)
         self.ledger.forget(member)
-        self._run(self.machine.lost(member, reason, time.monotonic()))
+        group = self._group_of.pop(member, None)
+        if group is not None:
+            group.run(group.machine.lost(member, reason, time.monotonic()))
 
     def member_said(self, member: MemberId, message: MemberMessage) -> None:
         """A message of a member."""
+        group = self._group_of.get(member)
         if isinstance(message, Wanted):
             self.ledger.want(member, message.prompts)
             self._dispatch()
         elif isinstance(message, LeaseReturned):
             self.ledger.give_back(message.lease, member)
             self._dispatch()
-        elif not isinstance(message, Hello):
-            self._run(self.machine.receive(member, message, time.monotonic()))
+        elif isinstance(message, Sealed):
+            self.parts.sealed(member, message)
+        elif group is not None and not isinstance(message, Hello):
+            group.run(group.machine.receive(member, message, time.monotonic()))
 
     def complete(self, completion: Completion) -> Verdict:
         """A completion came in."""
@@ -226,41 +238,33 @@ class Coordinator:
 
     def report(self) -> State:
         """The whole state for the operator."""
-        roster = self.machine.members.roster
+        roster, (default, *others) = self._memory.roster, self.groups.values()
         return State(
             pod_uid=self.member.pod_uid,
-            boot=self.machine.boot,
+            boot=self._memory.boot,
             roster_epoch=roster.epoch if roster else 0,
             roster_digest=roster.digest if roster else "",
-            members=self.machine.reports(),
+            members=self._member_reports(),
             progress=replace(self._progress, paused=self._paused()),
-            session=self.machine.last_report,
+            session=default.machine.last_report,
             finished=self._finished,
-            rebuilds=self.machine.rebuilds,
+            rebuilds=default.machine.rebuilds,
+            groups=tuple(group.report() for group in others),
         )
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _sender_said(self, message: MemberMessage) -> None:
-        # Later, not now: the machine is not re-entered while its effects are carried out.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self.member_said, self.member, message)
+    def _member_reports(self) -> tuple[MemberReport, ...]:
+        found = [report for group in self.groups.values() for report in group.machine.reports()]
+        return tuple(sorted(found, key=lambda report: report.pod))
 
-    def _run(self, effects: list[Effect]) -> None:
+    def _seated(self) -> list[MemberId]:
+        return [member for group in self.groups.values() for member in group.machine.seated]
+
+    def _after(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Send):
-                self._send(effect)
-            elif isinstance(effect, Close):
-                log.warning("closing the stream of %s: %s", effect.to, effect.reason)
-                self.links.close(effect.to, effect.reason)
-            elif isinstance(effect, SessionFormed):
+            if isinstance(effect, SessionFormed):
                 self._observer.session_formed(effect.report)
-            elif isinstance(effect, Fenced):
-                log.error("a member follows session %s: another coordinator", effect.held)
-                self.fenced.set()
-            elif isinstance(effect, Published) and self._published is not None:
-                self._published.set_result(None)
-                self._published = None
         self._dispatch()
         self._set_timer()
         if self._urgent(effects):
@@ -274,33 +278,31 @@ class Coordinator:
             return True
         if not any(isinstance(effect, Published) for effect in effects):
             return False
-        before, self._states = self._states, [report.state for report in self.machine.reports()]
+        before, self._states = self._states, [report.state for report in self._member_reports()]
         return before != self._states
-
-    def _send(self, effect: Send) -> None:
-        if isinstance(effect.message, Commit) and self._committing_since is None:
-            self._committing_since = time.monotonic()
-        if effect.to == self.member:
-            self._driver.handle(effect.message)
-        else:
-            self.links.send(effect.to, effect.message)
 
     def _dispatch(self) -> None:
         if not self._paused() and self._finished is None:
-            serving = [member for member in self.machine.seated if self.machine.serving(member)]
+            serving = [
+                member
+                for group in self.groups.values()
+                for member in group.machine.seated
+                if group.machine.serving(member)
+            ]
             for member, lease in self.ledger.dispatch(serving, time.monotonic()):
                 self.links.send(member, lease)
         self._observer.prompts(self.ledger)
 
     def _paused(self) -> str:
-        least, live = self.config.membership.min_rollouts, len(self.machine.seated)
+        least, live = self.config.membership.min_rollouts, len(self._seated())
         return "" if live >= least else f"{live} rollouts in session, minRollouts is {least}"
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadlines = [self.machine.next_deadline(), self.ledger.next_deadline()]
+        deadlines = [group.machine.next_deadline() for group in self.groups.values()]
+        deadlines.append(self.ledger.next_deadline())
         due = min((deadline for deadline in deadlines if deadline is not None), default=None)
         if due is not None:
             delay = max(0.0, due - time.monotonic())
@@ -311,4 +313,5 @@ class Coordinator:
         now = time.monotonic()
         for member, lease in self.ledger.expire(now):
             self.links.send(member, LeaseRevoked(lease))
-        self._run(self.machine.tick(now))
+        for group in self.groups.values():
+            group.run(group.machine.tick(now))

@@ -27,7 +27,7 @@ from rollcall_runtime.rollout.completions import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.drain import Drain
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode
 from rollcall_runtime.rollout.generation import Drawn, Generator, ServedVersions
-from rollcall_runtime.sync.engine import SyncEngine, descriptor_text
+from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.staging import Stage
 from rollcall_runtime.tasks.rewards import Reward
 from rollcall_runtime.telemetry import MetricsServer, RolloutMetrics
@@ -52,7 +52,7 @@ class Parts:
     """What the composition root makes for the agent, which closes the two engines."""
 
     engine: InferenceEngine
-    sync: SyncEngine
+    sync: OpenEngine
     reward: Reward
     settings: AgentSettings
     metrics: RolloutMetrics
@@ -61,11 +61,8 @@ class Parts:
 class Agent:
     """`run` works until drained. Raises SpecError or CredentialsRefusedError for what is wrong."""
 
-    def __init__(
-        self, *, environment: RolloutEnvironment, member: MemberId, descriptor: bytes, parts: Parts
-    ) -> None:
+    def __init__(self, *, environment: RolloutEnvironment, member: MemberId, parts: Parts) -> None:
         self._environment, self._member, self._parts = environment, member, parts
-        self._descriptor = descriptor_text(descriptor)
         self._metrics, self._stage = parts.metrics, Stage()
         self._asked = 0  # prompts that the coordinator knows we want
         self._target = IN_HAND * parts.settings.concurrency
@@ -108,7 +105,7 @@ class Agent:
             # The engine first: a generation that goes on would keep its thread, and the process.
             await asyncio.to_thread(self._parts.engine.close)
             await self._driver.close()
-            await asyncio.to_thread(self._parts.sync.close)
+            await asyncio.to_thread(self._parts.sync.engine.close)
             await server.stop()
             await metrics.stop()
 
@@ -132,7 +129,8 @@ class Agent:
             token=self._environment.member_token, metrics=self._metrics,
         )  # fmt: skip
         return MemberDriver(
-            member=self._member, group=f"{job.uid}/{pool.sync_group}", engine=self._parts.sync,
+            member=self._member, group=f"{job.uid}/{pool.sync_group}",
+            engine=self._parts.sync.engine,
             duties=duties, send=self._stream.send, join_timeout=sync.join_timeout,
         )  # fmt: skip
 
@@ -141,7 +139,7 @@ class Agent:
         machine = self._driver.machine
         return Hello(
             job_uid=job.uid, group=pool.sync_group, member=self._member, pod=pod.name,
-            pool=pool.pool, address=pod.address, descriptor=self._descriptor,
+            pool=pool.pool, address=pod.address, descriptor=self._parts.sync.descriptor,
             session=machine.session, held=machine.held,
         )  # fmt: skip
 

@@ -4,21 +4,22 @@ import asyncio
 import logging
 import signal
 
+from rollcall_protocol.config import GroupConfig
+from rollcall_protocol.ids import MemberId
 from rollcall_runtime.environment import RolloutEnvironment, new_member
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.rollout.engine import FIELD, InferenceEngine, PauseMode
 from rollcall_runtime.rollout.engines import inference_engines
 from rollcall_runtime.settings import read_settings
-from rollcall_runtime.sync.engine import Role, SyncSettings
-from rollcall_runtime.sync.registry import create_engine
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.opening import open_engine
 from rollcall_runtime.tasks.rewards import load_reward
 from rollcall_runtime.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
 
 AGENT_KEYS = frozenset({"concurrency"})
-SYNC_DEVICE = "cpu"  # versions are staged in host memory
 
 
 def run(environment: RolloutEnvironment) -> None:
@@ -29,12 +30,7 @@ def run(environment: RolloutEnvironment) -> None:
 async def _serve(environment: RolloutEnvironment) -> None:
     pod = environment.pod
     member = new_member(pod)
-    parts = _parts(environment)
-    descriptor = parts.sync.open(
-        member=member, address=pod.address, role=Role.RECEIVER,
-        settings=SyncSettings(),
-    )  # fmt: skip
-    agent = Agent(environment=environment, member=member, descriptor=descriptor, parts=parts)
+    agent = Agent(environment=environment, member=member, parts=_parts(environment, member))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.drain, signal.Signals(number).name)
@@ -42,7 +38,7 @@ async def _serve(environment: RolloutEnvironment) -> None:
     await agent.run()
 
 
-def _parts(environment: RolloutEnvironment) -> Parts:
+def _parts(environment: RolloutEnvironment, member: MemberId) -> Parts:
     job, pool = environment.job, environment.pool
     own = {key: value for key, value in pool.engine.config.items() if key in AGENT_KEYS}
     modes = [mode.value for mode in PauseMode]
@@ -52,12 +48,24 @@ def _parts(environment: RolloutEnvironment) -> Parts:
     return Parts(
         settings=read_settings(AgentSettings, own, field=f"{FIELD}.config"),
         reward=load_reward(job.reward_function),
-        sync=create_engine(job.weight_sync.engine, device=SYNC_DEVICE),
+        sync=open_engine(
+            _group(environment), member=member, address=environment.pod.address,
+            role=Role.RECEIVER,
+        ),
         engine=_inference_engine(environment),
         metrics=RolloutMetrics(
             namespace=job.namespace, job=job.job, pool=pool.pool, group=pool.sync_group
         ),
-    )
+    )  # fmt: skip
+
+
+def _group(environment: RolloutEnvironment) -> GroupConfig:
+    name, groups = environment.pool.sync_group, environment.job.weight_sync.all_groups()
+    found = next((group for group in groups if group.name == name), None)
+    if found is None:
+        known = ", ".join(group.name for group in groups)
+        raise SpecError("spec.syncGroup", f"the job has no sync group {name!r}; known: {known}")
+    return found
 
 
 def _inference_engine(environment: RolloutEnvironment) -> InferenceEngine:

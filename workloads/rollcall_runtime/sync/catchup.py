@@ -9,8 +9,10 @@ import json
 import logging
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import aiohttp
 from aiohttp import web
@@ -19,9 +21,9 @@ from zlib_ng.zlib_ng import crc32
 from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.manifest import Manifest, combine
 from rollcall_runtime.auth import Handler
-from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.staging import Snapshot, Stage
 
@@ -123,9 +125,10 @@ async def fetch(
     stage: Stage,
     limits: FetchLimits | None = None,
 ) -> None:
-    """Stage `version` from the first of `donors` (host:port) that gives it whole and correct.
+    """Stage `version` from the first of `donors` that gives it whole and correct.
 
-    Raises CatchUpError with each donor's reason. What is served does not change; commit afterwards.
+    A donor is host:port, or several joined by "+", each of which holds a part. Raises CatchUpError
+    with each donor's reason. What is served does not change; commit afterwards.
     """
     bounds = limits or FetchLimits()
     timeout = aiohttp.ClientTimeout(
@@ -139,8 +142,8 @@ async def fetch(
     ) as client:
         for donor in donors:
             try:
-                await _fetch_from(client, donor, version, stage)
-            except (aiohttp.ClientError, TimeoutError, CodecError, SyncError) as error:
+                await _fetch_from(client, donor.split("+"), version, stage)
+            except (aiohttp.ClientError, TimeoutError, CodecError, ValueError, SyncError) as error:
                 reasons.append(f"{donor}: {str(error) or type(error).__name__}")
             else:
                 return
@@ -148,20 +151,40 @@ async def fetch(
 
 
 async def _fetch_from(
-    client: aiohttp.ClientSession, donor: str, version: Version, stage: Stage
+    client: aiohttp.ClientSession, hosts: Sequence[str], version: Version, stage: Stage
 ) -> None:
-    url = f"http://{donor}{WEIGHTS_ROUTE}"
+    """Read all hosts' manifests, then all their parts at once."""
+    async with AsyncExitStack() as answers:
+        streams = [
+            (await answers.enter_async_context(_ask(client, host, version))).content
+            for host in hosts
+        ]
+        try:
+            parts = [await _read_manifest(stream) for stream in streams]
+            manifest = parts[0] if len(parts) == 1 else combine(parts)
+            # No wait for a buffer: this is an event loop's thread.
+            with stage.staging(version, manifest, timeout=0) as buffer:
+                starts = accumulate((part.total_bytes for part in parts), initial=0)
+                async with asyncio.TaskGroup() as group:
+                    for stream, part, start in zip(streams, parts, starts, strict=False):
+                        window = buffer.window(start, start + part.total_bytes)
+                        group.create_task(_read_buffer(stream, part, window))
+        except asyncio.IncompleteReadError as error:
+            raise CatchUpError(f"ended after {len(error.partial)} of a part's bytes") from error
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+
+@asynccontextmanager
+async def _ask(
+    client: aiohttp.ClientSession, host: str, version: Version
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    url = f"http://{host}{WEIGHTS_ROUTE}"
     async with client.get(url, params={"version": str(version)}, allow_redirects=False) as answer:
         if answer.status != 200:
             text = (await answer.content.read(200)).decode(errors="replace")
             raise CatchUpError(f"HTTP {answer.status}: {text}")
-        try:
-            manifest = await _read_manifest(answer.content)
-            # No wait for a buffer: this is an event loop's thread.
-            with stage.staging(version, manifest, timeout=0) as buffer:
-                await _read_buffer(answer.content, manifest, buffer)
-        except asyncio.IncompleteReadError as error:
-            raise CatchUpError(f"ended after {len(error.partial)} of a part's bytes") from error
+        yield answer
 
 
 async def _read_manifest(stream: aiohttp.StreamReader) -> Manifest:
@@ -174,9 +197,7 @@ async def _read_manifest(stream: aiohttp.StreamReader) -> Manifest:
         raise CatchUpError(f"bad manifest: {error}") from error
 
 
-async def _read_buffer(
-    stream: aiohttp.StreamReader, manifest: Manifest, buffer: HostBuffer
-) -> None:
+async def _read_buffer(stream: aiohttp.StreamReader, manifest: Manifest, buffer: Buffer) -> None:
     memory = buffer.memory
     for index, (start, end) in enumerate(manifest.buckets()):
         position = start

@@ -40,13 +40,18 @@ class Snapshot:
         return self._pin.buffer
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Views by name, in the manifest's order, on the CPU; copy what must outlive this.
+        """Tensors by name, in the manifest's order, on the CPU; copy what must outlive this.
 
-        Raises StagingError for a dtype that this torch does not have.
+        Views, but for those that came in pieces, which are put together one at a time. Raises
+        StagingError for a dtype that this torch does not have.
         """
         flat = _flat(self.buffer)
+        pieces: dict[str, list[TensorSpec]] = {}
         for spec in self.manifest.tensors:
-            yield spec.name, _view(flat, spec)
+            pieces.setdefault(spec.name, []).append(spec)
+        for name, specs in pieces.items():
+            views = [_view(flat, spec) for spec in specs]
+            yield name, views[0] if len(views) == 1 else torch.cat(views)
 
     def share(self) -> "Snapshot":
         """The same weights with a pin of their own."""

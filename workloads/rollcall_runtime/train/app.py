@@ -4,37 +4,40 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rollcall_protocol import env
+from rollcall_protocol.config import JobConfig
+from rollcall_protocol.ids import MemberId
 from rollcall_runtime.auth import Tokens
+from rollcall_runtime.concurrency import first_of
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data import open_prompts
 from rollcall_runtime.environment import TrainerEnvironment, new_member
 from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.settings import read_settings
-from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
-from rollcall_runtime.sync.registry import create_engine
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.opening import OpenEngine, open_engine
 from rollcall_runtime.sync.staging import Draft, Snapshotter
 from rollcall_runtime.telemetry import MetricsServer, TrainerMetrics
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import FIELD, EngineSetup
-from rollcall_runtime.train.loop import TrainerLoop
+from rollcall_runtime.train.loop import STOP_SECONDS, TrainerLoop
 from rollcall_runtime.train.losses import policy_loss
 from rollcall_runtime.train.observer import CoordinatorObserver
 from rollcall_runtime.train.rank import RankSettings, TrainerRank
 from rollcall_runtime.train.registry import train_engines
+from rollcall_runtime.train.sender import PartSender
 from rollcall_runtime.train.world import Rendezvous
 
 log = logging.getLogger(__name__)
 
 GROUP = "default"
 RANK_KEYS = frozenset({"minibatches"})
-SYNC_DEVICE = "cpu"  # versions are snapshots in host memory
 SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a broken session holds
 SWITCH_SECONDS = 0.001  # the event loop must not wait for Python code of the training thread
 
@@ -65,11 +68,11 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
         draft = await _in_thread(thread, rank.snapshot)
         started.set()
         log.info("rank %d starts at step %d", environment.rank, state.step)
-        if draft is None:
-            await _in_thread(thread, rank.follow)
+        if environment.rank > 0:
+            await _follow(environment, rank, thread, draft)
             await _in_thread(thread, rank.stop, state)
             await stop.wait()
-        else:
+        elif draft is not None:
             leader = _Leader(environment, rank, thread, metrics, stop)
             await leader.run(state, draft, CoordinatorObserver(metrics, log_fields))
     finally:
@@ -91,16 +94,11 @@ class _Leader:
     async def run(self, state: TrainState, draft: Draft, observer: CoordinatorObserver) -> None:
         job, pod = self.environment.job, self.environment.pod
         member = new_member(pod)
-        sync = create_engine(job.weight_sync.engine, device=SYNC_DEVICE)
-        descriptor = sync.open(
-            member=member, address=pod.address, role=Role.SENDER,
-            settings=SyncSettings(),
-        )  # fmt: skip
+        engines = _open_engines(self.environment, member)
         coordinator = Coordinator(
-            config=job, member=member, address=pod.address,
-            descriptor=descriptor_text(descriptor), state_dir=self.environment.state_dir,
-            engine=sync, source=open_prompts(job.prompts, seed=job.data_seed).prompt,
-            ledger_state=state.ledger, observer=observer,
+            config=job, member=member, address=pod.address, state_dir=self.environment.state_dir,
+            engines=engines, source=open_prompts(job.prompts, seed=job.data_seed).prompt,
+            ledger_state=state.ledger, observer=observer, senders=_senders(job),
         )  # fmt: skip
         tokens = Tokens(self.environment.member_token, self.environment.operator_token)
         server = CoordinatorServer(
@@ -112,7 +110,7 @@ class _Leader:
         finally:
             await coordinator.stop()
             await server.stop()
-            await asyncio.to_thread(sync.close)
+            await _close(engines)
 
     async def _train(self, coordinator: Coordinator, state: TrainState, draft: Draft) -> None:
         loop = TrainerLoop(
@@ -135,6 +133,53 @@ class _Leader:
         self.stop.set()
 
 
+async def _follow(
+    environment: TrainerEnvironment, rank: TrainerRank, thread: Executor, draft: Draft | None
+) -> None:
+    """Other ranks: train in step with rank 0, and send what is theirs."""
+    if draft is None:
+        await _in_thread(thread, rank.follow, _ignore)
+        return
+    engines = _open_engines(environment, new_member(environment.pod))
+    sender, loop = PartSender(environment=environment, engines=engines), asyncio.get_running_loop()
+
+    def offer(part: Draft) -> None:
+        asyncio.run_coroutine_threadsafe(sender.offer(part), loop).result()
+
+    async def train() -> None:
+        await sender.offer(draft)
+        await _in_thread(thread, rank.follow, offer)
+        await asyncio.sleep(STOP_SECONDS)  # the last version may still be on its way
+
+    try:
+        await first_of(sender.run(), train())
+    finally:
+        await _close(engines)
+
+
+def _ignore(_: Draft) -> None:
+    """Rank 0 sends all there is."""
+
+
+def _open_engines(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:
+    address = environment.pod.address
+    return [
+        open_engine(group, member=member, address=address, role=Role.SENDER)
+        for group in environment.job.weight_sync.all_groups()
+    ]
+
+
+async def _close(engines: Sequence[OpenEngine]) -> None:
+    for opened in engines:
+        await asyncio.to_thread(opened.engine.close)
+
+
+def _senders(job: JobConfig) -> int:
+    """How many ranks send: without sync there is one snapshot, which rank 0 gathers."""
+    sync = job.weight_sync
+    return job.trainer_replicas if sync.enabled and sync.every_rank_sends else 1
+
+
 def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
@@ -155,6 +200,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         settings=read_settings(RankSettings, own, field=f"{FIELD}.config"),
         snapshotter=Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS),
         publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
+        every_rank_sends=_senders(job) > 1,
     )
 
 

@@ -106,6 +106,14 @@ class TrainEngine(ABC):
         """
 
     @abstractmethod
+    def own_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """What this rank holds, without any communication; as short-lived as `named_weights`.
+
+        Each tensor is held by one rank, or in pieces along its first dimension that make it whole
+        in the order of ranks.
+        """
+
+    @abstractmethod
     def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
         """Collective. Model, optimizer, RNG and `state` (JSON values: step, data cursor).
 

@@ -1,7 +1,7 @@
 """What every rank of the trainer does at each step, in step with the others."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rollcall_protocol.prompts import Answered
@@ -29,7 +29,7 @@ class RankSettings:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One step on rank 0. `draft`: a copy of the new weights, if a version is due; seconds."""
+    """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds."""
 
     updates: tuple[UpdateStats, ...]
     draft: Draft | None
@@ -40,17 +40,18 @@ class StepResult:
 class TrainerRank:
     """One rank. All methods block, are collective, and belong to one thread.
 
-    `publish_every`: steps between versions, 0 for none; so that other ranks help to gather them.
+    `publish_every`: steps between versions, 0 for none; so that other ranks take part in them.
     """
 
     def __init__(
         self, *, engine: TrainEngine, checkpoints: Checkpoints, loss: PolicyLoss,
         settings: RankSettings, snapshotter: Snapshotter, publish_every: int,
+        every_rank_sends: bool = False,
     ) -> None:  # fmt: skip
         self.step = 0
         self._engine, self._checkpoints, self._loss = engine, checkpoints, loss
         self._minibatches, self._snapshotter = settings.minibatches, snapshotter
-        self._publish_every = publish_every
+        self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
 
     def start(self) -> TrainState:
         """Build the model and resume."""
@@ -60,10 +61,16 @@ class TrainerRank:
         return state
 
     def snapshot(self) -> Draft | None:
-        """Copy the weights as they are; None on other ranks. Waits while all buffers are in use."""
-        weights = list(self._engine.named_weights())
-        if self._engine.data_parallel_rank > 0:
-            return None
+        """Copy the weights as they are, or this rank's part of them if every rank sends.
+
+        None on other ranks if only rank 0 does. Waits while all buffers are in use.
+        """
+        if self._every_rank_sends:
+            weights = list(self._engine.own_weights())
+        else:
+            weights = list(self._engine.named_weights())
+            if self._engine.data_parallel_rank > 0:
+                return None
         return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
 
     def lead(self, answered: Sequence[Answered], kept: TrainState) -> StepResult:
@@ -76,14 +83,16 @@ class TrainerRank:
         """Rank 0: keep the other ranks waiting, or end their work."""
         self._engine.share(signal)
 
-    def follow(self) -> None:
-        """Other ranks: do what rank 0 does, until it says STOP."""
+    def follow(self, offer: Callable[[Draft], None]) -> None:
+        """Other ranks: do what rank 0 does, until it says STOP. `offer` gets their parts."""
         while True:
             work = self._engine.share(None)
             if work is Signal.STOP:
                 return
             if isinstance(work, Batch):
-                self._train(work, TrainState())
+                draft = self._train(work, TrainState()).draft
+                if draft is not None:
+                    offer(draft)
 
     def stop(self, kept: TrainState) -> None:
         """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""

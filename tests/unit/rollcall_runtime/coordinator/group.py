@@ -44,6 +44,7 @@ from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.membership import MemberDriver
 from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
+from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.staging import Snapshot
 
 TOKENS = Tokens(member="member-token", operator="operator-token")
@@ -129,9 +130,10 @@ class Worker:
     socket: aiohttp.ClientWebSocketResponse
     leases: "asyncio.Queue[Lease]" = field(default_factory=asyncio.Queue)
     revoked: list[str] = field(default_factory=list)
+    staged: list[Manifest] = field(default_factory=list)
 
     async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
-        pass
+        self.staged.append(manifest)
 
     async def apply(self, version: Version) -> None:
         pass
@@ -171,13 +173,17 @@ class Worker:
 class Group:
     """Coordinator, its listeners, and a client of each kind."""
 
-    def __init__(self, folder: Path, *, config: JobConfig = CONFIG) -> None:
+    def __init__(
+        self, folder: Path, *, config: JobConfig = CONFIG, engines: Sequence[OpenEngine] = (),
+        senders: int = 1,
+    ) -> None:  # fmt: skip
         self.counts = Counts()
         self.config = config
         self.coordinator = Coordinator(
-            config=config, member=MemberId("trainer-uid", "b1"), address=ADDRESS, descriptor="",
-            state_dir=folder, engine=MemoryEngine(), source=lambda index: (index,),
-            ledger_state=None, observer=self.counts,
+            config=config, member=MemberId("trainer-uid", "b1"), address=ADDRESS,
+            state_dir=folder, source=lambda index: (index,),
+            engines=engines or [OpenEngine("default", MemoryEngine(), "")],
+            ledger_state=None, observer=self.counts, senders=senders,
         )  # fmt: skip
         self.server = CoordinatorServer(
             self.coordinator, address=ADDRESS, tokens=TOKENS, observer=self.counts
@@ -204,7 +210,11 @@ class Group:
         return f"http://{ADDRESS}:{port}{route}"
 
     async def push(self, epoch: int, *pods: str, token: str = TOKENS.operator) -> tuple[int, Any]:
-        members = tuple(RosterMember(f"uid-{pod}", pod, ADDRESS, "pool") for pod in pods)
+        """Members are pods of the default group, or "pod@group"."""
+        members = tuple(
+            RosterMember(f"uid-{pod}", pod, ADDRESS, "pool", group or "default")
+            for pod, _, group in (name.partition("@") for name in pods)
+        )
         roster = Roster("job-uid", "default", epoch, "trainer-uid", EpochCause.JOB_STARTED, members)
         return await self.put(roster, token=token)
 
@@ -215,14 +225,17 @@ class Group:
         ) as answer:
             return answer.status, await answer.json()
 
-    async def join(self, pod: str, *, boot: str = "b1") -> Worker:
+    async def join(
+        self, pod: str, *, boot: str = "b1", group: str = "default", sender: int | None = None
+    ) -> Worker:
         member = MemberId(f"uid-{pod}", boot)
         socket = await self.http.ws_connect(
             self.url(env.MEMBER_STREAM_ROUTE),
             headers={"Authorization": f"Bearer {TOKENS.member}"},
         )
         worker = Worker(member, socket)
-        await worker.say(Hello("job-uid", "default", member, pod, "pool", ADDRESS, ""))
+        hello = Hello("job-uid", group, member, pod, "pool", ADDRESS, "", sender=sender)
+        await worker.say(hello)
         self._workers.append(worker)
         self._tasks.append(asyncio.create_task(worker.run()))
         return worker
@@ -231,7 +244,7 @@ class Group:
         self, worker: Worker, lease: Lease, *, number: int = 0, token: str = TOKENS.member,
         job_uid: str = "job-uid",
     ) -> int:  # fmt: skip
-        lineage = self.coordinator.machine.lineage
+        lineage = self.coordinator.lineage
         assert lineage is not None
         body = Completion(job_uid, worker.member, lease.lease, Version(lineage, number), ())
         async with self.http.post(
@@ -240,10 +253,10 @@ class Group:
         ) as answer:  # fmt: skip
             return answer.status
 
-    async def publish(self, number: int) -> None:
-        lineage = self.coordinator.machine.lineage
+    async def publish(self, number: int, manifest: Manifest = MANIFEST) -> None:
+        lineage = self.coordinator.lineage
         assert lineage is not None
-        snapshot = Snapshot(MANIFEST, HostBuffer(0).pin())
+        snapshot = Snapshot(manifest, HostBuffer(manifest.total_bytes).pin())
         async with asyncio.timeout(5):
             await self.coordinator.publish(Version(lineage, number), snapshot)
 

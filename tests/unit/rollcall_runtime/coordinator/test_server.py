@@ -109,10 +109,10 @@ async def test_a_restarted_coordinator_knows_its_roster_and_speaks_with_a_higher
     async with Group(tmp_path) as group:
         await group.push(4, "a")
         await group.coordinator.ready()
-        assert group.coordinator.machine.lineage == Lineage(4, 1)
+        assert group.coordinator.lineage == Lineage(4, 1)
     async with Group(tmp_path) as group:
         await group.coordinator.ready()
-        assert group.coordinator.machine.lineage == Lineage(4, 2)
+        assert group.coordinator.lineage == Lineage(4, 2)
 
 
 def break_stream(worker: Worker) -> None:
@@ -140,7 +140,7 @@ async def test_a_rollout_that_asks_before_the_first_roster_is_served_after_it(
     async with Group(tmp_path) as group:
         early = await group.join("a")
         await early.say(Wanted(1))
-        await eventually(lambda: group.coordinator.machine.members.by_pod)
+        await eventually(lambda: group.coordinator.groups["default"].machine.members.by_pod)
         assert early.leases.empty()
         await group.push(1, "a")
         await group.coordinator.ready()

@@ -33,6 +33,7 @@ from rollcall_protocol.messages import (
 from rollcall_runtime.environment import Pod, RolloutEnvironment
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.rollout.engine import WeightMismatchError
+from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.tasks.reverse import reward
 from tests.unit.rollcall_runtime.coordinator.group import MANIFEST, MemoryEngine
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
@@ -108,9 +109,9 @@ class Bench:
             member_token="secret", state_dir=Path("/nowhere"),
         )  # fmt: skip
         self.agent = Agent(
-            environment=environment, member=MEMBER, descriptor=b"here",
+            environment=environment, member=MEMBER,
             parts=Parts(
-                engine=engine, sync=MemoryEngine(), reward=reward,
+                engine=engine, sync=OpenEngine("default", MemoryEngine(), "here"), reward=reward,
                 settings=AgentSettings(concurrency=2), metrics=self.metrics,
             ),
         )  # fmt: skip

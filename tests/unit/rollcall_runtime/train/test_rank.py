@@ -11,7 +11,7 @@ from torch import Tensor
 from rollcall_protocol.config import CheckpointConfig, LossConfig, OptimizerConfig
 from rollcall_protocol.prompts import LedgerState
 from rollcall_runtime.errors import SpecError
-from rollcall_runtime.sync.staging import Snapshotter
+from rollcall_runtime.sync.staging import Draft, Snapshotter
 from rollcall_runtime.train import checkpoints as folders
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.checkpoint import KEPT, Checkpoints, TrainState
@@ -59,6 +59,9 @@ class CountingEngine(TrainEngine):
         (folders.scratch_path(path) / "updates").write_text(str(self.updates))
         folders.commit_checkpoint(path, state=state)
 
+    def own_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield "weight", torch.full((1,), 10.0 * self.rank + self.updates)
+
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
         self.updates = int((path / "updates").read_text())
         return folders.read_state(path)
@@ -92,12 +95,13 @@ def some_rows() -> Batch:
 
 
 def rank_of(
-    engine: TrainEngine, *, checkpoint: CheckpointConfig | None = None, publish_every: int = 1
-) -> TrainerRank:
+    engine: TrainEngine, *, checkpoint: CheckpointConfig | None = None, publish_every: int = 1,
+    every_rank_sends: bool = False,
+) -> TrainerRank:  # fmt: skip
     return TrainerRank(
         engine=engine, checkpoints=Checkpoints(checkpoint), settings=RankSettings(minibatches=2),
         loss=policy_loss(LossConfig("decoupled", 0.2, 5.0)), publish_every=publish_every,
-        snapshotter=Snapshotter(bucket_bytes=64),
+        snapshotter=Snapshotter(bucket_bytes=64), every_rank_sends=every_rank_sends,
     )  # fmt: skip
 
 
@@ -123,10 +127,25 @@ def test_another_rank_follows_until_it_is_told_to_stop() -> None:
     rank = rank_of(engine)
     rank.start()
     assert rank.snapshot() is None
-    rank.follow()
+    drafts: list[Draft] = []
+    rank.follow(drafts.append)
+    assert not drafts
     assert rank.step == 2
     assert engine.gathered == 3, "it helps to gather each version, the first one included"
     assert set(engine.shared) == {None}
+
+
+def test_every_rank_copies_its_own_part_when_all_of_them_send() -> None:
+    engine = CountingEngine(rank=1, script=[None, Signal.STOP])
+    rank = rank_of(engine, every_rank_sends=True)
+    rank.start()
+    first = rank.snapshot()
+    assert first is not None
+    drafts: list[Draft] = []
+    rank.follow(drafts.append)
+    values = [float(value) for d in (first, *drafts) for _, value in d.seal().tensors()]
+    assert values == [10.0, 12.0]
+    assert engine.gathered == 0
 
 
 def test_a_trainer_resumes_from_the_newest_checkpoint_with_its_prompts(tmp_path: Path) -> None:

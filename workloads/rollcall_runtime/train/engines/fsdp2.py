@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.models import open_model
@@ -165,6 +165,19 @@ class Fsdp2Engine(TrainEngine):
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._model.state_dict().items():
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def own_weights(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self._model.state_dict().items():
+            if not isinstance(tensor, DTensor):
+                if self._world.rank == 0:
+                    yield name, tensor
+                continue
+            if tensor.placements != (Shard(0),):
+                raise RuntimeError(f"{name} is placed as {tensor.placements}, not as FSDP2 does")
+            local = tensor.to_local()
+            # The last ranks have no rows of a short tensor; of an empty one nobody has.
+            if len(local) or (self._world.rank == 0 and not len(tensor)):
+                yield name, local
 
     def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
         if self._world.rank == 0:

@@ -93,6 +93,15 @@ def test_exported_weights_are_those_of_one_process(
 
 
 @pytest.mark.slow
+def test_what_each_rank_holds_makes_the_weights_whole(results: list[dict[str, Any]]) -> None:
+    for name, whole in results[0]["weights"].items():
+        pieces = [result["own"][name] for result in results if name in result["own"]]
+        assert torch.equal(torch.cat(pieces) if whole.dim() else pieces[0], whole), name
+    sizes = [sum(tensor.numel() for tensor in result["own"].values()) for result in results]
+    assert sizes == [result["local"] for result in results]
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # by torch 2.6 itself
 def test_one_rank_goes_on_from_what_two_saved(folder: Path, results: list[dict[str, Any]]) -> None:
     engine = Fsdp2Engine(setup())

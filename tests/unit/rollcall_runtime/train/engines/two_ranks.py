@@ -47,6 +47,7 @@ def main(rank: int, port: int, folder: Path) -> None:
             rows.append(got.rows)
             stats += update_policy(engine, got, loss=loss(), minibatches=MINIBATCHES)
     weights = dict(engine.named_weights())
+    own = {name: tensor.clone() for name, tensor in engine.own_weights()}
     local = sum(p.to_local().numel() for p in engine._model.parameters())  # type: ignore[attr-defined]
     engine.save_checkpoint(folder / CHECKPOINT, state={"step": STEPS})
     result = {
@@ -54,6 +55,7 @@ def main(rank: int, port: int, folder: Path) -> None:
         "rows": rows,
         "stats": [asdict(item) for item in stats],
         "weights": weights,
+        "own": own,
         "local": local,
     }
     torch.save(result, folder / f"{rank}-{RESULT}")

@@ -1,0 +1,109 @@
+"""Several senders: the trainer's other ranks take seats of their own, all of them or none."""
+
+from dataclasses import replace
+
+from rollcall_protocol.coordinator import CoordinatorMachine, Forming
+from rollcall_protocol.effects import Close, Effect, Send
+from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.messages import Ack, CatchUp, Hello, Phase, Prepare, SessionReady
+from tests.unit.rollcall_protocol.world import SENDER, hello, machine, roster
+
+SECOND = MemberId("uid-trainer-1", "b1")
+
+
+def second_sender() -> Hello:
+    return replace(hello("trainer-1"), sender=1)
+
+
+def with_a_rollout() -> CoordinatorMachine:
+    coordinator = machine(senders=2)
+    coordinator.push_roster(roster(1, "a"), 0)
+    coordinator.hello(hello("a"), 0)
+    return coordinator
+
+
+def prepares(effects: list[Effect]) -> dict[MemberId, Prepare]:
+    return {
+        effect.to: effect.message
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Prepare)
+    }
+
+
+def formed(coordinator: CoordinatorMachine) -> list[Effect]:
+    """Acknowledge everything until the session is usable."""
+    assert coordinator.session is not None
+    effects: list[Effect] = []
+    for phase in (Phase.PREPARE, Phase.JOIN):
+        for member in (*coordinator.senders, *coordinator.seated):
+            effects = coordinator.receive(member, Ack(coordinator.session, phase), 1)
+    return effects
+
+
+def test_no_session_is_formed_before_every_sender_is_there() -> None:
+    coordinator = with_a_rollout()
+    coordinator.tick(100)
+    assert coordinator.session is None
+    asked = prepares(coordinator.hello(second_sender(), 100))
+    assert set(asked) == {SENDER, SECOND, MemberId("uid-a", "b1")}
+
+
+def test_senders_come_first_and_are_counted() -> None:
+    coordinator = machine(senders=2)
+    coordinator.hello(second_sender(), 0)
+    coordinator.push_roster(roster(1, "a"), 0)
+    prepare = prepares(coordinator.hello(hello("a"), 0))[SECOND]
+    assert prepare.senders == 2
+    assert [seat.member.pod_uid for seat in prepare.seats] == [
+        SENDER.pod_uid, "uid-trainer-1", "uid-a",
+    ]  # fmt: skip
+
+
+def test_a_session_is_usable_when_all_senders_have_joined_too() -> None:
+    coordinator = with_a_rollout()
+    coordinator.hello(second_sender(), 0)
+    coordinator.tick(100)
+    assert coordinator.session is not None
+    for member in (SENDER, *coordinator.seated):
+        coordinator.receive(member, Ack(coordinator.session, Phase.PREPARE), 1)
+    assert coordinator.forming is Forming.PREPARE
+    effects = formed(coordinator)
+    ready = [e.to for e in effects if isinstance(e, Send) and isinstance(e.message, SessionReady)]
+    assert SECOND in ready
+
+
+def test_the_loss_of_a_sender_ends_the_session_until_it_is_back() -> None:
+    coordinator = with_a_rollout()
+    coordinator.hello(second_sender(), 0)
+    coordinator.tick(100)
+    formed(coordinator)
+    before = coordinator.session
+    effects = coordinator.lost(SECOND, "gone", 2)
+    assert not prepares(effects)
+    assert coordinator.forming is Forming.NONE
+    asked = prepares(coordinator.hello(second_sender(), 3))
+    assert SECOND in asked
+    assert before is not None
+    assert asked[SECOND].session > before
+
+
+def test_a_rank_that_the_job_does_not_have_is_sent_away() -> None:
+    stranger = replace(hello("trainer-7"), sender=7)
+    effects = machine(senders=2).hello(stranger, 0)
+    assert [type(effect) for effect in effects] == [Close]
+
+
+def test_a_newcomer_gets_the_parts_from_all_senders_when_no_peer_has_them() -> None:
+    coordinator = with_a_rollout()
+    coordinator.hello(second_sender(), 0)
+    coordinator.tick(100)
+    formed(coordinator)
+    assert coordinator.lineage is not None
+    coordinator.members.current = Version(coordinator.lineage, 1)
+    coordinator.push_roster(roster(2, "a", "b"), 3)
+    (asked,) = [
+        effect.message
+        for effect in coordinator.hello(hello("b"), 3)
+        if isinstance(effect, Send) and isinstance(effect.message, CatchUp)
+    ]
+    assert asked.donors == ("ip-trainer:7070+ip-trainer-1:7070",)

@@ -1,0 +1,162 @@
+"""The seats of a trainer rank that is not rank 0: it sends its own part of the weights.
+
+The rank is a member of every sync group, like a rollout, with a stream to the coordinator for each.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from rollcall_protocol import env
+from rollcall_protocol.ids import Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import CoordinatorMessage, Hello, Lease, LeaseRevoked, Sealed
+from rollcall_runtime.auth import guard
+from rollcall_runtime.concurrency import first_of
+from rollcall_runtime.environment import TrainerEnvironment, new_member
+from rollcall_runtime.membership import MemberDriver
+from rollcall_runtime.rollout.agent_stream import MemberStream
+from rollcall_runtime.sync.catchup import weights_handler
+from rollcall_runtime.sync.engine import SyncSession
+from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.opening import OpenEngine
+from rollcall_runtime.sync.staging import Draft, Snapshot
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 2.0
+KEPT = 2  # snapshots: the one that newcomers may fetch, and the one on its way
+
+
+class PartDuties:
+    """Owns this rank's parts of the newest snapshots, and sends the one that is asked for."""
+
+    def __init__(self, *, rank: int, stage_timeout: float) -> None:
+        self._rank, self._stage_timeout = rank, stage_timeout
+        self._sealed: dict[int, Snapshot] = {}
+        self._versions: dict[Version, int] = {}
+
+    @property
+    def parts(self) -> list[Sealed]:
+        """What the coordinator must know."""
+        return [Sealed(number, part.manifest) for number, part in self._sealed.items()]
+
+    def offer(self, number: int, part: Snapshot) -> None:
+        """Own the part of the `number`-th snapshot."""
+        self._sealed[number] = part
+
+    def held(self, version: Version) -> Snapshot | None:
+        """For newcomers that fetch from the trainer."""
+        return self._sealed.get(self._versions.get(version, -1))
+
+    def close(self) -> None:
+        """Let go of all weights."""
+        while self._sealed:
+            self._sealed.popitem()[1].release()
+
+    async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+        """Send this rank's part of `manifest`; SyncError when it was never sealed here."""
+        part = manifest.part(self._rank)
+        number = next((n for n, held in self._sealed.items() if _same(held.manifest, part)), None)
+        if number is None:
+            raise SyncError(f"rank {self._rank} does not hold its part of {version}")
+        self._versions[version] = number
+        self._retire(number)
+        snapshot = self._sealed[number].share()
+        try:
+            await asyncio.to_thread(
+                session.publish, snapshot.buffer, manifest, timeout=self._stage_timeout
+            )
+        finally:
+            snapshot.release()
+
+    async def apply(self, version: Version) -> None:
+        """Never asked: COMMIT goes to receivers."""
+        raise SyncError(f"the trainer does not receive weights, yet was told to apply {version}")
+
+    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+        """Never asked: the trainer is what others catch up from."""
+        raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
+
+    def _retire(self, number: int) -> None:
+        for older in [n for n in self._sealed if n <= number - KEPT]:
+            self._sealed.pop(older).release()
+        self._versions = {v: n for v, n in self._versions.items() if n in self._sealed}
+
+
+def _same(held: Manifest, part: Manifest) -> bool:
+    return (held.total_bytes, held.checksums) == (part.total_bytes, part.checksums)
+
+
+class PartSender:
+    """Streams, engine sessions and the weights route of one rank. Belongs to one event loop."""
+
+    def __init__(self, *, environment: TrainerEnvironment, engines: Sequence[OpenEngine]) -> None:
+        self._environment = environment
+        sync = environment.job.weight_sync
+        self._duties = PartDuties(rank=environment.rank, stage_timeout=sync.stage_timeout)
+        self._seats = [_Seat(environment, opened, self._duties) for opened in engines]
+        self._taken = 0
+        app = web.Application()
+        handler = weights_handler(self._duties.held)
+        guarded = guard(environment.member_token, handler, lambda what: log.warning("%s", what))
+        app.router.add_get(env.WEIGHTS_ROUTE, guarded)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            await self._runner.setup()
+            address = self._environment.pod.address
+            await web.TCPSite(self._runner, address, env.MEMBERSHIP_PORT).start()
+            await first_of(*(seat.stream.run() for seat in self._seats))
+        finally:
+            for seat in self._seats:
+                await seat.driver.close()
+            await self._runner.cleanup()
+            self._duties.close()
+
+    async def offer(self, draft: Draft) -> None:
+        """Seal the next part and tell the coordinator."""
+        number, self._taken = self._taken, self._taken + 1
+        part = await asyncio.to_thread(draft.seal)
+        self._duties.offer(number, part)
+        self._seats[0].stream.send(Sealed(number, part.manifest))
+
+
+class _Seat:
+    """The rank as a member of one group: an identity, a stream and a driver of its own."""
+
+    def __init__(
+        self, environment: TrainerEnvironment, opened: OpenEngine, duties: PartDuties
+    ) -> None:
+        self._environment, self._opened, self._duties = environment, opened, duties
+        self._member = new_member(environment.pod)
+        job = environment.job
+        self.stream = MemberStream(
+            url=f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}",
+            token=environment.member_token, hello=self._hello, opened=self._told,
+            heard=self._heard,
+        )  # fmt: skip
+        self.driver = MemberDriver(
+            member=self._member, group=f"{job.uid}/{opened.name}", engine=opened.engine,
+            duties=duties, send=self.stream.send, join_timeout=job.weight_sync.join_timeout,
+        )  # fmt: skip
+
+    def _hello(self) -> Hello:
+        environment, pod = self._environment, self._environment.pod
+        return Hello(
+            job_uid=environment.job.uid, group=self._opened.name, member=self._member,
+            pod=pod.name, pool="", address=pod.address, descriptor=self._opened.descriptor,
+            session=self.driver.machine.session, sender=environment.rank,
+        )  # fmt: skip
+
+    def _told(self) -> None:
+        for part in self._duties.parts:
+            self.stream.send(part)
+
+    def _heard(self, message: CoordinatorMessage) -> None:
+        if not isinstance(message, (Lease, LeaseRevoked)):
+            self.driver.handle(message)
