@@ -1,11 +1,14 @@
 """Engines by name and device; errors say what there is and why the rest is not."""
 
+from importlib.metadata import version
+
 import pytest
 
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.sync import registry
+from rollcall_runtime.sync.engine import EngineKind
 from rollcall_runtime.sync.gloo import GlooEngine
-from rollcall_runtime.sync.registry import create_engine, engines
+from rollcall_runtime.sync.registry import BuiltIn, EngineInfo, create_engine, engines
 
 
 def test_auto_is_gloo_on_a_cpu() -> None:
@@ -26,17 +29,47 @@ def test_auto_on_a_device_without_an_engine_says_so() -> None:
         create_engine("auto", device="tpu")
 
 
-def test_an_engine_of_another_device_is_refused() -> None:
-    with pytest.raises(SpecError, match="'gloo' serves cpu, not 'npu'"):
+def test_an_engine_of_another_device_is_refused_and_those_that_fit_are_told() -> None:
+    with pytest.raises(SpecError, match="'gloo' serves cpu, not 'npu'; for 'npu': none"):
         create_engine("gloo", device="npu")
 
 
-def test_a_missing_dependency_keeps_its_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = registry.make_registry({"warp": "no_such_package.warp:Engine"})
-    monkeypatch.setattr(registry, "_REGISTRY", missing)
+WARP = BuiltIn("no_such_package.warp:Engine", EngineKind.PEER, ("cpu", "cuda"), "no-such-package")
+
+
+@pytest.fixture
+def without_warp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside gloo an engine whose library is missing."""
+    builtins = {"gloo": registry._BUILTINS["gloo"], "warp": WARP}
+    monkeypatch.setattr(registry, "_BUILTINS", builtins)
+    monkeypatch.setattr(registry, "_REGISTRY", registry.make_registry(builtins))
+
+
+@pytest.mark.usefixtures("without_warp")
+def test_a_missing_dependency_keeps_its_import_error() -> None:
     with pytest.raises(SpecError, match="No module named 'no_such_package'"):
         create_engine("warp", device="cpu")
 
 
-def test_every_engine_says_whether_it_can_be_used() -> None:
-    assert [(engine.name, engine.reason) for engine in engines()] == [("gloo", None)]
+@pytest.mark.usefixtures("without_warp")
+def test_what_is_known_of_an_engine_is_told_even_when_it_cannot_be_imported() -> None:
+    gloo, warp = engines()
+    assert (gloo.name, gloo.available, gloo.reason) == ("gloo", True, None)
+    assert gloo.version == version("torch")
+    assert warp == EngineInfo(
+        name="warp", kind=EngineKind.PEER, devices=("cpu", "cuda"), available=False,
+        reason="ModuleNotFoundError: No module named 'no_such_package'", version=None,
+        origin="built in",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", registry._BUILTINS)
+def test_rows_say_the_same_as_their_classes(name: str) -> None:
+    try:
+        engine = registry._REGISTRY.get(name)
+    except SpecError as error:
+        pytest.skip(str(error))
+    row = registry._BUILTINS[name]
+    assert (name, row.kind, frozenset(row.devices), row.package) == (
+        engine.name, engine.kind, engine.devices, engine.package,
+    )  # fmt: skip
