@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rollcall_protocol import env
 from rollcall_protocol.config import JobConfig
-from rollcall_protocol.roster import EpochCause, RosterMember
+from rollcall_protocol.roster import DEFAULT_GROUP, EpochCause, RosterMember
 from tests.local.pods import TOKENS, Pod, variables
 from tests.local.roll import Roll
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
@@ -96,9 +96,9 @@ class LocalJob:
             self.launch()
         await self.call(EpochCause.JOB_STARTED)
 
-    def launch(self) -> Pod:
+    def launch(self, *, group: str = DEFAULT_GROUP) -> Pod:
         """A new rollout pod; on the roster with the next `call`."""
-        pod = self._pod(f"reverse-cpu-{len(self.rollouts)}", "rollout")
+        pod = self._pod(f"reverse-cpu-{len(self.rollouts)}", "rollout", group=group)
         self.rollouts.append(pod)
         pod.start()
         return pod
@@ -106,7 +106,7 @@ class LocalJob:
     async def call(self, cause: EpochCause, *, without: tuple[Pod, ...] = ()) -> None:
         """Push a roster of all rollouts, but for some."""
         members = tuple(
-            RosterMember(pod.uid, pod.name, pod.address, "reverse-cpu")
+            RosterMember(pod.uid, pod.name, pod.address, "reverse-cpu", pod.group)
             for pod in self.rollouts
             if pod not in without
         )
@@ -137,7 +137,7 @@ class LocalJob:
         ]
         return [after - before for before, after in itertools.pairwise(ends)]
 
-    def _pod(self, name: str, role: str) -> Pod:
+    def _pod(self, name: str, role: str, *, group: str = DEFAULT_GROUP) -> Pod:
         self._given += 1
         address, uid = f"{self._network}.{self._given}", str(uuid.uuid4())
         return Pod(
@@ -145,6 +145,7 @@ class LocalJob:
             variables(
                 self.config, pod=name, uid=uid, address=address, folder=self.folder,
                 coordinator=f"{self._network}.1",
-                pool=pool_config() if role == "rollout" else None,
+                pool=pool_config(sync_group=group) if role == "rollout" else None,
             ),
+            group,
         )  # fmt: skip

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rollcall_protocol import env
 from rollcall_protocol.codec import encode
 from rollcall_protocol.config import JobConfig, PoolConfig
+from rollcall_protocol.roster import DEFAULT_GROUP
 
 ROOT = Path(__file__).parents[2]
 TOKENS = {env.MEMBER_TOKEN_FILE: "member-secret", env.OPERATOR_TOKEN_FILE: "operator-secret"}
@@ -32,6 +33,7 @@ class Pod:
     role: str  # trainer or rollout
     folder: Path
     variables: dict[str, str]
+    group: str = DEFAULT_GROUP
     process: subprocess.Popen[bytes] | None = None
     logs: list[Path] = field(default_factory=list)
 

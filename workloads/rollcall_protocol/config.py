@@ -66,7 +66,9 @@ class GroupConfig:
 class WeightSyncConfig:
     """Transport settings; times are seconds, sizes bytes. `enabled` off is for comparisons.
 
-    `engine` and `config` are the default group's.
+    `engine` and `config` are the default group's. `blocking` has training wait for each send;
+    `staging` (Host, Device or Streamed) is where the copy that is sent lives; `delta` sends only
+    what has changed; traces go to the folder `profile_path`, if one is given.
     """
 
     engine: str
@@ -80,6 +82,10 @@ class WeightSyncConfig:
     every_rank_sends: bool = True
     config: dict[str, Any] = field(default_factory=dict)
     groups: tuple[GroupConfig, ...] = ()
+    blocking: bool = False
+    staging: str = "Host"
+    delta: bool = False
+    profile_path: str = ""
 
     def all_groups(self) -> tuple[GroupConfig, ...]:
         """Every sync group, the default one first."""

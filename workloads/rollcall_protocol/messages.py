@@ -284,9 +284,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A named sync group: its last usable session, and how many there were."""
+    """A sync group: the epoch of its roster, its last usable session, and how many there were."""
 
     name: str
+    epoch: int
     session: SessionReport | None
     rebuilds: int
 
@@ -295,7 +296,8 @@ class GroupReport:
 class Snapshot:
     """First line of the operator's stream and again after each change: the whole state.
 
-    `session` and `rebuilds` are the default group's, `groups` has the others.
+    `session` and `rebuilds` are the default group's, which comes first in `groups`. A group whose
+    members stay the same keeps its epoch while the job's goes up.
     """
 
     pod_uid: str

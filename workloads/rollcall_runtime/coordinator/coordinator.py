@@ -238,7 +238,7 @@ class Coordinator:
 
     def report(self) -> State:
         """The whole state for the operator."""
-        roster, (default, *others) = self._memory.roster, self.groups.values()
+        roster, default = self._memory.roster, next(iter(self.groups.values()))
         return State(
             pod_uid=self.member.pod_uid,
             boot=self._memory.boot,
@@ -249,7 +249,7 @@ class Coordinator:
             session=default.machine.last_report,
             finished=self._finished,
             rebuilds=default.machine.rebuilds,
-            groups=tuple(group.report() for group in others),
+            groups=tuple(group.report() for group in self.groups.values()),
         )
 
     # --- inside --------------------------------------------------------------------------------

@@ -106,7 +106,9 @@ class SyncGroup:
 
     def report(self) -> GroupReport:
         """What the operator is told of this group."""
-        return GroupReport(self.name, self.machine.last_report, self.machine.rebuilds)
+        roster = self.machine.members.roster
+        epoch = roster.epoch if roster else 0
+        return GroupReport(self.name, epoch, self.machine.last_report, self.machine.rebuilds)
 
     async def close(self) -> None:
         """Abort the engine session."""

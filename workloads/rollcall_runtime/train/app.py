@@ -26,7 +26,7 @@ from rollcall_runtime.sync.staging import Draft, Snapshotter
 from rollcall_runtime.telemetry import MetricsServer, TrainerMetrics
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import FIELD, EngineSetup
-from rollcall_runtime.train.loop import STOP_SECONDS, TrainerLoop
+from rollcall_runtime.train.loop import TrainerLoop
 from rollcall_runtime.train.losses import policy_loss
 from rollcall_runtime.train.observer import CoordinatorObserver
 from rollcall_runtime.train.rank import RankSettings, TrainerRank
@@ -69,9 +69,8 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
         started.set()
         log.info("rank %d starts at step %d", environment.rank, state.step)
         if environment.rank > 0:
-            await _follow(environment, rank, thread, draft)
-            await _in_thread(thread, rank.stop, state)
-            await stop.wait()
+            follower = _Follower(environment, rank, thread, stop)
+            await follower.run(state, draft)
         elif draft is not None:
             leader = _Leader(environment, rank, thread, metrics, stop)
             await leader.run(state, draft, CoordinatorObserver(metrics, log_fields))
@@ -133,28 +132,39 @@ class _Leader:
         self.stop.set()
 
 
-async def _follow(
-    environment: TrainerEnvironment, rank: TrainerRank, thread: Executor, draft: Draft | None
-) -> None:
-    """Other ranks: train in step with rank 0, and send what is theirs."""
-    if draft is None:
-        await _in_thread(thread, rank.follow, _ignore)
-        return
-    engines = _open_engines(environment, new_member(environment.pod))
-    sender, loop = PartSender(environment=environment, engines=engines), asyncio.get_running_loop()
+@dataclass(frozen=True, slots=True)
+class _Follower:
+    """Another rank: trains in step with rank 0, and sends what is its own."""
 
-    def offer(part: Draft) -> None:
-        asyncio.run_coroutine_threadsafe(sender.offer(part), loop).result()
+    environment: TrainerEnvironment
+    rank: TrainerRank
+    thread: Executor
+    stop: asyncio.Event
 
-    async def train() -> None:
-        await sender.offer(draft)
-        await _in_thread(thread, rank.follow, offer)
-        await asyncio.sleep(STOP_SECONDS)  # the last version may still be on its way
+    async def run(self, state: TrainState, draft: Draft | None) -> None:
+        if draft is None:
+            await self._train(state, _ignore)
+            return
+        engines = _open_engines(self.environment, new_member(self.environment.pod))
+        sender = PartSender(environment=self.environment, engines=engines)
+        loop = asyncio.get_running_loop()
 
-    try:
-        await first_of(sender.run(), train())
-    finally:
-        await _close(engines)
+        def offer(part: Draft) -> None:
+            asyncio.run_coroutine_threadsafe(sender.offer(part), loop).result()
+
+        async def train() -> None:
+            await sender.offer(draft)
+            await self._train(state, offer)
+
+        try:
+            await first_of(sender.run(), train())
+        finally:
+            await _close(engines)
+
+    async def _train(self, state: TrainState, offer: Callable[[Draft], None]) -> None:
+        await _in_thread(self.thread, self.rank.follow, offer)
+        await _in_thread(self.thread, self.rank.stop, state)
+        await self.stop.wait()
 
 
 def _ignore(_: Draft) -> None:

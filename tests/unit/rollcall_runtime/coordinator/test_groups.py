@@ -44,8 +44,8 @@ async def test_a_change_in_one_group_leaves_the_others_session_alone(tmp_path: P
         assert group.coordinator.groups["default"].machine.session == before
         report = group.coordinator.report()
         assert report.roster_epoch == 2
-        assert report.groups[0].session is not None
-        assert report.groups[0].session.session.epoch == 2
+        assert report.groups[1].session is not None
+        assert report.groups[1].session.session.epoch == 2
 
 
 async def test_who_asks_for_a_group_that_the_job_has_not_is_sent_away(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""Two sync groups in one job, bridged at a trainer of two ranks that both send."""
+
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol.config import EngineRef, GroupConfig
+from rollcall_protocol.messages import MemberState
+from rollcall_protocol.roster import EpochCause
+from tests.local.harness import FAST, LocalJob
+from tests.unit.rollcall_runtime.jobs import job_config
+
+pytestmark = pytest.mark.slow
+
+OTHER = GroupConfig("other-vendor", EngineRef("gloo", {"operationTimeout": 3}))
+
+
+async def test_rollouts_of_both_groups_learn_from_one_trainer(tmp_path: Path) -> None:
+    config = job_config(
+        algorithm={"max_steps": 40}, membership=FAST, trainer_replicas=2,
+        weight_sync={"groups": (OTHER,)},
+    )  # fmt: skip
+    async with LocalJob(tmp_path, config) as job:
+        other = job.launch(group=OTHER.name)
+        await job.start(rollouts=1)
+        await job.roll.until(
+            lambda s: [m.state for m in s.members] == [MemberState.IN_SYNC] * 2, seconds=60
+        )
+        before = job.roll.last.session
+        late = job.launch(group=OTHER.name)
+        await job.call(EpochCause.MEMBERS_JOINED)
+        seen = await job.roll.until(
+            lambda s: [m.state for m in s.members] == [MemberState.IN_SYNC] * 3, seconds=60
+        )
+        assert seen.snapshot.session == before, "the default group was left alone"
+        _, group = seen.snapshot.groups
+        assert (group.name, group.epoch) == (OTHER.name, 2)
+        assert group.session is not None
+        assert group.session.members == 3
+        seen = await job.roll.until(lambda s: s.finished is not None, seconds=120)
+        assert {m.version for m in seen.snapshot.members} == {40}
+        for pod in (job.rollouts[1], other, late):
+            assert (await pod.metrics())["weight_version"] == 40
