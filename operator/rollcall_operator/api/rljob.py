@@ -4,12 +4,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from rollcall_operator.api.rolloutpool import RolloutBase
+from rollcall_operator.api.labels import GROUP_DEFAULT
+from rollcall_operator.api.rolloutpool import EngineConfig, RolloutBase
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import (
     JOB_NAME_MAX,
     BucketSize,
     Count,
+    Folder,
+    GroupName,
     LongSeconds,
     RolloutName,
     Seconds,
@@ -33,11 +36,69 @@ class Rollout(RolloutBase):
     """Its RolloutPool is named <job>-<name>."""
 
 
+class Delta(Model):
+    """Sending only what has changed."""
+
+    enabled: bool = False
+    """true compares each version with the one before it, which costs the trainer a copy of the
+    weights in memory."""
+
+
+class Profile(Model):
+    """Traces of weight sync, for chrome://tracing or Perfetto."""
+
+    enabled: bool = False
+    """true has each process of trainer and rollouts write one file."""
+    path: Folder = "/var/lib/rollcall/state/profile"
+    """The folder in the pods. The default is in the pod's own volume and goes with it."""
+
+
+class SyncGroup(Model):
+    """A sync group beside the default one, with a transport of its own."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message=f"must not be {GROUP_DEFAULT}: that group's engine is spec.weightSync.engine; "
+            "choose another name",
+            cel=f"self.name != '{GROUP_DEFAULT}'",
+            holds=lambda group: group.name != GROUP_DEFAULT,
+            path=".name",
+        ),
+    )
+
+    name: GroupName
+    """What a pool's syncGroup names."""
+    engine: SyncEngineName = "auto"
+    """A builtin engine, or one that the image registers by entry point (a qualified name)."""
+    config: EngineConfig
+    """Settings of this group's engine."""
+
+
+def _unique_groups(groups: list[SyncGroup]) -> bool:
+    return len({group.name for group in groups}) == len(groups)
+
+
 class WeightSync(Model):
     """How new weights reach the rollouts."""
 
     engine: SyncEngineName = "auto"
     """auto takes the best that the pods can run."""
+    config: EngineConfig
+    """Settings of the engine: operationBytes, operationTimeout, inFlight, threads, interface and
+    those that only this engine has."""
+    groups: Annotated[
+        list[SyncGroup],
+        Field(
+            default_factory=list,
+            max_length=7,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        ),
+        Rule(message="each name may occur once only", holds=_unique_groups),
+    ]
+    """More groups, for pools that need another engine; the trainer sends to each of them."""
     enabled: bool = True
     """false only to compare: rollouts then keep their first weights."""
     bucket_size: BucketSize = "64Mi"
@@ -52,6 +113,15 @@ class WeightSync(Model):
     """How long a rollout may take to serve them."""
     join_timeout_seconds: Seconds = 10
     """How long forming the communication group may take."""
+    every_rank_sends: bool = True
+    """true: each trainer rank sends its shards. false: rank 0 gathers and sends all."""
+    blocking: bool = False
+    """true only to compare: training waits until the rollouts have the weights."""
+    staging: Literal["Host", "Device", "Streamed"] = "Host"
+    """Where the copy lives that is sent while training goes on: host memory, device memory
+    (faster, and takes as much of it as the weights), or nowhere (least memory; training waits)."""
+    delta: Delta = nested(Delta)
+    profile: Profile = nested(Profile)
 
 
 class Membership(Model):

@@ -4,9 +4,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import (
     POOL_NAME_MAX,
+    GroupName,
     JobName,
     Replicas,
     RolloutEngineName,
@@ -76,6 +78,9 @@ class RolloutBase(Model):
     """The most that anybody may scale this pool to."""
     engine: RolloutEngine
     """What generates."""
+    sync_group: GroupName = GROUP_DEFAULT
+    """The sync group through which it gets weights: `default`, or one of the job's
+    weightSync.groups."""
     drain: Drain = Field(default_factory=Drain, json_schema_extra={"default": {}})
     template: PodTemplate
     """The pods. The container named `rollout`, or the only one, is the worker."""

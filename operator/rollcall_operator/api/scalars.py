@@ -21,12 +21,13 @@ carry a label of this name and a hash."""
 ROLLOUT_NAME_MAX = 19
 """<job>-<rollout> is a label value: at most 63 characters."""
 POOL_NAME_MAX = 63
+GROUP_NAME_MAX = 40
 
 _LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 TRAIN_ENGINES = ("fsdp2",)
 ROLLOUT_ENGINES = ("tiny",)
-SYNC_ENGINES = ("auto", "gloo")
+SYNC_ENGINES = ("auto", "gloo", "nccl", "hccl", "mooncake", "nixl", "kimi", "ray", "store")
 _QUALIFIED = "^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)+$"
 
 
@@ -131,6 +132,18 @@ RolloutName = Annotated[
     str,
     Field(min_length=1, max_length=63),
     dns_label(ROLLOUT_NAME_MAX, "its RolloutPool is named <job>-<name>"),
+]
+
+GroupName = Annotated[
+    str,
+    Field(min_length=1, max_length=63),
+    dns_label(GROUP_NAME_MAX, "it is part of the names of sessions and metrics"),
+]
+
+Folder = Annotated[
+    str,
+    Field(min_length=1, max_length=256),
+    matches("^(/[-A-Za-z0-9._]+)+$", "must be an absolute folder, such as /var/tmp/profile"),
 ]
 
 Seconds = Annotated[int, Field(ge=1, le=86_400)]

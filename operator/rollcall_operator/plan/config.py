@@ -2,7 +2,6 @@
 
 import json
 
-from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
@@ -40,6 +39,16 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             stage_timeout=float(sync.stage_timeout_seconds),
             commit_timeout=float(sync.commit_timeout_seconds),
             join_timeout=float(sync.join_timeout_seconds),
+            every_rank_sends=sync.every_rank_sends,
+            config=sync.config,
+            groups=tuple(
+                wire.GroupConfig(name=group.name, engine=wire.EngineRef(group.engine, group.config))
+                for group in sync.groups
+            ),
+            blocking=sync.blocking,
+            staging=sync.staging,
+            delta=sync.delta.enabled,
+            profile_path=sync.profile.path if sync.profile.enabled else "",
         ),
         membership=wire.MembershipConfig(
             settle=float(membership.settle_seconds),
@@ -74,7 +83,7 @@ def pool_config(spec: RolloutPoolSpec, *, name: str) -> wire.PoolConfig:
     """What only the rollouts of one pool need."""
     return wire.PoolConfig(
         pool=name,
-        sync_group=GROUP_DEFAULT,
+        sync_group=spec.sync_group,
         engine=wire.EngineRef(name=spec.engine.name, config=spec.engine.config),
         drain_timeout=float(spec.drain.timeout_seconds),
     )

@@ -71,7 +71,13 @@ def decide(world: World) -> Decision:
 def eligible(world: World) -> Members:
     """Rollout pods that may be members now."""
     return tuple(
-        RosterMember(pod_uid=pod.uid, pod=pod.name, address=pod.ip, pool=pool.name)
+        RosterMember(
+            pod_uid=pod.uid,
+            pod=pod.name,
+            address=pod.ip,
+            pool=pool.name,
+            group=pool.spec.sync_group if pool.spec else GROUP_DEFAULT,
+        )
         for pool in world.pools
         for pod in pool.pods
         if pod.ip and pod.running and pod.phase == "Running"

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rollcall_operator.api import labels
 from rollcall_operator.api.quantity import is_quantity
 from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rolloutpool import RolloutBase
 from rollcall_operator.api.rules import Model
 from rollcall_operator.plan.config import CHECKPOINT_PATH
 from rollcall_operator.plan.model import Manifest
@@ -60,9 +61,21 @@ def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
             path = "spec.trainer.checkpoint.volume.emptyDir.sizeLimit"
             found.append(_not_a_quantity(path, limit))
     for index, rollout in enumerate(spec.rollouts):
-        path = f"spec.rollouts[{index}].template"
-        found.extend(template_errors(rollout.template, labels.ROLLOUT, path))
+        path = f"spec.rollouts[{index}]"
+        found.extend(group_errors(spec, rollout, path))
+        found.extend(template_errors(rollout.template, labels.ROLLOUT, f"{path}.template"))
     return tuple(found)
+
+
+def group_errors(spec: RLJobSpec, rollout: RolloutBase, path: str) -> Iterator[str]:
+    """Whether the job has the sync group of a pool; `path` leads to the pool's spec."""
+    known = [labels.GROUP_DEFAULT, *(group.name for group in spec.weight_sync.groups)]
+    if rollout.sync_group not in known:
+        yield (
+            f"{path}.syncGroup: the job has no sync group {rollout.sync_group!r}, only "
+            f"{', '.join(known)}; correct the name, or add the group to the job's "
+            "spec.weightSync.groups"
+        )
 
 
 def template_errors(template: Manifest, role: str, path: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.plan.children_rollout import is_owned, pool
 from rollcall_operator.plan.failure import Outcome, Restarts
 from rollcall_operator.plan.model import Manifest, Observed, PodFacts
-from rollcall_operator.plan.validate import parse, template_errors
+from rollcall_operator.plan.validate import group_errors, parse, template_errors
 from rollcall_protocol.messages import MemberReport, MemberState, Snapshot
 
 
@@ -149,16 +149,29 @@ def pools_of(
     raws = [raw for raw in observed.pools if "deletionTimestamp" not in raw["metadata"]]
     raws += [raw for raw in planned if raw["metadata"]["name"] not in there]
     return tuple(
-        _pool(observed, raw, uid=uid, place=places.get(raw["metadata"]["name"]), freed=freed)
+        _pool(
+            observed,
+            raw,
+            uid=uid,
+            place=places.get(raw["metadata"]["name"]),
+            freed=freed,
+            job_spec=spec,
+        )
         for raw in sorted(raws, key=lambda raw: str(raw["metadata"]["name"]))
     )
 
 
-def _pool(observed: Observed, raw: Manifest, *, uid: str, place: str | None, freed: bool) -> Pool:
+def _pool(
+    observed: Observed, raw: Manifest, *, uid: str, place: str | None, freed: bool,
+    job_spec: RLJobSpec,
+) -> Pool:  # fmt: skip
     name = raw["metadata"]["name"]
     spec, errors = parse(RolloutPoolSpec, raw["spec"], "spec")
     if spec is not None:
-        errors = tuple(template_errors(spec.template, labels.ROLLOUT, "spec.template"))
+        errors = (
+            *group_errors(job_spec, spec, "spec"),
+            *template_errors(spec.template, labels.ROLLOUT, "spec.template"),
+        )
     pods = [p for p in observed.pods if p.pool == name and p.role == labels.ROLLOUT]
     pods = sorted((p for p in pods if p.job_uid == uid), key=lambda p: p.name)
     alive = tuple(p for p in pods if not p.terminating and p.phase in {"Pending", "Running"})

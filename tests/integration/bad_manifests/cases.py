@@ -98,7 +98,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "unknown sync engine",
-        ("spec.weightSync.engine", "unknown weight sync engine; builtin: auto, gloo"),
+        ("spec.weightSync.engine", "unknown weight sync engine; builtin: auto, gloo, nccl"),
         {"spec.weightSync.engine": "glue"},
     ),
     _apply(
@@ -171,6 +171,31 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "a bucket too small",
         ("spec.weightSync.bucketSize", "from 4Ki to 4Gi"),
         {"spec.weightSync.bucketSize": "512"},
+    ),
+    _apply(
+        "unknown staging",
+        ("spec.weightSync.staging", 'supported values: "Host", "Device", "Streamed"'),
+        {"spec.weightSync.staging": "Disk"},
+    ),
+    _apply(
+        "traces into a relative folder",
+        ("spec.weightSync.profile.path", "must be an absolute folder"),
+        {"spec.weightSync.profile": {"enabled": True, "path": "traces"}},
+    ),
+    _apply(
+        "a second default sync group",
+        ("spec.weightSync.groups[0].name", "must not be default", "spec.weightSync.engine"),
+        {"spec.weightSync.groups": [{"name": "default"}]},
+    ),
+    _apply(
+        "two sync groups of one name",
+        ("spec.weightSync.groups", 'duplicate entries for key [name="npu"]'),
+        {"spec.weightSync.groups": [{"name": "npu"}, {"name": "npu", "engine": "nixl"}]},
+    ),
+    _apply(
+        "a sync group with a name that is no label",
+        ("spec.weightSync.groups[0].name", "lower-case letters, digits and '-'"),
+        {"spec.weightSync.groups": [{"name": "NPU_1"}]},
     ),
     _apply(
         "unknown pause mode",
@@ -350,6 +375,22 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
         ("spec.trainer.engine.config", "is immutable while the job is not suspended"),
         {},
         then={"spec.trainer.engine.config": {"cpuOffload": True}},
+    ),
+    _told(
+        "a sync group that the job does not have",
+        ("spec.rollouts[0].syncGroup", "no sync group 'npu', only default, cuda"),
+        {
+            "spec.weightSync.groups": [{"name": "cuda"}],
+            "spec.rollouts[0].syncGroup": "npu",
+        },
+    ),
+    Case(
+        "pool: a sync group that the job does not have",
+        "condition",
+        "RolloutPool",
+        ("spec.syncGroup", "no sync group 'npu', only default", "spec.weightSync.groups"),
+        {"spec.syncGroup": "npu"},
+        before=(job(),),
     ),
     Case(
         "pool: a mount of no volume",

@@ -11,7 +11,7 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan import children_rollout, children_trainer
 from rollcall_protocol import env
 from rollcall_protocol.codec import decode
-from rollcall_protocol.config import JobConfig, PoolConfig
+from rollcall_protocol.config import EngineRef, GroupConfig, JobConfig, PoolConfig
 from tests.integration.bad_manifests.manifests import Changes
 from tests.unit.rollcall_operator.plan.stage import Stage, good_job
 
@@ -90,6 +90,35 @@ def test_a_worker_reads_the_job_from_its_environment() -> None:
     assert config.algorithm.loss.clip == 0.2
     assert config.weight_sync.bucket_bytes == 1024 * 1024
     assert config.checkpoint is None
+
+
+def test_a_worker_reads_how_weights_reach_it() -> None:
+    own = {"interface": "eth1", "operationTimeout": "2.5"}
+    sync = {
+        "engine": "mooncake", "config": own, "blocking": True, "staging": "Device",
+        "everyRankSends": False, "delta": {"enabled": True},
+        "groups": [{"name": "npu", "engine": "hccl", "config": {"threads": 4}}],
+    }  # fmt: skip
+    child = deployment({"spec.weightSync": sync, "spec.rollouts[0].syncGroup": "npu"})
+    config = decode(JobConfig, json.loads(variables(child)[env.CONFIG])).weight_sync
+    assert config.all_groups() == (
+        GroupConfig("default", EngineRef("mooncake", own)),
+        GroupConfig("npu", EngineRef("hccl", {"threads": 4})),
+    )
+    assert (config.blocking, config.staging, config.delta) == (True, "Device", True)
+    assert (config.every_rank_sends, config.profile_path) == (False, "")
+    assert json.loads(variables(child)[env.POOL_CONFIG])["sync_group"] == "npu"
+
+
+def test_traces_are_written_only_when_asked_for() -> None:
+    def path(profile: dict[str, Any]) -> str:
+        child = trainer({"spec.weightSync.profile": profile})
+        return decode(JobConfig, json.loads(variables(child)[env.CONFIG])).weight_sync.profile_path
+
+    assert path({"path": "/traces"}) == ""
+    assert path({"enabled": True, "path": "/traces"}) == "/traces"
+    mounts = pod_spec(trainer())["containers"][0]["volumeMounts"]
+    assert any(path({"enabled": True}).startswith(mount["mountPath"]) for mount in mounts)
 
 
 def test_workers_find_the_coordinator_by_name() -> None:

@@ -132,13 +132,35 @@ def test_somebody_elses_pool_of_the_same_name_is_left_alone() -> None:
     )
 
 
-def test_engine_settings_do_not_change_under_a_running_trainer() -> None:
-    stage = Stage()
+@pytest.mark.parametrize(
+    "path",
+    ["spec.trainer.engine.config", "spec.weightSync.config", "spec.weightSync.groups[0].config"],
+)
+def test_engine_settings_do_not_change_under_a_running_trainer(path: str) -> None:
+    stage = Stage({"spec.weightSync.groups": [{"name": "npu"}]})
     stage.to_running()
-    stage.edit({"spec.trainer.engine.config": {"cpuOffload": True}})
+    stage.edit({path: {"cpuOffload": True}})
     assert not stage.reconcile(2).applies
     message = stage.condition("Validated")["message"]
-    assert message.startswith("spec.trainer.engine.config: is immutable while the job is not")
+    assert message.startswith(f"{path}: is immutable while the job is not")
     stage.edit({"spec.suspend": True})
     stage.converge(2)
     assert stage.condition("Validated")["status"] == "True"
+
+
+def test_a_pool_of_a_sync_group_that_the_job_lacks_is_told_of() -> None:
+    stage = Stage({"spec.rollouts[0].syncGroup": "npu"})
+    stage.converge()
+    assert stage.condition("Validated")["message"] == (
+        "spec.rollouts[0].syncGroup: the job has no sync group 'npu', only default; correct the "
+        "name, or add the group to the job's spec.weightSync.groups"
+    )
+
+
+def test_a_lent_pool_of_such_a_group_gets_no_rollouts_and_is_not_the_jobs_fault() -> None:
+    stage = Stage()
+    stage.pools["lent"] = lent_pool({"spec.syncGroup": "npu"})
+    stage.converge(2)
+    assert stage.condition("Validated")["status"] == "True"
+    assert stage.pool_condition("lent", "Validated")["message"].startswith("spec.syncGroup: the")
+    assert "Deployment/lent" not in stage.children

@@ -42,6 +42,16 @@ def test_all_that_are_wanted_are_called_at_once() -> None:
     assert plan.job_status["syncGroups"][0]["rosterDigest"] == plan.roster.digest
 
 
+def test_members_belong_to_the_sync_group_of_their_pool() -> None:
+    stage = started(
+        {"spec.weightSync.groups": [{"name": "npu"}], "spec.rollouts[0].syncGroup": "npu"}
+    )
+    stage.run()
+    roster = stage.reconcile(0.1).roster
+    assert roster is not None
+    assert {member.group for member in roster.members} == {"npu"}
+
+
 def test_a_laggard_is_waited_for_no_longer_than_the_settle_time() -> None:
     stage = started()
     stage.run(stage.trainer, stage.pods_of("bad-cpu")[0])
