@@ -50,7 +50,7 @@ class SyncGroup:
         self.name = opened.name
         self.machine = CoordinatorMachine(
             job_uid=config.uid, group=opened.name, boot=boot,
-            sender=Seat(member, address, opened.descriptor),
+            sender=Seat(member, opened.address or address, opened.descriptor),
             fallback_donor=f"{address}:{env.MEMBERSHIP_PORT}",
             timing=Timing(
                 settle=bounds.settle, ack_timeout=bounds.ack_timeout,

@@ -97,7 +97,7 @@ class Agent:
         )  # fmt: skip
         try:
             await metrics.start(address)
-            await server.start(address)
+            await server.start(*{address, self._sync_address})
             await first_of(
                 self._stream.run(), self._generator.run(), self._sender.run(), self._leave()
             )
@@ -108,6 +108,10 @@ class Agent:
             await asyncio.to_thread(self._parts.sync.engine.close)
             await server.stop()
             await metrics.stop()
+
+    @property
+    def _sync_address(self) -> str:
+        return self._parts.sync.address or self._environment.pod.address
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -139,7 +143,7 @@ class Agent:
         machine = self._driver.machine
         return Hello(
             job_uid=job.uid, group=pool.sync_group, member=self._member, pod=pod.name,
-            pool=pool.pool, address=pod.address, descriptor=self._parts.sync.descriptor,
+            pool=pool.pool, address=self._sync_address, descriptor=self._parts.sync.descriptor,
             session=machine.session, held=machine.held,
         )  # fmt: skip
 

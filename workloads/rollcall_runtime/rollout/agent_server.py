@@ -14,7 +14,7 @@ STOP_SECONDS = 2.0
 
 
 class AgentServer:
-    """Listens on the pod's address only; both routes want the member token."""
+    """Listens on this pod's addresses only; both routes want the member token."""
 
     def __init__(
         self, *, token: str, held: Callable[[Version], Snapshot | None],
@@ -30,10 +30,11 @@ class AgentServer:
         application.router.add_get(env.WEIGHTS_ROUTE, weights)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
 
-    async def start(self, address: str, port: int = env.AGENT_PORT) -> None:
+    async def start(self, *addresses: str, port: int = env.AGENT_PORT) -> None:
         """Listen; OSError if the port is taken."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, address, port).start()
+        for address in addresses:
+            await web.TCPSite(self._runner, address, port).start()
 
     async def stop(self) -> None:
         """Stop listening, and end downloads within bounds."""

@@ -50,7 +50,7 @@ def _parts(environment: RolloutEnvironment, member: MemberId) -> Parts:
         reward=load_reward(job.reward_function),
         sync=open_engine(
             _group(environment), member=member, address=environment.pod.address,
-            role=Role.RECEIVER,
+            role=Role.RECEIVER, profile=job.weight_sync.profile_path,
         ),
         engine=_inference_engine(environment),
         metrics=RolloutMetrics(

@@ -37,7 +37,8 @@ class BucketMover:
     """Runs one session's transfers; used by one thread.
 
     `start(chunk, seconds)` begins the transfer of one chunk, `stop` raises when the session was
-    given up. Operations are small so that a transport can give up early on one that is stuck. What
+    given up; `landed(bucket)` is told of each bucket that was sent, or arrived and was
+    checked. Operations are small so that a transport can give up early on one that is stuck. What
     a failed move left in flight is kept, its buffer pinned, until `drain` has seen it end.
     """
 
@@ -47,10 +48,12 @@ class BucketMover:
         start: Callable[[memoryview, float], Work],
         stop: Callable[[], None],
         settings: SyncSettings,
+        landed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._start = start
         self._stop = stop
         self._settings = settings
+        self._landed = landed
         self._stranded: list[tuple[Work, Pin]] = []
 
     def send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
@@ -58,7 +61,7 @@ class BucketMover:
         header = HostBuffer(_HEADER.size)
         _HEADER.pack_into(header.memory, 0, _MAGIC, manifest.total_bytes, manifest.bucket_bytes)
         self._move(header, [Operation(0, _HEADER.size)], deadline)
-        self._move(buffer, self._operations(manifest), deadline)
+        self._move(buffer, self._operations(manifest), deadline, complete=self._landed)
 
     def receive(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
         """Receive all buckets, each checked while the next arrives.
@@ -80,6 +83,7 @@ class BucketMover:
             start, end = buckets[bucket]
             if crc32(buffer.memory[start:end]) != manifest.checksums[bucket]:
                 bad.append(bucket)
+            self._landed(bucket)
 
         self._move(buffer, self._operations(manifest), deadline, complete=check)
         if bad:  # only now: leaving early would stall the other receivers

@@ -19,7 +19,7 @@ from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.errors import JoinFailedError
 
-_POSITIVE = ("operation_bytes", "in_flight", "threads", "max_abandoned")
+_POSITIVE = ("operation_bytes", "in_flight", "threads", "max_abandoned", "profile_bytes")
 
 
 class EngineKind(StrEnum):
@@ -44,7 +44,9 @@ class SyncSettings:
     threads (parallel streams). An engine's own settings derive from this. `operation_timeout`
     (seconds) bounds one operation, so it is how long a peer may be
     late or silent, and how long an aborted session can keep its buffer (and delay the end of the
-    process). `max_abandoned` bounds how many sessions may be stuck.
+    process). `max_abandoned` bounds how many sessions may be stuck. `interface` names the network
+    interface to bind to instead of the pod's address. `profile` is the folder for traces, none if
+    empty (the job's weightSync.profile sets it); `profile_bytes` bounds each file.
     """
 
     operation_bytes: int = 16 << 20
@@ -52,6 +54,9 @@ class SyncSettings:
     in_flight: int = 2
     threads: int = 2
     max_abandoned: int = 16
+    interface: str = ""
+    profile: str = ""
+    profile_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
         if self.operation_timeout <= 0:

@@ -52,7 +52,9 @@ class GlooSession(OwnedSession):
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._group: Any = None
         self._store: Store | None = None
-        self._mover = BucketMover(start=self._broadcast, stop=self._check, settings=self.settings)
+        self._mover = BucketMover(
+            start=self._broadcast, stop=self._check, settings=self.settings, landed=self._landed
+        )
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:  # noqa: ARG002
         make: Any = ProcessGroupGloo  # its stubs know neither these options nor this constructor

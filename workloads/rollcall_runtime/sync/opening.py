@@ -1,11 +1,13 @@
 """Opening the engines that a job's sync groups ask for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollcall_protocol.config import GroupConfig
 from rollcall_protocol.ids import MemberId
+from rollcall_runtime.errors import SpecError
 from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
+from rollcall_runtime.sync.interfaces import address_of
 from rollcall_runtime.sync.registry import create_engine
 
 DEVICE = "cpu"  # versions are snapshots and stages in host memory
@@ -14,18 +16,35 @@ _FIELD = "spec.weightSync"
 
 @dataclass(frozen=True, slots=True)
 class OpenEngine:
-    """The engine of group `name`, open, and the descriptor (base64) of this process."""
+    """The engine of group `name`, open, and the descriptor (base64) of this process.
+
+    `address` is that of the interface that the settings name; empty when it is the pod's.
+    """
 
     name: str
     engine: SyncEngine
     descriptor: str
+    address: str = ""
 
 
-def open_engine(group: GroupConfig, *, member: MemberId, address: str, role: Role) -> OpenEngine:
-    """Make and open the engine of one group. SpecError names the setting that is wrong."""
+def open_engine(
+    group: GroupConfig, *, member: MemberId, address: str, role: Role, profile: str = ""
+) -> OpenEngine:
+    """Make and open the engine of one group. SpecError names the setting that is wrong.
+
+    `address` is the pod's, and gives way to that of the interface in the settings. Traces go to
+    the folder `profile`, if one is given.
+    """
     engine = create_engine(group.engine.name, device=DEVICE)
-    settings = read_settings(
-        engine.settings_type, group.engine.config, field=f"{_FIELD}.config (group {group.name})"
-    )
-    told = engine.open(member=member, address=address, role=role, settings=settings)
-    return OpenEngine(group.name, engine, descriptor_text(told))
+    field = f"{_FIELD}.config (group {group.name})"
+    settings = read_settings(engine.settings_type, group.engine.config, field=field)
+    if profile:
+        settings = replace(settings, profile=profile)
+    own = ""
+    if settings.interface:
+        try:
+            own = address_of(settings.interface, like=address)
+        except ValueError as error:
+            raise SpecError(f"{field}.interface", str(error)) from error
+    told = engine.open(member=member, address=own or address, role=role, settings=settings)
+    return OpenEngine(group.name, engine, descriptor_text(told), own)

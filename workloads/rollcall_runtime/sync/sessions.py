@@ -10,6 +10,8 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rollcall_protocol.ids import MemberId, SessionId
@@ -26,6 +28,7 @@ from rollcall_runtime.sync.errors import (
 )
 from rollcall_runtime.sync.owner import Owner
 from rollcall_runtime.sync.rendezvous import Rendezvous, RendezvousServer
+from rollcall_runtime.sync.trace import Trace, close_trace, open_trace
 
 _JOIN_GRACE = 0.25  # seconds for a join at its deadline to find out who is missing
 _CLOSE_SECONDS = 1.0
@@ -40,6 +43,7 @@ class OwnedEngine(SyncEngine):
         self.address = ""
         self.member: MemberId | None = None
         self.server: RendezvousServer | None = None
+        self.trace: Trace | None = None
         self._lock = threading.Lock()
         self._sessions: set[OwnedSession] = set()
 
@@ -48,6 +52,11 @@ class OwnedEngine(SyncEngine):
         if self._settings is not None:
             raise RuntimeError("the engine is open already")
         self._settings, self.address, self.member = settings, address, member
+        if settings.profile:
+            self.trace = open_trace(
+                Path(settings.profile), process=f"{role}-{member.pod_uid}",
+                limit=settings.profile_bytes,
+            )  # fmt: skip
         descriptor = self._start(role)
         if role is Role.SENDER:
             self.server = RendezvousServer(address)
@@ -90,6 +99,9 @@ class OwnedEngine(SyncEngine):
         if self.server is not None:
             self.server.close()
         self._stop()
+        if self.trace is not None:
+            self.trace = None
+            close_trace(Path(self.settings.profile))
 
     def gone(self, session: "OwnedSession") -> None:
         """A session has let go of everything."""
@@ -125,6 +137,7 @@ class OwnedSession(SyncSession):
     ) -> None:  # fmt: skip
         super().__init__(session=session, seats=seats, rank=rank)
         self.name = f"{group}/{session}"
+        self._track = group
         self.engine = engine
         self.settings = engine.settings
         self._failure = ""
@@ -138,22 +151,25 @@ class OwnedSession(SyncSession):
     def join(self, *, timeout: float) -> None:
         """Meet the other seats at the sender and connect to them."""
         deadline = time.monotonic() + timeout
-        self._call(lambda: self._join(deadline), timeout=timeout + _JOIN_GRACE)
+        with self._traced("join"):
+            self._call(lambda: self._join(deadline), timeout=timeout + _JOIN_GRACE)
 
     def publish(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
         """Send the buffer; trivial in a session of one."""
         _check_size(buffer, manifest)
         deadline = time.monotonic() + timeout
-        if len(self.seats) == 1:
-            self._call(self._check, timeout=timeout)
-        else:
-            self._call(lambda: self._send(buffer, manifest, deadline), timeout=timeout)
+        with self._traced("publish", bytes=manifest.total_bytes):
+            if len(self.seats) == 1:
+                self._call(self._check, timeout=timeout)
+            else:
+                self._call(lambda: self._send(buffer, manifest, deadline), timeout=timeout)
 
     def receive(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
         """Take what the sender sends."""
         _check_size(buffer, manifest)
         deadline = time.monotonic() + timeout
-        self._call(lambda: self._take(buffer, manifest, deadline), timeout=timeout)
+        with self._traced("receive", bytes=manifest.total_bytes):
+            self._call(lambda: self._take(buffer, manifest, deadline), timeout=timeout)
 
     def abort(self) -> None:
         """Wake the caller; what the library holds is freed when it lets go."""
@@ -190,12 +206,24 @@ class OwnedSession(SyncSession):
         if self._owner.abandoned.is_set():
             raise AbortedError(f"{self.name} was aborted")
 
+    def _landed(self, bucket: int) -> None:
+        """Put it into the trace, if there is one, that a bucket was sent, or arrived whole."""
+        trace = self.engine.trace
+        if trace is not None:
+            trace.instant(f"bucket {bucket}", track=self._track, session=str(self.session))
+
     def _rest(self, seconds: float) -> None:
         """Wait a little, or until the session is given up, which raises AbortedError."""
         self._owner.abandoned.wait(seconds)
         self._check()
 
     # --- how calls run ---
+
+    def _traced(self, call: str, **details: Any) -> AbstractContextManager[None]:
+        trace = self.engine.trace
+        if trace is None:
+            return nullcontext()
+        return trace.span(call, track=self._track, session=str(self.session), **details)
 
     def _call(self, function: Callable[[], None], *, timeout: float) -> None:
         self._owner.call(lambda: self._latched(function), timeout=timeout)
