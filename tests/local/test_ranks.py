@@ -12,10 +12,11 @@ from tests.unit.rollcall_runtime.jobs import job_config
 pytestmark = pytest.mark.slow
 
 
-async def test_two_ranks_train_publish_and_save_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("staging", ["Host", "Streamed", "Device"])
+async def test_two_ranks_train_publish_and_save_together(tmp_path: Path, staging: str) -> None:
     config = job_config(
         algorithm={"max_steps": 12}, membership=FAST, trainer_replicas=2,
-        checkpoint=CheckpointConfig(5, str(tmp_path / "saved")),
+        checkpoint=CheckpointConfig(5, str(tmp_path / "saved")), weight_sync={"staging": staging},
     )  # fmt: skip
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=1)

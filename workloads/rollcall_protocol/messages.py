@@ -175,6 +175,14 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """To a sender: the trainer's `number`-th snapshot is `version`, which newcomers may fetch."""
+
+    number: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One prompt to sample `group_size` responses for; completions quote `lease`."""
 
@@ -316,14 +324,14 @@ _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         Hello, Ack, CaughtUp, Refused, Wanted, Draining, LeaseReturned, Sealed,
-        Prepare, Join, SessionReady, Stage, Commit, CatchUp, Lease, LeaseRevoked,
+        Prepare, Join, SessionReady, Stage, Commit, CatchUp, Named, Lease, LeaseRevoked,
         Completion, Snapshot,
     )
 }  # fmt: skip
 
 MemberMessage = Hello | Ack | CaughtUp | Refused | Wanted | Draining | LeaseReturned | Sealed
 SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
-CoordinatorMessage = SessionMessage | Lease | LeaseRevoked
+CoordinatorMessage = SessionMessage | Named | Lease | LeaseRevoked
 MachineMessage = Ack | CaughtUp | Refused | Draining  # for the coordinator's machine
 MACHINE_MESSAGES: tuple[type[MachineMessage], ...] = typing.get_args(MachineMessage)
 MEMBER_MESSAGES: tuple[type[MemberMessage], ...] = typing.get_args(MemberMessage)

@@ -72,8 +72,8 @@ class Coordinator:
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
         )  # fmt: skip
         self.duties = SenderDuties(stage_timeout=config.weight_sync.stage_timeout)
-        self.parts = Parts(senders)
         self.links = Links(self, observer.refused)
+        self.parts = Parts(senders, self.links.send)
         self.stream = OperatorStream(self.report)
         self.fenced = asyncio.Event()  # set when another coordinator has taken over
         self.groups = {
@@ -125,7 +125,7 @@ class Coordinator:
         Owns `snapshot` from now on; newcomers fetch it until the next one is published.
         """
         self.duties.offer(version, snapshot)
-        manifest = await self.parts.whole(snapshot.manifest)
+        manifest = await self.parts.whole(version, snapshot.manifest)
         outcomes = await asyncio.gather(
             *(group.publish(version, manifest) for group in self.groups.values())
         )
@@ -140,6 +140,10 @@ class Coordinator:
                 max(outcome.commit_seconds for outcome in outcomes),
             )
         )  # fmt: skip
+
+    def withdraw(self) -> None:
+        """Let go of the newest weights; until the next ones newcomers have their peers alone."""
+        self.duties.close()
 
     async def next_batch(self, number: int) -> list[Answered]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
@@ -208,6 +212,7 @@ class Coordinator:
         """A stream ended."""
         log.info("member %s lost: %s", member, reason)
         self.ledger.forget(member)
+        self.parts.left(member)
         group = self._group_of.pop(member, None)
         if group is not None:
             group.run(group.machine.lost(member, reason, time.monotonic()))

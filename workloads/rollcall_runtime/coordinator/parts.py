@@ -1,10 +1,11 @@
 """Putting the senders' parts together: each rank of the trainer seals its own."""
 
 import asyncio
+from collections.abc import Callable
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.ids import MemberId, Version
 from rollcall_protocol.manifest import Manifest, combine
-from rollcall_protocol.messages import Sealed
+from rollcall_protocol.messages import Named, Sealed
 
 
 class Parts:
@@ -14,8 +15,9 @@ class Parts:
     Belongs to one event loop.
     """
 
-    def __init__(self, senders: int) -> None:
-        self._senders = senders
+    def __init__(self, senders: int, send: Callable[[MemberId, Named], None]) -> None:
+        self._senders, self._send = senders, send
+        self._named: Named | None = None
         self._ranks: dict[MemberId, int] = {}
         self._parts: dict[int, dict[int, Manifest]] = {}
         self._waiting_for = 0
@@ -24,6 +26,12 @@ class Parts:
     def registered(self, member: MemberId, rank: int) -> None:
         """The stream of a sender opened."""
         self._ranks[member] = rank
+        if self._named is not None:
+            self._send(member, self._named)
+
+    def left(self, member: MemberId) -> None:
+        """A stream ended."""
+        self._ranks.pop(member, None)
 
     def sealed(self, member: MemberId, message: Sealed) -> None:
         """A rank has sealed its part; told again after it lost its stream."""
@@ -32,10 +40,11 @@ class Parts:
             self._parts.setdefault(message.number, {})[rank] = message.part
             self._arrived.set()
 
-    async def whole(self, own: Manifest) -> Manifest:
-        """The next snapshot's manifest, once all parts are sealed; `own` is rank 0's part.
+    async def whole(self, version: Version, own: Manifest) -> Manifest:
+        """The manifest of `version`, once all parts are sealed; `own` is rank 0's part.
 
-        Waits as long as the other ranks take: a rank that died ends the whole trainer.
+        Versions are taken in the order of snapshots, and the senders are told which is which. Waits
+        as long as the other ranks take: one that died ends the whole trainer.
         """
         if self._senders == 1:
             return own
@@ -44,5 +53,7 @@ class Parts:
             self._arrived.clear()
             await self._arrived.wait()
         del self._parts[number]
-        self._waiting_for += 1
+        self._waiting_for, self._named = number + 1, Named(number, version)
+        for member in self._ranks:
+            self._send(member, self._named)
         return combine([own, *(found[rank] for rank in range(1, self._senders))])

@@ -15,6 +15,7 @@ from rollcall_protocol.messages import (
     Lease,
     LeaseReturned,
     LeaseRevoked,
+    Named,
     Wanted,
 )
 from rollcall_runtime.concurrency import first_of
@@ -160,7 +161,7 @@ class Agent:
         elif isinstance(message, LeaseRevoked):
             self._generator.revoke(message.lease)
             self._top_up()
-        else:
+        elif not isinstance(message, Named):  # that is for senders
             self._driver.handle(message)
             session = self._driver.machine.session
             if session is not None:

@@ -63,16 +63,23 @@ class Snapshot:
 
 
 class Draft:
-    """A copy of the weights at one moment, without checksums yet."""
+    """A copy of the weights at one moment, without checksums yet; `copies` are not in it yet."""
 
-    def __init__(self, specs: tuple[TensorSpec, ...], pin: Pin, bucket_bytes: int) -> None:
+    def __init__(
+        self, specs: tuple[TensorSpec, ...], pin: Pin, bucket_bytes: int,
+        copies: Sequence[torch.Tensor] = (),
+    ) -> None:  # fmt: skip
         self._specs = specs
         self._pin = pin
         self._bucket_bytes = bucket_bytes
+        self._copies = copies
 
     def seal(self) -> Snapshot:
         """Compute the checksums (outside the GIL) and hand the buffer on."""
         buffer = self._pin.buffer
+        if self._copies:
+            _copy(self._copies, buffer, self._specs)
+            self._copies = ()
         manifest = Manifest(
             tensors=self._specs,
             total_bytes=buffer.nbytes,
@@ -86,13 +93,16 @@ class Snapshotter:
     """Copies the trainer's tensors into host memory, which is all that training waits for.
 
     `buffers` is how many copies may exist: the one kept for newcomers, the one being sent, and one
-    for what an aborted session still holds. Small models may have more, up to `spare_bytes`.
+    for what an aborted session still holds. Small models may have more, up to `spare_bytes`. With
+    `on_device` the copy is made where the tensors are, which on a GPU is many times faster than to
+    the host and takes as much of its memory; it moves to host memory when the draft is sealed.
     """
 
     def __init__(
-        self, *, bucket_bytes: int, buffers: int = 3, spare_bytes: int = _SPARE_BYTES
-    ) -> None:
-        self._bucket_bytes = bucket_bytes
+        self, *, bucket_bytes: int, buffers: int = 3, spare_bytes: int = _SPARE_BYTES,
+        on_device: bool = False,
+    ) -> None:  # fmt: skip
+        self._bucket_bytes, self._on_device = bucket_bytes, on_device
         self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes)
 
     @property
@@ -110,10 +120,12 @@ class Snapshotter:
         named = [(name, tensor.detach()) for name, tensor in tensors]
         specs, total = lay_out(named)
         pin = self._pool.take(total, timeout=timeout)
+        weights = [weight for _, weight in named]
         try:
-            flat = _flat(pin.buffer)
-            for spec, (_, tensor) in zip(specs, named, strict=True):
-                _view(flat, spec).copy_(tensor)
+            if self._on_device:
+                copies = [weight.clone() for weight in weights]
+                return Draft(specs, pin, self._bucket_bytes, copies)
+            _copy(weights, pin.buffer, specs)
         except BaseException:
             pin.release()
             raise
@@ -220,6 +232,12 @@ def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
     """CRC-32 of each bucket."""
     starts = range(0, len(memory), bucket_bytes)
     return tuple(crc32(memory[start : start + bucket_bytes]) for start in starts)
+
+
+def _copy(tensors: Sequence[torch.Tensor], buffer: HostBuffer, specs: Sequence[TensorSpec]) -> None:
+    flat = _flat(buffer)
+    for spec, tensor in zip(specs, tensors, strict=True):
+        _view(flat, spec).copy_(tensor)
 
 
 def _flat(buffer: HostBuffer) -> torch.Tensor:

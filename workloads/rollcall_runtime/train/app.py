@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from rollcall_protocol import env
-from rollcall_protocol.config import JobConfig
+from rollcall_protocol.config import JobConfig, WeightSyncConfig
 from rollcall_protocol.ids import MemberId
 from rollcall_runtime.auth import Tokens
 from rollcall_runtime.concurrency import first_of
@@ -26,7 +27,7 @@ from rollcall_runtime.sync.staging import Draft, Snapshotter
 from rollcall_runtime.telemetry import MetricsServer, TrainerMetrics
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import FIELD, EngineSetup
-from rollcall_runtime.train.loop import TrainerLoop
+from rollcall_runtime.train.loop import STREAMED, TrainerLoop
 from rollcall_runtime.train.losses import policy_loss
 from rollcall_runtime.train.observer import CoordinatorObserver
 from rollcall_runtime.train.rank import RankSettings, TrainerRank
@@ -145,6 +146,7 @@ class _Follower:
         if draft is None:
             await self._train(state, _ignore)
             return
+        one_copy = self.environment.job.weight_sync.staging == STREAMED
         engines = _open_engines(self.environment, new_member(self.environment.pod))
         sender = PartSender(environment=self.environment, engines=engines)
         loop = asyncio.get_running_loop()
@@ -152,17 +154,25 @@ class _Follower:
         def offer(part: Draft) -> None:
             asyncio.run_coroutine_threadsafe(sender.offer(part), loop).result()
 
+        def withdraw() -> None:
+            if one_copy:
+                asyncio.run_coroutine_threadsafe(sender.withdraw(), loop).result()
+
         async def train() -> None:
             await sender.offer(draft)
-            await self._train(state, offer)
+            await self._train(state, offer, withdraw)
 
         try:
             await first_of(sender.run(), train())
         finally:
             await _close(engines)
 
-    async def _train(self, state: TrainState, offer: Callable[[Draft], None]) -> None:
-        await _in_thread(self.thread, self.rank.follow, offer)
+    async def _train(
+        self, state: TrainState, offer: Callable[[Draft], None],
+        withdraw: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        follow = partial(self.rank.follow, withdraw=withdraw)
+        await _in_thread(self.thread, follow, offer)
         await _in_thread(self.thread, self.rank.stop, state)
         await self.stop.wait()
 
@@ -172,10 +182,12 @@ def _ignore(_: Draft) -> None:
 
 
 def _open_engines(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:
-    address = environment.pod.address
+    address, sync = environment.pod.address, environment.job.weight_sync
     return [
-        open_engine(group, member=member, address=address, role=Role.SENDER)
-        for group in environment.job.weight_sync.all_groups()
+        open_engine(
+            group, member=member, address=address, role=Role.SENDER, profile=sync.profile_path
+        )
+        for group in sync.all_groups()
     ]
 
 
@@ -208,9 +220,17 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         checkpoints=Checkpoints(job.checkpoint),
         loss=policy_loss(job.algorithm.loss),
         settings=read_settings(RankSettings, own, field=f"{FIELD}.config"),
-        snapshotter=Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS),
+        snapshotter=_snapshotter(sync),
         publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
         every_rank_sends=_senders(job) > 1,
+    )
+
+
+def _snapshotter(sync: WeightSyncConfig) -> Snapshotter:
+    if sync.staging == STREAMED:
+        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0)
+    return Snapshotter(
+        bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS, on_device=sync.staging == "Device"
     )
 
 

@@ -25,6 +25,7 @@ from rollcall_runtime.train.sharing import Signal
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 60.0  # other ranks hear from us at least this often
+STREAMED = "Streamed"  # one copy of the weights, so that training waits until it is sent
 STOP_SECONDS = 10.0  # for the publication under way when the trainer is told to stop
 
 T = TypeVar("T")
@@ -41,6 +42,9 @@ class Rollouts(Protocol):
 
     async def next_batch(self, number: int) -> list[Answered]:
         """Samples fresh enough to train version `number`."""
+
+    def withdraw(self) -> None:
+        """Let go of the newest weights: newcomers cannot fetch them from the trainer any more."""
 
     def progress(self, *, step: int, number: int, reward: float | None) -> None:
         """Note where training stands."""
@@ -97,6 +101,8 @@ class TrainerLoop:
         return self._stop.is_set() or self._rank.step >= self._config.algorithm.max_steps
 
     async def _train(self, batch: list[Answered], version: Version) -> Version:
+        if self._config.weight_sync.staging == STREAMED:
+            self._rollouts.withdraw()  # the only buffer is needed again
         result = await self._in_thread(self._rank.lead, batch, self._kept())
         self._draft = result.draft
         self._note(batch, result, version)
@@ -118,6 +124,9 @@ class TrainerLoop:
             return
         draft, self._draft, self._next = self._draft, None, version.number + 1
         self._publishing = asyncio.create_task(self._send(version, draft))
+        sync = self._config.weight_sync
+        if sync.blocking or sync.staging == STREAMED:
+            await self._unless_stopped(self._published())
 
     async def _send(self, version: Version, draft: Draft | None) -> None:
         await self._rollouts.publish(version, await self._weights(draft))

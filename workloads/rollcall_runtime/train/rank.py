@@ -83,13 +83,19 @@ class TrainerRank:
         """Rank 0: keep the other ranks waiting, or end their work."""
         self._engine.share(signal)
 
-    def follow(self, offer: Callable[[Draft], None]) -> None:
-        """Other ranks: do what rank 0 does, until it says STOP. `offer` gets their parts."""
+    def follow(
+        self, offer: Callable[[Draft], None], *, withdraw: Callable[[], None] = lambda: None
+    ) -> None:
+        """Other ranks: do what rank 0 does, until it says STOP.
+
+        `offer` gets their parts; `withdraw` is called before each step.
+        """
         while True:
             work = self._engine.share(None)
             if work is Signal.STOP:
                 return
             if isinstance(work, Batch):
+                withdraw()
                 draft = self._train(work, TrainState()).draft
                 if draft is not None:
                     offer(draft)

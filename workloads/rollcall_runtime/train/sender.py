@@ -12,7 +12,7 @@ from aiohttp import web
 from rollcall_protocol import env
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import CoordinatorMessage, Hello, Lease, LeaseRevoked, Sealed
+from rollcall_protocol.messages import CoordinatorMessage, Hello, Lease, LeaseRevoked, Named, Sealed
 from rollcall_runtime.auth import guard
 from rollcall_runtime.concurrency import first_of
 from rollcall_runtime.environment import TrainerEnvironment, new_member
@@ -51,6 +51,11 @@ class PartDuties:
         """For newcomers that fetch from the trainer."""
         return self._sealed.get(self._versions.get(version, -1))
 
+    def named(self, message: Named) -> None:
+        """Learn which version a snapshot is."""
+        self._versions[message.version] = message.number
+        self._retire(message.number)
+
     def close(self) -> None:
         """Let go of all weights."""
         while self._sealed:
@@ -62,8 +67,6 @@ class PartDuties:
         number = next((n for n, held in self._sealed.items() if _same(held.manifest, part)), None)
         if number is None:
             raise SyncError(f"rank {self._rank} does not hold its part of {version}")
-        self._versions[version] = number
-        self._retire(number)
         snapshot = self._sealed[number].share()
         try:
             await asyncio.to_thread(
@@ -109,14 +112,18 @@ class PartSender:
         """Serve until cancelled."""
         try:
             await self._runner.setup()
-            address = self._environment.pod.address
-            await web.TCPSite(self._runner, address, env.MEMBERSHIP_PORT).start()
+            for address in {seat.address for seat in self._seats}:
+                await web.TCPSite(self._runner, address, env.MEMBERSHIP_PORT).start()
             await first_of(*(seat.stream.run() for seat in self._seats))
         finally:
             for seat in self._seats:
                 await seat.driver.close()
             await self._runner.cleanup()
             self._duties.close()
+
+    async def withdraw(self) -> None:
+        """Let go of all parts: what was published has arrived, and its buffer is needed again."""
+        self._duties.close()
 
     async def offer(self, draft: Draft) -> None:
         """Seal the next part and tell the coordinator."""
@@ -135,6 +142,7 @@ class _Seat:
         self._environment, self._opened, self._duties = environment, opened, duties
         self._member = new_member(environment.pod)
         job = environment.job
+        self.address = opened.address or environment.pod.address
         self.stream = MemberStream(
             url=f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}",
             token=environment.member_token, hello=self._hello, opened=self._told,
@@ -149,7 +157,7 @@ class _Seat:
         environment, pod = self._environment, self._environment.pod
         return Hello(
             job_uid=environment.job.uid, group=self._opened.name, member=self._member,
-            pod=pod.name, pool="", address=pod.address, descriptor=self._opened.descriptor,
+            pod=pod.name, pool="", address=self.address, descriptor=self._opened.descriptor,
             session=self.driver.machine.session, sender=environment.rank,
         )  # fmt: skip
 
@@ -158,5 +166,7 @@ class _Seat:
             self.stream.send(part)
 
     def _heard(self, message: CoordinatorMessage) -> None:
-        if not isinstance(message, (Lease, LeaseRevoked)):
+        if isinstance(message, Named):
+            self._duties.named(message)
+        elif not isinstance(message, (Lease, LeaseRevoked)):
             self.driver.handle(message)

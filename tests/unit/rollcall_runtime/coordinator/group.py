@@ -29,6 +29,7 @@ from rollcall_protocol.messages import (
     Lease,
     LeaseRevoked,
     MemberMessage,
+    Named,
     Seat,
     SessionReport,
     dumps,
@@ -131,6 +132,7 @@ class Worker:
     leases: "asyncio.Queue[Lease]" = field(default_factory=asyncio.Queue)
     revoked: list[str] = field(default_factory=list)
     staged: list[Manifest] = field(default_factory=list)
+    named: list[Named] = field(default_factory=list)
 
     async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
         self.staged.append(manifest)
@@ -156,6 +158,8 @@ class Worker:
                     self.leases.put_nowait(message)
                 elif isinstance(message, LeaseRevoked):
                     self.revoked.append(message.lease)
+                elif isinstance(message, Named):
+                    self.named.append(message)
                 else:
                     driver.handle(message)
         finally:

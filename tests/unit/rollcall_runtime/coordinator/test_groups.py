@@ -68,6 +68,17 @@ async def test_several_senders_parts_become_one_version(tmp_path: Path) -> None:
         assert second.staged == [whole]
 
 
+async def test_senders_are_told_a_versions_name_even_if_no_rollout_takes_it(tmp_path: Path) -> None:
+    async with Group(tmp_path, senders=2) as group:
+        await group.push(1)
+        second = await group.join("trainer-1", sender=1)
+        await eventually(lambda: len(group.counts.sessions) == 1)
+        await second.say(Sealed(0, Manifest((), 300, MIB, (7,))))
+        await group.publish(1, Manifest((), 200, MIB, (5,)))
+        await eventually(lambda: second.named)
+        assert [(told.number, told.version.number) for told in second.named] == [(0, 1)]
+
+
 async def test_a_part_that_is_sealed_late_is_waited_for(tmp_path: Path) -> None:
     async with Group(tmp_path, senders=2) as group:
         await group.push(1, "a")

@@ -5,9 +5,9 @@ import threading
 import pytest
 import torch
 
-from rollcall_protocol.manifest import Manifest, TensorSpec
+from rollcall_protocol.manifest import Manifest, TensorSpec, combine
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
-from rollcall_runtime.sync.buffers import BufferPool
+from rollcall_runtime.sync.buffers import BufferPool, HostBuffer
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage, checksums
 
@@ -63,6 +63,32 @@ def test_a_snapshot_does_not_follow_the_model() -> None:
     taken = Snapshotter(bucket_bytes=64).take([("w", weight)], timeout=0).seal()
     weight.zero_()
     assert dict(taken.tensors())["w"].sum() == 10
+
+
+def test_a_copy_on_the_device_does_not_follow_the_model_either() -> None:
+    weight = torch.arange(6.0).reshape(2, 3).t()
+    draft = Snapshotter(bucket_bytes=64, on_device=True).take([("w", weight)], timeout=0)
+    expected = weight.clone()
+    weight.zero_()
+    taken = draft.seal()
+    ((_, copied),) = taken.tensors()
+    assert torch.equal(copied, expected)
+    assert taken.manifest.checksums == checksums(taken.buffer.memory, 64)
+
+
+def test_pieces_of_a_tensor_are_put_together_in_their_order() -> None:
+    whole = torch.arange(20.0).reshape(5, 4)
+    pieces = [
+        Snapshotter(bucket_bytes=64).take([("w", part)], timeout=0).seal()
+        for part in (whole[:3], whole[3:])
+    ]
+    manifest = combine([piece.manifest for piece in pieces])
+    buffer = HostBuffer(manifest.total_bytes)
+    for piece, (start, end) in zip(pieces, manifest.bounds(), strict=True):
+        buffer.memory[start:end] = piece.buffer.memory
+    ((name, found),) = Snapshot(manifest, buffer.pin()).tensors()
+    assert name == "w"
+    assert torch.equal(found, whole)
 
 
 def test_a_model_without_tensors_is_a_model() -> None:

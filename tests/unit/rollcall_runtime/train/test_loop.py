@@ -37,16 +37,16 @@ def batch(number: int) -> list[Answered]:
 class FakeRank:
     """Its single weight is the number of steps done."""
 
-    def __init__(self, *, publish_every: int = 1) -> None:
+    def __init__(self, *, publish_every: int = 1, buffers: int = 3) -> None:
         self.step = 0
         self.signals: list[Signal] = []
         self.saved: TrainState | None = None
         self.publish_every = publish_every
-        self.snapshotter = Snapshotter(bucket_bytes=64)
+        self.snapshotter = Snapshotter(bucket_bytes=64, buffers=buffers, spare_bytes=0)
 
     def snapshot(self) -> Draft:
         weights = [("weight", torch.tensor([float(self.step)]))]
-        return self.snapshotter.take(weights, timeout=5)
+        return self.snapshotter.take(weights, timeout=1)
 
     def lead(self, answered: Sequence[Answered], kept: TrainState) -> StepResult:
         assert answered
@@ -95,6 +95,10 @@ class FakeRollouts:
         if len(self.asked) > self.batches:
             await asyncio.Event().wait()
         return batch(number)
+
+    def withdraw(self) -> None:
+        if self._kept is not None:
+            self._kept.release()
 
     def progress(self, *, step: int, number: int, reward: float | None) -> None:
         self.told.append((step, number))
@@ -159,6 +163,30 @@ async def test_a_step_is_trained_while_the_version_before_is_on_its_way() -> Non
         bench.rollouts.go.set()
         assert await task
     assert bench.rollouts.published == [(7, 0.0), (8, 1.0), (9, 2.0), (10, 3.0)]
+
+
+async def test_a_blocking_sync_has_training_wait_for_it() -> None:
+    rollouts = FakeRollouts(held=True)
+    bench = Bench(
+        FakeRank(), rollouts, algorithm={"max_steps": 1}, weight_sync={"blocking": True}
+    )  # fmt: skip
+    async with bench.running() as task:
+        await asyncio.sleep(0.05)
+        assert rollouts.asked == [], "no sample is asked for before the version has arrived"
+        rollouts.go.set()
+        assert await task
+    assert rollouts.published == [(7, 0.0), (8, 1.0)]
+
+
+async def test_streamed_weights_need_one_buffer_only() -> None:
+    bench = Bench(
+        FakeRank(buffers=1), FakeRollouts(),
+        algorithm={"max_steps": 3}, weight_sync={"staging": "Streamed"},
+    )  # fmt: skip
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.published == [(7, 0.0), (8, 1.0), (9, 2.0), (10, 3.0)]
+    assert bench.rank.snapshotter.state.buffers == 1
 
 
 async def test_without_weight_sync_every_version_carries_the_first_weights() -> None:
