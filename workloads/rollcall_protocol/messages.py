@@ -304,8 +304,8 @@ class GroupReport:
 class Snapshot:
     """First line of the operator's stream and again after each change: the whole state.
 
-    `session` and `rebuilds` are the default group's, which comes first in `groups`. A group whose
-    members stay the same keeps its epoch while the job's goes up.
+    The default one comes first in `groups`. A group whose members stay the same keeps its epoch
+    while the job's goes up.
     """
 
     pod_uid: str
@@ -314,10 +314,17 @@ class Snapshot:
     roster_digest: str
     members: tuple[MemberReport, ...]
     progress: Progress
-    session: SessionReport | None = None
     finished: Finished | None = None
-    rebuilds: int = 0
     groups: tuple[GroupReport, ...] = ()
+
+    @property
+    def session(self) -> SessionReport | None:
+        """The default group's."""
+        return self.groups[0].session if self.groups else None
+
+    def group(self, name: str) -> GroupReport | None:
+        """What is told of the sync group `name`."""
+        return next((group for group in self.groups if group.name == name), None)
 
 
 _TYPES: dict[str, type[Any]] = {

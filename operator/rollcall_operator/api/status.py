@@ -91,7 +91,8 @@ class SyncGroupStatus(Model):
     engine: str
     epoch: Number
     """Goes up by one whenever the roster changes."""
-    roster_digest: str
+    roster_digest: str | None = None
+    """Of the job's roster; the default group has it."""
     coordinator: str | None = None
     """Uid of the pod that this epoch names as coordinator."""
     phase: GroupPhase

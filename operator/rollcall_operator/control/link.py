@@ -266,9 +266,8 @@ def _shape(snapshot: Snapshot) -> tuple[Any, ...]:
         snapshot.roster_epoch,
         snapshot.roster_digest,
         tuple((m.pod_uid, m.state, m.reason) for m in snapshot.members),
-        snapshot.session,
         snapshot.finished,
-        snapshot.rebuilds,
+        snapshot.groups,
         snapshot.progress.paused,
         snapshot.progress.max_steps,
     )

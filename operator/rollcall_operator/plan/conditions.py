@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import TROUBLES, JobCondition, Phase, Reason
 from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.problems import problem
@@ -199,9 +200,11 @@ def _in_sync(world: World, epoch: int) -> list[Finding]:
         if told and up:
             return []
         return [_no(kind, Reason.NO_COORDINATOR, "trainer rank 0 has not been heard of yet")]
-    session = world.snapshot.session
-    if session is None or session.session.epoch != epoch:
-        return [_no(kind, Reason.REBUILDING, "the sync group is being formed")]
+    groups = [labels.GROUP_DEFAULT, *(group.name for group in world.spec.weight_sync.groups)]
+    forming = [name for name in groups if not world.group_is_formed(name, epoch=epoch)]
+    if forming:
+        text = f"the sync group {forming[0]} is being formed"
+        return [_no(kind, Reason.REBUILDING, text)]
     members = world.snapshot.members
     behind = [m for m in members if m.state is not MemberState.IN_SYNC]
     if not members:

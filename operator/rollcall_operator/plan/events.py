@@ -48,11 +48,13 @@ def _troubles(
 
 
 def _epochs(job: Manifest, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[EventNote]:
-    for group in new.get("syncGroups") or ():
-        if new.get("epoch") != old.get("epoch"):
-            record = group["history"][-1]
-            text = f"epoch {record['epoch']} with {record['members']} members: {record['cause']}"
-            yield _note(job, "Normal", "NewEpoch", f"{text}; {record['message']}")
+    default = next(
+        iter(new.get("syncGroups") or ()), None
+    )  # the others have no epochs of their own
+    if default is not None and new.get("epoch") != old.get("epoch"):
+        record = default["history"][-1]
+        text = f"epoch {record['epoch']} with {record['members']} members: {record['cause']}"
+        yield _note(job, "Normal", "NewEpoch", f"{text}; {record['message']}")
 
 
 def _phase(job: Manifest, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[EventNote]:

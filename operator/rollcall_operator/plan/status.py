@@ -139,9 +139,19 @@ def _groups(world: World, decision: Decision) -> Manifest:
         return {}
     else:
         group = dict(old)
+    entries = [group, *_others(world, int(group["epoch"]))]
     if world.outcome is None:
-        group |= _session(world, group)
-    return {"syncGroups": [group], "epoch": group["epoch"]}
+        entries = [entry | _session(world, entry) for entry in entries]
+    return {"syncGroups": entries, "epoch": group["epoch"]}
+
+
+def _others(world: World, epoch: int) -> list[Manifest]:
+    """The job's other groups: they follow its roster, and have sessions of their own."""
+    told = {group["name"]: dict(group) for group in world.status.get("syncGroups") or ()}
+    return [
+        {**told.get(group.name, {}), "name": group.name, "engine": group.engine, "epoch": epoch}
+        for group in world.spec.weight_sync.groups
+    ]
 
 
 def _opened(world: World, roster: Roster, message: str) -> Manifest:
@@ -167,19 +177,19 @@ def _opened(world: World, roster: Roster, message: str) -> Manifest:
 def _session(world: World, group: Mapping[str, Any]) -> Manifest:
     """Phase and session. Without news from a coordinator that is up, what was said stands."""
     forming = GroupPhase.REBUILDING if "lastRebuild" in group else GroupPhase.FORMING
-    snapshot = world.snapshot
-    if snapshot is None:
+    report = world.snapshot.group(group["name"]) if world.snapshot else None
+    if report is None:
         up = world.coordinator is not None and world.coordinator.running
-        opened = group != world.group
+        opened = group not in (world.status.get("syncGroups") or ())
         phase_now = group["phase"] if up and not opened and "phase" in group else str(forming)
         members = group.get("members", 0) if up else 0
         return {"phase": phase_now, "members": members}
-    session = snapshot.session
-    new: Manifest = {"rebuilds": snapshot.rebuilds, "phase": str(forming)}
+    session = report.session
+    new: Manifest = {"rebuilds": report.rebuilds, "phase": str(forming)}
     if session is None:
         return {**new, "members": 0}
     new["members"] = session.members
-    if session.session.epoch == group["epoch"]:
+    if world.group_is_formed(group["name"], epoch=group["epoch"]):
         new["phase"] = str(GroupPhase.STABLE)
     if (group.get("lastRebuild") or {}).get("session") != str(session.session):
         new["lastRebuild"] = {

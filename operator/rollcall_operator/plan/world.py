@@ -76,6 +76,16 @@ class World:
         """Whether the job should have no pods now."""
         return frees(self.spec, self.outcome)
 
+    def group_is_formed(self, name: str, *, epoch: int) -> bool:
+        """Whether a group has a session for the job's roster of `epoch`, as far as is known.
+
+        The roster of a group may be older than the job's: that of the last change among its own.
+        """
+        report = self.snapshot.group(name) if self.snapshot else None
+        if self.snapshot is None or report is None or report.session is None:
+            return False
+        return self.snapshot.roster_epoch == epoch and report.session.session.epoch == report.epoch
+
     @property
     def group(self) -> Mapping[str, Any] | None:
         """Status of the job's sync group, None before the first epoch."""

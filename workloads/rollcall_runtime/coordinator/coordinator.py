@@ -243,7 +243,7 @@ class Coordinator:
 
     def report(self) -> State:
         """The whole state for the operator."""
-        roster, default = self._memory.roster, next(iter(self.groups.values()))
+        roster = self._memory.roster
         return State(
             pod_uid=self.member.pod_uid,
             boot=self._memory.boot,
@@ -251,9 +251,7 @@ class Coordinator:
             roster_digest=roster.digest if roster else "",
             members=self._member_reports(),
             progress=replace(self._progress, paused=self._paused()),
-            session=default.machine.last_report,
             finished=self._finished,
-            rebuilds=default.machine.rebuilds,
             groups=tuple(group.report() for group in self.groups.values()),
         )
 

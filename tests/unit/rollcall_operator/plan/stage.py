@@ -7,7 +7,7 @@ import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
@@ -24,6 +24,7 @@ from rollcall_operator.plan.model import (
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.messages import (
     Finished,
+    GroupReport,
     MemberReport,
     MemberState,
     Progress,
@@ -31,10 +32,8 @@ from rollcall_protocol.messages import (
     SessionReport,
     Snapshot,
 )
+from rollcall_protocol.roster import Roster
 from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
-
-if TYPE_CHECKING:
-    from rollcall_protocol.roster import Roster
 
 NAMESPACE, JOB, START = "team", "bad", 1_800_000_000.0
 
@@ -255,15 +254,21 @@ class Stage:
             roster_digest=roster.digest,
             members=members,
             progress=Progress(step=step, max_steps=200, weight_version=step, rollout_reward=reward),
-            session=SessionReport(
-                session=SessionId(roster.epoch, 1, 1),
-                cause=SessionCause.NEW_ROSTER,
-                members=in_session,
-                seconds=0.25,
-            ),
             finished=finished,
-            rebuilds=roster.epoch,
+            groups=self._group_reports(roster, in_session),
         )
+
+    def _group_reports(self, roster: Roster, in_session: int) -> tuple[GroupReport, ...]:
+        assert self.job is not None
+        others = self.job["spec"].get("weightSync", {}).get("groups", ())
+        names = ["default", *(group["name"] for group in others)]
+        session = SessionReport(
+            session=SessionId(roster.epoch, 1, 1),
+            cause=SessionCause.NEW_ROSTER,
+            members=in_session,
+            seconds=0.25,
+        )
+        return tuple(GroupReport(name, roster.epoch, session, roster.epoch) for name in names)
 
     # --- short cuts ----------------------------------------------------------------------------
 

@@ -1,7 +1,10 @@
 """Job status: what is written, and how often."""
 
+from dataclasses import replace
+
 import pytest
 
+from rollcall_protocol.ids import SessionId
 from rollcall_protocol.messages import MemberState
 from tests.unit.rollcall_operator.plan.stage import Stage
 
@@ -107,6 +110,33 @@ def test_the_sync_group_says_who_where_and_why(running: Stage) -> None:
     assert group["lastRebuild"]["seconds"] == "0.250"
     (record,) = group["history"]
     assert (record["epoch"], record["cause"], record["members"]) == (1, "JobStarted", 3)
+
+
+def test_every_sync_group_is_told_of() -> None:
+    groups = [{"name": "ascend", "engine": "gloo"}]
+    stage = Stage({"spec.weightSync.groups": groups})
+    stage.to_running()
+    default, ascend = stage.status["syncGroups"]
+    assert (ascend["name"], ascend["engine"], ascend["phase"]) == ("ascend", "gloo", "Stable")
+    assert ascend["lastRebuild"] == default["lastRebuild"]
+    assert stage.snapshot is not None
+    first, second = stage.snapshot.groups
+    stage.snapshot = replace(stage.snapshot, groups=(first, replace(second, session=None)))
+    stage.converge(2)
+    default, ascend = stage.status["syncGroups"]
+    assert (default["phase"], ascend["phase"]) == ("Stable", "Rebuilding")
+    message = stage.condition("WeightsInSync")["message"]
+    assert message == "the sync group ascend is being formed"
+
+
+def test_a_group_whose_members_stayed_is_formed_though_its_epoch_is_older(running: Stage) -> None:
+    assert running.snapshot is not None
+    (group,) = running.snapshot.groups
+    assert group.session is not None
+    older = replace(group, epoch=0, session=replace(group.session, session=SessionId(0, 1, 1)))
+    running.snapshot = replace(running.snapshot, groups=(older,))
+    running.converge(2)
+    assert running.status["syncGroups"][0]["phase"] == "Stable"
 
 
 def test_a_roster_that_has_not_been_taken_yet_is_rebuilding(running: Stage) -> None:
