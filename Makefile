@@ -5,9 +5,10 @@ IMAGE_TAG ?= dev
 BIN := .venv/bin
 CLUSTER := $(BIN)/python -m tests.cluster
 STAMP := .venv/.stamp
+SYNC := $(BIN)/python -m rollcall_runtime.bench
 export PYTHONPATH := operator:workloads
 
-.PHONY: help demo test lint unit cluster cluster-down kubeconfig images push bench-recovery lock venv
+.PHONY: help demo test lint unit cluster cluster-down kubeconfig images push bench-sync bench-recovery lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
@@ -45,7 +46,11 @@ images: $(STAMP) ## Build the images; IMAGE_PREFIX= and IMAGE_TAG= name them
 push: images ## Push the images to the registry that IMAGE_PREFIX names
 	$(CLUSTER) push --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)
 
-bench-recovery: $(STAMP) ## Kill rollouts and measure; the last line is JSON
+bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and draw the chart in docs/
+	$(SYNC) chart --out docs/measurements/sync.svg --rounds 5
+
+bench-recovery: $(STAMP) ## Kill receivers in mid-transfer and rollouts of a job; each prints JSON
+	$(SYNC) bench --engine gloo --receivers 3 --size 512Mi --bucket-size 256Mi --rounds 20 --kill-member --json
 	$(BIN)/python -m tests.bench.bench_recovery
 
 lock: $(STAMP) ## Write requirements/*.txt anew from pyproject.toml

@@ -1,4 +1,4 @@
-"""`rollcall-trainer` and `rollcall-rollout`: what the containers run.
+"""`rollcall-trainer` and `rollcall-rollout`: what the containers run; `rollcall-sync` beside them.
 
 Everything comes from the environment that the operator writes; torch is imported only after that
 was read, so that a wrong configuration is told at once.
@@ -51,6 +51,13 @@ def rollout(arguments: Sequence[str] | None = None) -> int:
         app.run(told)
 
     return _guarded(run)
+
+
+def sync(arguments: Sequence[str] | None = None) -> int:
+    """Weight-sync engines: what there is, and how fast it is here."""
+    from rollcall_runtime.bench import command  # noqa: PLC0415 - the workers do not need it
+
+    return command.main(arguments)
 
 
 def _parse(name: str, description: str, arguments: Sequence[str] | None) -> None:

@@ -16,3 +16,7 @@ class SpecError(ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+    def __reduce__(self) -> tuple[type["SpecError"], tuple[str, str]]:
+        """Pickles, which exceptions of two arguments do not by themselves."""
+        return SpecError, (self.field, self.problem)

@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
+from rollcall_protocol.config import EngineRef, GroupConfig
 from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.settings import read_settings
-from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession, descriptor_text
-from rollcall_runtime.sync.registry import create_engine
+from rollcall_protocol.roster import DEFAULT_GROUP
+from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession
+from rollcall_runtime.sync.opening import open_engine
+from rollcall_runtime.sync.parts import open_session
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
-
-DEVICE = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +111,19 @@ class Member:
 
     def open(self, engine: str, address: str, role: Role, config: dict[str, Any]) -> Seat:
         """Make the engine with these settings (as in an RLJob) and open it."""
-        self._opened = create_engine(engine, device=DEVICE)
-        settings = read_settings(self._opened.settings_type, config, field="config")
-        descriptor = self._engine.open(
-            member=self._member, address=address, role=role, settings=settings
-        )
-        return Seat(self._member, address, descriptor_text(descriptor))
+        group = GroupConfig(DEFAULT_GROUP, EngineRef(engine, config))
+        opened = open_engine(group, member=self._member, address=address, role=role)
+        self._opened = opened.engine
+        return Seat(self._member, opened.address or address, opened.descriptor)
 
-    def join(self, group: str, session: SessionId, seats: tuple[Seat, ...], timeout: float) -> None:
+    def join(
+        self, group: str, session: SessionId, seats: tuple[Seat, ...], timeout: float,
+        senders: int = 1,
+    ) -> None:  # fmt: skip
         rank = [seat.member for seat in seats].index(self._member)
-        opened = self._engine.open_session(group=group, session=session, seats=seats, rank=rank)
+        opened = open_session(
+            self._engine, group=group, session=session, seats=seats, rank=rank, senders=senders
+        )
         self._sessions[group] = opened
         opened.join(timeout=timeout)
 

@@ -22,6 +22,8 @@ from rollcall_runtime.bench.member import Call, Reply, nursery
 from rollcall_runtime.sync.engine import Role
 
 SECONDS = 100.0  # no single command takes longer; each has bounds of its own
+_LOOK_SECONDS = 1.0
+_STDERR = 2
 
 
 class Remote:
@@ -90,13 +92,13 @@ class World:
     """Makes members of one engine; a context manager that ends them.
 
     `config` is the engine's, as in an RLJob, `environment` is added to the processes', `start` is
-    the nursery's function.
+    the nursery's function; `verbose` shows on standard error what the processes say.
     """
 
     def __init__(
         self, folder: Path, *, engine: str, config: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
-        start: str = f"{nursery.__module__}:nursery",
+        start: str = f"{nursery.__module__}:nursery", verbose: bool = False,
     ) -> None:  # fmt: skip
         self.engine, self.config = engine, config or {}
         module, function = start.split(":")
@@ -104,12 +106,14 @@ class World:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self._address)
         self._listener.listen()
-        self._listener.settimeout(SECONDS)  # the nursery may have failed
+        self._listener.settimeout(_LOOK_SECONDS)
         paths = os.pathsep.join(path for path in sys.path if path)
         self._nursery = subprocess.Popen(
             [sys.executable, "-c", f"import {module} as m; m.{function}()"],
             stdin=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # gloo and the store log each lost peer with a stack
+            # Libraries log to either: gloo each lost peer with a stack, others more than that.
+            stdout=_STDERR if verbose else subprocess.DEVNULL,
+            stderr=None if verbose else subprocess.DEVNULL,
             text=True,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | (environment or {}),
         )
@@ -123,11 +127,23 @@ class World:
         """A new process."""
         self._stdin.write(self._address + "\n")
         self._stdin.flush()
-        accepted, _ = self._listener.accept()
+        accepted = self._accept()
         accepted.setblocking(True)
         member = Remote(Connection(accepted.detach()), next(self._numbers))
         self._members.put(member)
         return member
+
+    def _accept(self) -> socket.socket:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                return self._listener.accept()[0]
+            except TimeoutError as error:
+                code = self._nursery.poll()
+                if code is not None:
+                    raise RuntimeError(f"no member starts: exit code {code}") from error
+                if time.monotonic() > deadline:
+                    raise
 
     def open(self, role: Role) -> Remote:
         """A new process with its engine open."""
@@ -167,12 +183,15 @@ def new_session() -> SessionId:
 
 
 def join(
-    members: list[Remote], *, group: str = "job/default", session: SessionId | None = None
-) -> SessionId:
-    """Have all members join one session; the first is the sender."""
+    members: list[Remote], *, group: str = "job/default", session: SessionId | None = None,
+    senders: int = 1,
+) -> SessionId:  # fmt: skip
+    """Have all members join one session; the first `senders` send."""
     chosen = session or new_session()
     seats = tuple(member.seat for member in members)
-    kwargs = {"group": group, "session": chosen, "seats": seats, "timeout": 5.0}
+    kwargs: dict[str, Any] = {
+        "group": group, "session": chosen, "seats": seats, "timeout": 5.0, "senders": senders,
+    }  # fmt: skip
     for future in [member.start("join", **kwargs) for member in members]:
         done(future)
     return chosen

@@ -1,0 +1,146 @@
+"""A member that is measured: it also copies, sends over bare sockets, and compares bytes."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rollcall_protocol.ids import MemberId
+from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.bench import member as members
+from rollcall_runtime.bench.star import Star
+from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.staging import Snapshotter
+
+NURSERY = f"{__name__}:nursery"
+_TENSOR_BYTES = 32 << 20  # the largest tensor, as in a model of a few billion parameters
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A snapshot of one sender: seconds to copy, seconds to compute checksums, what it holds."""
+
+    copy: float
+    seal: float
+    manifest: Manifest
+
+
+class BenchMember(members.Member):
+    """A sender holds `tensors` (the trainer's) and snapshots of them; a receiver one buffer."""
+
+    def __init__(self, member: MemberId) -> None:
+        super().__init__(member)
+        self._tensors: list[tuple[str, torch.Tensor]] = []
+        self._scratch = self._target = HostBuffer(0)
+        self._star = Star()
+
+    # --- senders ---
+
+    def hold_weights(self, seed: int, nbytes: int, bucket_bytes: int) -> None:
+        """Random bf16 tensors of `nbytes` (even) in all, and warm buffers for two snapshots."""
+        self._tensors = bf16_tensors(seed, nbytes)
+        self._snapshotter = Snapshotter(bucket_bytes=bucket_bytes, buffers=2, spare_bytes=0)
+        for _ in range(2):  # faults the pages in, and fills both buffers
+            self.take_snapshot()
+        self._scratch = HostBuffer(self._held.buffer.nbytes)
+        self.memcpy()
+
+    def take_snapshot(self) -> Taken:
+        """What the trainer does for each version; the previous snapshot goes."""
+        began = time.perf_counter()
+        draft = self._snapshotter.take(self._tensors, timeout=30)
+        copied = time.perf_counter()
+        sealed = draft.seal()
+        ended = time.perf_counter()
+        held, self._snapshot = self._snapshot, sealed
+        if held is not None:
+            held.release()
+        return Taken(copied - began, ended - copied, sealed.manifest)
+
+    def send(self, group: str, manifest: Manifest, timeout: float) -> None:
+        """Publish the snapshot, this sender's part of what `manifest` describes."""
+        self._sessions[group].publish(self._held.buffer, manifest, timeout=timeout)
+
+    def memcpy(self) -> float:
+        """Bytes per second of a plain copy of the snapshot."""
+        source = self._held.buffer
+        began = time.perf_counter()
+        self._scratch.memory[:] = source.memory
+        return source.nbytes / (time.perf_counter() - began)
+
+    def sent_digests(self) -> list[str]:
+        """One for each tensor of the snapshot, in order."""
+        return [members.digest(tensor) for _, tensor in self._held.tensors()]
+
+    def star_listen(self, address: str, receivers: int) -> int:
+        """The port at which `star_accept` waits."""
+        return self._star.listen(address, receivers)
+
+    def star_accept(self, receivers: int) -> None:
+        self._star.accept(receivers)
+
+    def star_send(self) -> None:
+        self._star.send(self._held.buffer.memory)
+
+    # --- receivers ---
+
+    def hold_target(self, nbytes: int) -> None:
+        """Make the buffer that everything arrives in; writing to it faults its pages in."""
+        if self._target.nbytes != nbytes:
+            self._target = HostBuffer(nbytes)
+        torch.frombuffer(self._target.memory, dtype=torch.uint8).zero_()
+
+    def spoil(self) -> None:
+        """Change a byte of every page, so that only what arrives anew can be right."""
+        flat = torch.frombuffer(self._target.memory, dtype=torch.uint8)
+        flat[::_PAGE] ^= 0xFF
+
+    def take(self, group: str, manifest: Manifest, timeout: float) -> None:
+        """Receive into the buffer."""
+        self._sessions[group].receive(self._target, manifest, timeout=timeout)
+
+    def taken_digests(self, manifest: Manifest) -> list[str]:
+        """One for each tensor that arrived, in order."""
+        memory = self._target.memory
+        return [
+            _digest(spec.dtype, spec.shape, memory[spec.offset : spec.offset + spec.nbytes])
+            for spec in manifest.tensors
+        ]
+
+    def star_connect(self, senders: Sequence[tuple[str, int]]) -> None:
+        self._star.connect(senders)
+
+    def star_receive(self, manifest: Manifest) -> None:
+        bounds = manifest.bounds()
+        self._star.receive([self._target.memory[start:end] for start, end in bounds])
+
+    def star_close(self) -> None:
+        self._star.close()
+
+
+def bf16_tensors(seed: int, nbytes: int) -> list[tuple[str, torch.Tensor]]:
+    """Random tensors of `nbytes` in all, none larger than 32 MiB."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [_TENSOR_BYTES] * (nbytes // _TENSOR_BYTES)
+    sizes += [nbytes % _TENSOR_BYTES] if nbytes % _TENSOR_BYTES else []
+    return [
+        (
+            f"rank{seed}.layer{number}",
+            torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator).view(
+                torch.bfloat16
+            ),
+        )
+        for number, size in enumerate(sizes)
+    ]
+
+
+def _digest(dtype: str, shape: tuple[int, ...], raw: memoryview) -> str:
+    return f"torch.{dtype} {shape} {hashlib.sha256(raw).hexdigest()}"
+
+
+def nursery() -> None:
+    """Where measured members come from."""
+    members.nursery(BenchMember)

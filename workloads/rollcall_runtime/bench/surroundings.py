@@ -1,0 +1,62 @@
+"""What the commands need of the machine: a clean standard output, a folder, memory."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TextIO
+
+from rollcall_protocol import env
+
+_STDOUT, _STDERR = 1, 2
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_USED = Path("/sys/fs/cgroup/memory.current")
+_MEMINFO = Path("/proc/meminfo")
+
+
+@contextmanager
+def own_output() -> Iterator[TextIO]:
+    """Standard output for the command's result alone: whatever else is printed meanwhile, C
+    libraries' words included, goes to standard error.
+    """
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        with (
+            os.fdopen(os.dup(kept), "w", encoding="utf-8") as output,
+            redirect_stdout(sys.stderr),
+        ):
+            yield output
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for a while; in a worker with a read-only file system it is in its state volume.
+
+    Raises OSError that says what helps.
+    """
+    try:
+        parent = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        state = os.environ.get(env.STATE_DIR)
+        if not state:
+            raise OSError("no folder can be written to; set TMPDIR to one") from error
+        parent = state
+    with tempfile.TemporaryDirectory(dir=parent, prefix="rollcall-") as folder:
+        yield Path(folder)
+
+
+def available_memory() -> int:
+    """Bytes that processes may still take here, within the container's limit."""
+    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    if _LIMIT.exists() and (limit := _LIMIT.read_text().strip()) != "max":
+        free = min(free, int(limit) - int(_USED.read_text()))
+    return free
