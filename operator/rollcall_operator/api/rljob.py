@@ -118,8 +118,9 @@ class WeightSync(Model):
     blocking: bool = False
     """true only to compare: training waits until the rollouts have the weights."""
     staging: Literal["Host", "Device", "Streamed"] = "Host"
-    """Where the copy lives that is sent while training goes on: host memory, device memory
-    (faster, and takes as much of it as the weights), or nowhere (least memory; training waits)."""
+    """Where the copy lives that is sent while training goes on. Host: host memory. Device: device
+    memory first, which is faster and takes as much of it as the weights. Streamed: one copy in host
+    memory, so the next version waits until this one has arrived."""
     delta: Delta = nested(Delta)
     profile: Profile = nested(Profile)
 

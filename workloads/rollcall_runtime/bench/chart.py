@@ -12,8 +12,9 @@ Case = Mapping[str, Any]
 # Okabe and Ito's colours, which colour-blind readers can tell apart, then two greys.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
 _TCP = "TCP star"
+_TICKS = [10.0**decade * factor for decade in range(-6, 7) for factor in (1, 2, 5)]
 _PANEL_WIDTH, _PANEL_HEIGHT = 360, 260
-_LEFT, _TOP, _GAP, _BOTTOM, _LEGEND = 52, 44, 40, 60, 150
+_LEFT, _TOP, _GAP, _BOTTOM, _LEGEND = 52, 44, 60, 60, 130
 _FONT = "font-family='system-ui, sans-serif'"
 
 
@@ -64,25 +65,18 @@ def draw(cases: Iterable[Case]) -> str:
 def _bounds(cases: Sequence[Case]) -> tuple[float, float]:
     speeds = [case[key] for case in cases for key in ("gbps_per_receiver", "tcp_gbps_per_receiver")]
     speeds = [speed for speed in speeds if speed > 0]
-    low = 10 ** math.floor(math.log10(min(speeds)))
-    high = 10 ** math.ceil(math.log10(max(speeds)))
-    return low, high if high > low else low * 10
+    low = max((tick for tick in _TICKS if tick <= min(speeds)), default=_TICKS[0])
+    high = min((tick for tick in _TICKS if tick > max(speeds)), default=_TICKS[-1])
+    return low, high
 
 
 def _axes(scale: _Scale, size: int) -> Iterator[str]:
     left, right, bottom = scale.left, scale.left + _PANEL_WIDTH, _TOP + _PANEL_HEIGHT
     yield _text(left, _TOP - 16, f"{_size(size)} of weights", weight="bold")
-    decade = scale.low
-    while decade <= scale.high * 1.001:
-        for factor in (1, 2, 5):
-            speed = decade * factor
-            if speed > scale.high * 1.001:
-                break
-            y = scale.y(speed)
-            colour = "#bbbbbb" if factor == 1 else "#e6e6e6"
-            yield f"<path d='M{left} {y:.1f}H{right}' stroke='{colour}'/>"
-            yield _text(left - 6, y + 4, f"{speed:g}", anchor="end")
-        decade *= 10
+    for speed in (tick for tick in _TICKS if scale.low <= tick <= scale.high):
+        y = scale.y(speed)
+        yield f"<path d='M{left} {y:.1f}H{right}' stroke='#dddddd'/>"
+        yield _text(left - 6, y + 4, f"{speed:g}", anchor="end")
     for receivers in scale.receivers:
         yield _text(scale.x(receivers), bottom + 18, str(receivers), anchor="middle")
     yield _text(left + _PANEL_WIDTH / 2, bottom + 38, "receivers", anchor="middle")

@@ -88,7 +88,7 @@ def _bench(options: argparse.Namespace) -> tuple[str, int]:
             f"of memory, and {available_memory() >> 20} MiB are free; choose a smaller --size"
         )
     with scratch_folder() as folder:
-        result, details = run(load, folder, kill_member=options.kill_member)
+        result, details = run(load, folder, kill_member=options.kill_member, naive=options.details)
     if options.details:
         result["details"] = details
     if options.json:
@@ -187,7 +187,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--kill-member", action="store_true", help="also kill a receiver in mid-transfer, R times"
     )
-    bench.add_argument("--details", action="store_true", help="add every round's seconds")
+    bench.add_argument(
+        "--details",
+        action="store_true",
+        help="add every round's seconds, and a kill that nobody tells of",
+    )
     _add_common(bench)
     bench.set_defaults(run=_bench)
 

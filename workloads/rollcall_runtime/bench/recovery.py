@@ -141,6 +141,19 @@ def kills(scene: Scene, *, count: int) -> list[Recovery]:
     return found
 
 
+def naive_seconds(scene: Scene) -> float | None:
+    """For comparison: seconds from a kill to the last commit when nobody tells the survivors, and
+    all wait until the engine gives up. None if no victim died in mid-transfer.
+    """
+    for after in islice(_moments(), _TRIES):
+        scene.rest()
+        try:
+            return scene.play(after=after, naive=True).total
+        except TransferEndedError:
+            continue
+    return None
+
+
 def _moments() -> Iterator[float]:
     """Parts of a transfer, spread evenly however many are taken."""
     offset = 0.0

@@ -21,8 +21,11 @@ Figures = dict[str, Any]
 _DEVICE = "cpu"
 
 
-def run(load: Load, folder: Path, *, kill_member: bool) -> tuple[Figures, Figures]:
-    """The figures of one load, and what they were made of.
+def run(
+    load: Load, folder: Path, *, kill_member: bool = False, naive: bool = False
+) -> tuple[Figures, Figures]:
+    """The figures of one load, and what they were made of. `naive` adds to kills one after which
+    the survivors wait until the engine itself gives up.
 
     Raises RuntimeError when the engine failed, or no victim died in mid-transfer, and SpecError
     when the engine cannot be used here.
@@ -31,12 +34,12 @@ def run(load: Load, folder: Path, *, kill_member: bool) -> tuple[Figures, Figure
     if load.engine == AUTO:
         load = replace(load, engine=engine.name)
     try:
-        return _run(load, folder, kill_member=kill_member)
+        return _run(load, folder, kill_member=kill_member, naive=naive)
     except (SyncError, TimeoutError) as error:
         raise RuntimeError(f"{load.engine}: {type(error).__name__}: {error}") from error
 
 
-def _run(load: Load, folder: Path, *, kill_member: bool) -> tuple[Figures, Figures]:
+def _run(load: Load, folder: Path, *, kill_member: bool, naive: bool) -> tuple[Figures, Figures]:
     with load.open_world(_new(folder, "throughput")) as world:
         rounds, correct = throughput.measure(Party(load, world))
     figures = throughput.report(load, rounds, correct=correct)
@@ -45,6 +48,8 @@ def _run(load: Load, folder: Path, *, kill_member: bool) -> tuple[Figures, Figur
         with load.open_world(_new(folder, "recovery")) as world:
             scene = recovery.Scene(Party(recovery.survivors(load), world), world)
             found = recovery.kills(scene, count=load.rounds)
+            if naive:
+                details["naive_seconds"] = recovery.naive_seconds(scene)
         if not found:
             raise RuntimeError("every transfer ended before its victim died; use a larger --size")
         figures |= recovery.report(found)
@@ -93,7 +98,7 @@ def _measured(load: Load) -> Figures:
         return {**about, "error": f"needs about {load.memory >> 20} MiB of memory"}
     try:
         with scratch_folder() as folder:
-            return run(load, folder, kill_member=False)[0]
+            return run(load, folder)[0]
     except (RuntimeError, ValueError, OSError) as error:
         return {**about, "error": str(error)}
 

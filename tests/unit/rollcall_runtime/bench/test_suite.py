@@ -27,7 +27,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Engines that were run; `broken` fails."""
     names: list[str] = []
 
-    def run(load: Load, folder: Path, *, kill_member: bool) -> tuple[dict[str, Any], Any]:
+    def run(load: Load, folder: Path) -> tuple[dict[str, Any], Any]:
         names.append(load.engine)
         if load.engine == "broken":
             raise RuntimeError("it broke")
