@@ -20,6 +20,8 @@ from rollcall_runtime.bench.world import Remote, World, abort, done, join, settl
 from rollcall_runtime.sync.engine import Role
 
 _TRIES = 4  # for each kill that counts
+_WARM_ROUNDS = 3
+_SHORTEST = 0.02  # seconds of a transfer, beside which the moment of a kill is known well enough
 _FIRST, _STEP = 0.2, 0.6 * 0.618  # where in a transfer victims die: spread over 0.2 to 0.8 of it
 
 
@@ -46,7 +48,13 @@ class Scene:
     def __init__(self, party: Party, world: World) -> None:
         self._party, self._world = party, world
         self._number = 0
-        self._seconds = self._play_undisturbed()
+        for _ in range(_WARM_ROUNDS):  # the survivors' pages; victims are always new
+            self._seconds = self._play_undisturbed()
+        if self._seconds < _SHORTEST:
+            raise RuntimeError(
+                f"a transfer takes {self._seconds:.3f} s, too little to kill anybody in the middle "
+                "of it; use a larger --size"
+            )
 
     def play(self, *, after: float, naive: bool = False) -> Recovery:
         """One death, after this part of a transfer's usual time. `naive` survivors wait until the
@@ -85,21 +93,17 @@ class Scene:
             settled(member, "abandoned", 0, seconds=self._party.load.timeout)
 
     def _play_undisturbed(self) -> float:
-        """Warm up; seconds of a transfer to one receiver more than the party has."""
+        """Seconds of a transfer to the party and one receiver more, as new as a victim."""
         extra = self._world.open(Role.RECEIVER)
         members = [*self._party.members, extra]
         join(members, senders=len(self._party.senders))
-        seconds = 0.0
-        for _ in range(3):
-            self._number += 1
-            extra_future = extra.start("receive", **self._kwargs())
-            began = time.monotonic()
-            self._send_and_commit()
-            done(extra_future)
-            seconds = time.monotonic() - began
+        self._number += 1
+        receiving = extra.start("receive", **self._kwargs())
+        self._send_and_commit()
+        reply = done(receiving)
         abort(members)
         extra.close()
-        return seconds
+        return reply.ended - reply.began
 
     def _send_and_commit(self) -> None:
         for future in self._start():
@@ -148,7 +152,7 @@ def naive_seconds(scene: Scene) -> float | None:
     for after in islice(_moments(), _TRIES):
         scene.rest()
         try:
-            return scene.play(after=after, naive=True).total
+            return round(scene.play(after=after, naive=True).total, 4)
         except TransferEndedError:
             continue
     return None

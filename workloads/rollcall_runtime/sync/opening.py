@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from rollcall_protocol.config import GroupConfig
 from rollcall_protocol.ids import MemberId
+from rollcall_protocol.roster import DEFAULT_GROUP
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
@@ -35,8 +36,12 @@ def open_engine(
     `address` is the pod's, and gives way to that of the interface in the settings. Traces go to
     the folder `profile`, if one is given.
     """
-    engine = create_engine(group.engine.name, device=DEVICE)
-    field = f"{_FIELD}.config (group {group.name})"
+    place = _FIELD if group.name == DEFAULT_GROUP else f"{_FIELD}.groups[{group.name}]"
+    try:
+        engine = create_engine(group.engine.name, device=DEVICE)
+    except SpecError as error:
+        raise SpecError(f"{place}.engine", error.problem) from error
+    field = f"{place}.config"
     settings = read_settings(engine.settings_type, group.engine.config, field=field)
     if profile:
         settings = replace(settings, profile=profile)

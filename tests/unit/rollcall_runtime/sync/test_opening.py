@@ -39,16 +39,30 @@ def test_an_engine_reads_its_settings_from_the_job() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"inFlght": 3}, r"spec\.weightSync\.config \(group default\)\.inFlght: unknown setting"),
+        ({"inFlght": 3}, r"^spec\.weightSync\.config\.inFlght: unknown setting"),
         (
             {"interface": "eth99"},
-            r"config \(group default\)\.interface: .* no .* 'eth99'.* has .*lo",
+            r"^spec\.weightSync\.config\.interface: .* no .* 'eth99'.* has .*lo",
         ),
     ],
 )
 def test_a_wrong_setting_is_named(config: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message), opened(config):
         pass
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        (EngineRef("glue"), r"^spec\.weightSync\.groups\[npu\]\.engine: unknown"),
+        (EngineRef("gloo", {"x": 1}), r"^spec\.weightSync\.groups\[npu\]\.config\.x: unknown"),
+    ],
+)
+def test_what_is_wrong_with_a_group_is_told_by_its_name(engine: EngineRef, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        open_engine(
+            GroupConfig("npu", engine), member=MEMBER, address="127.0.0.9", role=Role.SENDER
+        )
 
 
 def test_an_engine_binds_to_the_interface_it_is_given_instead_of_the_pods_address() -> None:
