@@ -19,27 +19,12 @@ def live_errors(world: World) -> Iterator[str]:
     yield from _pool_errors(world)
     if world.spec.suspend or world.outcome is not None:
         return
-    running = _running_config(world)
-    if running is None:
-        return
-    sync = world.spec.weight_sync
-    held = running["weight_sync"]
-    settings = {
-        "spec.trainer.engine.config": (
-            running["trainer_engine"]["config"], world.spec.trainer.engine.config
-        ),
-        "spec.weightSync.config": (held.get("config", {}), sync.config),
-    }  # fmt: skip
-    held_groups = {group["name"]: group["engine"]["config"] for group in held.get("groups", ())}
-    for index, group in enumerate(sync.groups):
-        own = (held_groups.get(group.name, group.config), group.config)
-        settings[f"spec.weightSync.groups[{index}].config"] = own
-    for path, (there, wanted) in settings.items():
-        if there != wanted:
-            yield (
-                f"{path}: is immutable while the job is not suspended; set "
-                "spec.suspend: true first, or make a new job"
-            )
+    running = _running_engine_config(world)
+    if running is not None and running != world.spec.trainer.engine.config:
+        yield (
+            "spec.trainer.engine.config: is immutable while the job is not suspended; set "
+            "spec.suspend: true first, or make a new job"
+        )
 
 
 def _pool_errors(world: World) -> Iterator[str]:
@@ -87,10 +72,8 @@ def _recorded(pool: Pool) -> str | None:
     return None if value is None else str(value)
 
 
-def _running_config(world: World) -> Any:
-    """The settings that the trainer's pods have now, None if there are none. CEL rules do not see
-    what is free-form in a spec, so that is compared here.
-    """
+def _running_engine_config(world: World) -> Any:
+    """The training engine's settings that the trainer's pods have now, None if there are none."""
     name = f"StatefulSet/{labels.trainer_name(world.name)}"
     for child in world.observed.children:
         if diff.key(child) != name or made_by_other_job(child, world.uid):
@@ -100,7 +83,7 @@ def _running_config(world: World) -> Any:
         for container in child["spec"]["template"]["spec"]["containers"]:
             for variable in container.get("env") or ():
                 if variable["name"] == env.CONFIG:
-                    return json.loads(variable["value"])
+                    return json.loads(variable["value"])["trainer_engine"]["config"]
     return None
 
 

@@ -257,6 +257,18 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         then={"spec.algorithm.groupSize": 8},
     ),
     _apply(
+        "settings of a sync engine changed while it runs",
+        ("spec.weightSync", "is immutable while the job is not suspended"),
+        {"spec.weightSync.config": {"inFlight": 2}},
+        then={"spec.weightSync.config": {"inFlight": 4}},
+    ),
+    _apply(
+        "settings of a sync group changed while it runs",
+        ("spec.weightSync", "is immutable while the job is not suspended"),
+        {"spec.weightSync.groups": [{"name": "npu", "config": {"inFlight": 2}}]},
+        then={"spec.weightSync.groups[0].config": {"inFlight": 4}},
+    ),
+    _apply(
         "trainers changed while it runs",
         ("spec.trainer.replicas", "is immutable while the job is not suspended"),
         {},
