@@ -26,11 +26,12 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Bytes [start, end) of the buffer; `completes` is the bucket that they complete, if any."""
+    """Bytes [start, end) of the buffer, in `bucket`; `last` completes it."""
 
     start: int
     end: int
-    completes: int | None = None
+    bucket: int = 0
+    last: bool = True
 
 
 class BucketMover:
@@ -61,7 +62,12 @@ class BucketMover:
         header = HostBuffer(_HEADER.size)
         _HEADER.pack_into(header.memory, 0, _MAGIC, manifest.total_bytes, manifest.bucket_bytes)
         self._move(header, [Operation(0, _HEADER.size)], deadline)
-        self._move(buffer, self._operations(manifest), deadline, complete=self._landed)
+
+        def sent(operation: Operation) -> None:
+            if operation.last:
+                self._landed(operation.bucket)
+
+        self._move(buffer, self._operations(manifest), deadline, landed=sent)
 
     def receive(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
         """Receive all buckets, each checked while the next arrives.
@@ -77,15 +83,18 @@ class BucketMover:
                 f"the sender announces {announced}, the manifest says {expected}"
             )
         bad: list[int] = []
-        buckets = manifest.buckets()
+        sums = [0] * len(manifest.checksums)
 
-        def check(bucket: int) -> None:
-            start, end = buckets[bucket]
-            if crc32(buffer.memory[start:end]) != manifest.checksums[bucket]:
-                bad.append(bucket)
-            self._landed(bucket)
+        def check(operation: Operation) -> None:
+            bucket = operation.bucket
+            chunk = buffer.memory[operation.start : operation.end]
+            sums[bucket] = crc32(chunk, sums[bucket])  # while it is in the cache
+            if operation.last:
+                if sums[bucket] != manifest.checksums[bucket]:
+                    bad.append(bucket)
+                self._landed(bucket)
 
-        self._move(buffer, self._operations(manifest), deadline, complete=check)
+        self._move(buffer, self._operations(manifest), deadline, landed=check)
         if bad:  # only now: leaving early would stall the other receivers
             count = len(manifest.checksums)
             raise ChecksumMismatchError(f"wrong checksum in buckets {bad} of {count}")
@@ -107,45 +116,43 @@ class BucketMover:
         operations: Sequence[Operation],
         deadline: float,
         *,
-        complete: Callable[[int], None] = lambda _: None,
+        landed: Callable[[Operation], None] = lambda _: None,
     ) -> None:
+        """Keep operations in flight; what has landed is handled while the next ones fly."""
         flying: deque[tuple[Operation, Work]] = deque()
+        waiting = deque(operations)
 
-        def land() -> None:
-            operation, work = flying[0]
-            try:
-                work.wait()
-            finally:
-                flying.popleft()  # it has ended, well or not
-                del work  # the transport would live as long as the error's traceback
-            if operation.completes is not None:
-                complete(operation.completes)
+        def fill() -> None:
+            while waiting and len(flying) < self._settings.in_flight:
+                self._stop()
+                operation = waiting.popleft()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimedOutError(f"no time is left at byte {operation.start}")
+                chunk = buffer.memory[operation.start : operation.end]
+                seconds = min(left, self._settings.operation_timeout)
+                flying.append((operation, self._start(chunk, seconds)))
 
         with buffer.pin():
             try:
-                for operation in operations:
-                    self._stop()
-                    if len(flying) >= self._settings.in_flight:
-                        land()
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise TimedOutError(f"no time is left at byte {operation.start}")
-                    chunk = buffer.memory[operation.start : operation.end]
-                    seconds = min(left, self._settings.operation_timeout)
-                    flying.append((operation, self._start(chunk, seconds)))
+                fill()
                 while flying:
-                    land()
+                    operation, work = flying[0]
+                    try:
+                        work.wait()
+                    finally:
+                        flying.popleft()  # it has ended, well or not
+                        del work  # the transport would live as long as the error's traceback
+                    fill()
+                    landed(operation)
             finally:  # the transport may still touch the buffer
                 self._stranded.extend((work, buffer.pin()) for _, work in flying)
                 flying.clear()
 
     def _operations(self, manifest: Manifest) -> list[Operation]:
         size = self._settings.operation_bytes
-        operations: list[Operation] = []
-        for bucket, (start, end) in enumerate(manifest.buckets()):
-            for first in range(start, end, size):
-                last = first + size >= end
-                operations.append(
-                    Operation(first, min(first + size, end), bucket if last else None)
-                )
-        return operations
+        return [
+            Operation(first, min(first + size, end), bucket, first + size >= end)
+            for bucket, (start, end) in enumerate(manifest.buckets())
+            for first in range(start, end, size)
+        ]

@@ -40,19 +40,20 @@ class Role(StrEnum):
 class SyncSettings:
     """Bounds of the transport. The size of a bucket is not here: it travels in each manifest.
 
-    Buckets move in operations of `operation_bytes`, `in_flight` of them at a time on `threads`
-    threads (parallel streams). An engine's own settings derive from this. `operation_timeout`
-    (seconds) bounds one operation, so it is how long a peer may be
-    late or silent, and how long an aborted session can keep its buffer (and delay the end of the
-    process). `max_abandoned` bounds how many sessions may be stuck. `interface` names the network
-    interface to bind to instead of the pod's address. `profile` is the folder for traces, none if
-    empty (the job's weightSync.profile sets it); `profile_bytes` bounds each file.
+    Buckets move in operations of `operation_bytes`, `in_flight` of them at a time over `threads`
+    parallel streams. An engine's own settings derive from this. `operation_timeout` (seconds)
+    bounds one operation, so it is how long a peer may be late or silent, and how long an aborted
+    session can keep its buffer (and delay the end of the process); `in_flight` operations must get
+    through the slowest link in that time. `max_abandoned` bounds how many sessions may be stuck.
+    `interface` names the network interface to bind to instead of the pod's address. `profile` is
+    the folder for traces, none if empty (the job's weightSync.profile sets it); `profile_bytes`
+    bounds each file.
     """
 
-    operation_bytes: int = 16 << 20
+    operation_bytes: int = 32 << 20
     operation_timeout: float = 5.0
-    in_flight: int = 2
-    threads: int = 2
+    in_flight: int = 4
+    threads: int = 4
     max_abandoned: int = 16
     interface: str = ""
     profile: str = ""

@@ -30,7 +30,7 @@ from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession
 
 
 class GlooEngine(OwnedEngine):
-    """Broadcast over TCP between host buffers."""
+    """Broadcast over TCP between host buffers, along gloo's binomial tree: log N deep."""
 
     name = "gloo"
     kind = EngineKind.GROUP
@@ -60,8 +60,11 @@ class GlooSession(OwnedSession):
         make: Any = ProcessGroupGloo  # its stubs know neither these options nor this constructor
         options = make._Options()  # noqa: SLF001
         options._timeout = timedelta(seconds=self.settings.operation_timeout)  # noqa: SLF001
-        options._threads = self.settings.threads  # noqa: SLF001
-        options._devices = [make.create_device(hostname=self.engine.address)]  # noqa: SLF001
+        options._threads = self.settings.in_flight  # noqa: SLF001  # each is busy with one
+        # A connection and a thread to serve it for each device; operations take turns.
+        options._devices = [  # noqa: SLF001
+            make.create_device(hostname=self.engine.address) for _ in range(self.settings.threads)
+        ]
         self._store = _RendezvousStore(rendezvous)
         try:
             self._group = make(self._store, self.rank, len(self.seats), options)
