@@ -18,10 +18,17 @@ from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buffers import Buffer
-from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession, SyncSettings
+from rollcall_runtime.sync.engine import (
+    Role,
+    SyncEngine,
+    SyncSession,
+    SyncSettings,
+    descriptor_of,
+)
 from rollcall_runtime.sync.errors import (
     AbortedError,
     ExhaustedError,
+    JoinFailedError,
     SyncError,
     TimedOutError,
     TransferFailedError,
@@ -57,7 +64,7 @@ class OwnedEngine(SyncEngine):
                 Path(settings.profile), process=f"{role}-{member.pod_uid}",
                 limit=settings.profile_bytes,
             )  # fmt: skip
-        descriptor = self._start(role)
+        descriptor = {"engine": self.name} | self._start(role)
         if role is Role.SENDER:
             self.server = RendezvousServer(address)
             descriptor |= self.server.address.descriptor()
@@ -246,6 +253,7 @@ class OwnedSession(SyncSession):
         self._wait_for_room(deadline)
         if len(self.seats) == 1:
             return
+        self._compare_engines()
         rendezvous = Rendezvous(
             room=self.name, seats=self.seats, deadline=deadline, rest=self._rest
         )
@@ -255,6 +263,15 @@ class OwnedSession(SyncSession):
             self._connect(rendezvous, deadline)
         finally:
             rendezvous.close()
+
+    def _compare_engines(self) -> None:
+        """`auto` is each worker's own choice, and nobody else would say why nobody meets."""
+        mine = self.engine.name
+        for seat in self.seats:
+            other = descriptor_of(seat).get("engine", mine)
+            if other != mine:
+                reason = f"{self.name}: it uses engine {other!r}, this worker {mine!r}"
+                raise JoinFailedError(f"{reason}; name one for the group", peer=seat.member)
 
     def _wait_for_room(self, deadline: float) -> None:
         """Bound what aborted sessions hold; most are gone within milliseconds."""

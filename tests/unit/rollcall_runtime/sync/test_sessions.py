@@ -1,0 +1,30 @@
+"""What all engines' sessions have in common."""
+
+import json
+
+import pytest
+
+from rollcall_protocol.ids import MemberId, SessionId
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
+from rollcall_runtime.sync.errors import JoinFailedError
+from rollcall_runtime.sync.gloo import GlooEngine
+
+SENDER, RECEIVER = MemberId("pod-0", "boot"), MemberId("pod-1", "boot")
+
+
+def test_members_that_use_different_engines_are_told_so_at_once() -> None:
+    engine = GlooEngine()
+    told = engine.open(
+        member=SENDER, address="127.0.0.1", role=Role.SENDER, settings=SyncSettings()
+    )
+    other = json.dumps({"engine": "nccl"}).encode()
+    seats = [
+        Seat(SENDER, "127.0.0.1", descriptor_text(told)),
+        Seat(RECEIVER, "127.0.0.2", descriptor_text(other)),
+    ]
+    session = engine.open_session(group="job", session=SessionId(1, 1, 0), seats=seats, rank=0)
+    with pytest.raises(JoinFailedError, match="uses engine 'nccl', this worker 'gloo'") as caught:
+        session.join(timeout=30)
+    assert caught.value.peer == RECEIVER
+    engine.close()
