@@ -20,6 +20,7 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench.member import Call, Reply, nursery
 from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.opening import DEVICE
 
 SECONDS = 100.0  # no single command takes longer; each has bounds of its own
 _LOOK_SECONDS = 1.0
@@ -54,9 +55,13 @@ class Remote:
         """Give a command, wait for it, raise what it raised."""
         return done(self.start(name, **kwargs)).result
 
-    def open(self, role: Role, *, engine: str, config: dict[str, Any]) -> None:
+    def open(
+        self, role: Role, *, engine: str, config: dict[str, Any], device: str = DEVICE
+    ) -> None:
         """Open the engine and remember the seat."""
-        self.seat = self.do("open", engine=engine, address=self.address, role=role, config=config)
+        self.seat = self.do(
+            "open", engine=engine, address=self.address, role=role, config=config, device=device
+        )
 
     def signal(self, what: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -91,16 +96,17 @@ def done(future: "Future[Reply]") -> Reply:
 class World:
     """Makes members of one engine; a context manager that ends them.
 
-    `config` is the engine's, as in an RLJob, `environment` is added to the processes', `start` is
+    `config` is the engine's, as in an RLJob, `device` the torch device type that it is to serve,
+    `environment` is added to the processes', `start` is
     the nursery's function; `verbose` shows on standard error what the processes say.
     """
 
     def __init__(
         self, folder: Path, *, engine: str, config: dict[str, Any] | None = None,
-        environment: dict[str, str] | None = None,
+        device: str = DEVICE, environment: dict[str, str] | None = None,
         start: str = f"{nursery.__module__}:nursery", verbose: bool = False,
     ) -> None:  # fmt: skip
-        self.engine, self.config = engine, config or {}
+        self.engine, self.config, self.device = engine, config or {}, device
         module, function = start.split(":")
         self._address = str(folder / "members")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -148,7 +154,7 @@ class World:
     def open(self, role: Role) -> Remote:
         """A new process with its engine open."""
         member = self.member()
-        member.open(role, engine=self.engine, config=self.config)
+        member.open(role, engine=self.engine, config=self.config, device=self.device)
         return member
 
     def group(self, receivers: int) -> list[Remote]:

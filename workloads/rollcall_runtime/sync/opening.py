@@ -29,16 +29,22 @@ class OpenEngine:
 
 
 def open_engine(
-    group: GroupConfig, *, member: MemberId, address: str, role: Role, profile: str = ""
+    group: GroupConfig,
+    *,
+    member: MemberId,
+    address: str,
+    role: Role,
+    profile: str = "",
+    device: str = DEVICE,
 ) -> OpenEngine:
     """Make and open the engine of one group. SpecError names the setting that is wrong.
 
     `address` is the pod's, and gives way to that of the interface in the settings. Traces go to
-    the folder `profile`, if one is given.
+    the folder `profile`, if one is given. `device` is the torch device type of this worker.
     """
     place = _FIELD if group.name == DEFAULT_GROUP else f"{_FIELD}.groups[{group.name}]"
     try:
-        engine = create_engine(group.engine.name, device=DEVICE)
+        engine = create_engine(group.engine.name, device=device)
     except SpecError as error:
         raise SpecError(f"{place}.engine", error.problem) from error
     field = f"{place}.config"

@@ -35,6 +35,12 @@ class BuiltIn:
 
 _BUILTINS = {
     "gloo": BuiltIn("rollcall_runtime.sync.gloo:GlooEngine", EngineKind.GROUP, ("cpu",), "torch"),
+    "hccl": BuiltIn(
+        "rollcall_runtime.sync.hccl:HcclEngine", EngineKind.GROUP, ("npu",), "torch-npu"
+    ),
+    "nccl": BuiltIn(
+        "rollcall_runtime.sync.nccl:NcclEngine", EngineKind.GROUP, ("cuda",), "nvidia-nccl-cu13"
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rollcall_runtime.bench.world import Remote, World
+from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync.cases import CASES, Case
 from tests.unit.rollcall_runtime.sync.faults import NURSERY
 
@@ -15,11 +16,13 @@ def world(
 ) -> Iterator[World]:
     """Where members of each engine come from."""
     case: Case = request.param
+    doubles.build()
     with World(
         tmp_path_factory.mktemp("sync"),
         engine=case.engine,
         config=case.config,
         environment=case.environment,
+        device=case.device,
         start=NURSERY,
     ) as made:
         yield made

@@ -1,0 +1,84 @@
+/* Some functions of libascendcl.so: a device whose memory is the host's. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "stream.h"
+
+enum { Success = 0, InvalidParam = 100000, RepeatInit = 100002, BadAlloc = 200000,
+       NotReady = 0, Complete = 1 };
+
+struct event {
+    struct stream *stream;
+    uint64_t count;
+};
+
+static int initialized, device_set;
+
+int aclInit(const char *path) {
+    (void)path;
+    if (initialized)
+        return RepeatInit;
+    initialized = 1;
+    return Success;
+}
+
+int aclrtSetDevice(int32_t device) {
+    device_set = initialized && device == 0;
+    return device_set ? Success : InvalidParam;
+}
+
+int aclrtGetDeviceCount(uint32_t *count) {
+    *count = 1;
+    return Success;
+}
+
+int aclrtMalloc(void **pointer, size_t size, int policy) {
+    (void)policy;
+    *pointer = device_set ? malloc(size) : NULL;
+    return *pointer == NULL ? BadAlloc : Success;
+}
+
+int aclrtFree(void *pointer) {
+    free(pointer);
+    return Success;
+}
+
+int aclrtMemcpy(void *to, size_t room, const void *from, size_t size, int kind) {
+    if (size > room || (kind != 1 && kind != 2)) /* host to device, device to host */
+        return InvalidParam;
+    memcpy(to, from, size);
+    return Success;
+}
+
+int aclrtCreateStream(void **stream) {
+    *stream = stream_new();
+    return *stream == NULL ? BadAlloc : Success;
+}
+
+int aclrtDestroyStream(void *stream) {
+    stream_free(stream);
+    return Success;
+}
+
+int aclrtCreateEvent(void **event) {
+    *event = calloc(1, sizeof(struct event));
+    return *event == NULL ? BadAlloc : Success;
+}
+
+int aclrtDestroyEvent(void *event) {
+    free(event);
+    return Success;
+}
+
+int aclrtRecordEvent(void *event, void *stream) {
+    *(struct event *)event = (struct event){stream, stream_pushed(stream)};
+    return Success;
+}
+
+int aclrtQueryEventStatus(void *event, int *status) {
+    struct event *asked = event;
+    int reached = asked->stream == NULL || stream_reached(asked->stream, asked->count);
+    *status = reached ? Complete : NotReady;
+    return Success;
+}

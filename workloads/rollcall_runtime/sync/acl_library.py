@@ -1,0 +1,81 @@
+"""libascendcl.so by ctypes: device memory of an Ascend NPU, without torch_npu.
+
+Signatures: acl_rt.h of CANN 8. Never run on an NPU.
+"""
+
+import ctypes
+
+from rollcall_runtime.sync.clibrary import CLibrary, Functions, load
+
+_REPEATED = 100002  # somebody in this process has initialized it before
+_HUGE_FIRST = 0
+_TO_DEVICE, _TO_HOST = 1, 2
+_COMPLETE = 1
+_POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_OUT = ctypes.POINTER(ctypes.c_void_p)
+
+_FUNCTIONS: Functions = {
+    "aclInit": [ctypes.c_char_p],
+    "aclrtGetDeviceCount": [ctypes.POINTER(ctypes.c_uint32)],
+    "aclrtSetDevice": [ctypes.c_int32],
+    "aclrtMalloc": [_OUT, _SIZE, _INT],
+    "aclrtMemcpy": [_POINTER, _SIZE, _POINTER, _SIZE, _INT],
+    "aclrtCreateStream": [_OUT],
+    "aclrtCreateEvent": [_OUT],
+    "aclrtRecordEvent": [_POINTER, _POINTER],
+    "aclrtQueryEventStatus": [_POINTER, ctypes.POINTER(_INT)],
+}
+
+
+class AclLibrary:
+    """The library at `path` (ImportError). Methods raise LibraryError.
+
+    Nothing is given back here: the process that uses it ends for that.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._library = CLibrary(
+            load("libascendcl.so", iter([path])), functions=_FUNCTIONS, optional={}, describe=""
+        )
+
+    def start(self, device: int) -> None:
+        """Initialize and make this the thread's device, counted round those that there are."""
+        self._library.call("aclInit", None, accept=(0, _REPEATED))
+        count = ctypes.c_uint32()
+        self._library.call("aclrtGetDeviceCount", ctypes.byref(count))
+        self._library.call("aclrtSetDevice", device % max(count.value, 1))
+
+    def allocate(self, nbytes: int) -> int:
+        """Device memory."""
+        return self._made("aclrtMalloc", nbytes, _HUGE_FIRST)
+
+    def stream(self) -> int:
+        """A stream."""
+        return self._made("aclrtCreateStream")
+
+    def event(self) -> int:
+        """An event."""
+        return self._made("aclrtCreateEvent")
+
+    def to_device(self, pointer: int, host: int, nbytes: int) -> None:
+        """Copy from host memory."""
+        self._library.call("aclrtMemcpy", pointer, nbytes, host, nbytes, _TO_DEVICE)
+
+    def to_host(self, host: int, pointer: int, nbytes: int) -> None:
+        """Copy to host memory."""
+        self._library.call("aclrtMemcpy", host, nbytes, pointer, nbytes, _TO_HOST)
+
+    def record(self, event: int, stream: int) -> None:
+        """Have the event happen when the stream has done what is in it."""
+        self._library.call("aclrtRecordEvent", event, stream)
+
+    def happened(self, event: int) -> bool:
+        """Whether it has."""
+        status = ctypes.c_int()
+        self._library.call("aclrtQueryEventStatus", event, ctypes.byref(status))
+        return status.value == _COMPLETE
+
+    def _made(self, function: str, *arguments: int) -> int:
+        made = ctypes.c_void_p()
+        self._library.call(function, ctypes.byref(made), *arguments)
+        return made.value or 0

@@ -1,0 +1,224 @@
+"""Ascend NPUs: an HCCL communicator for each session, from root info that the sender mints.
+
+No torch process group, no default world, and no torch_npu: the libraries of CANN are called by
+ctypes. HCCL has no abort, so a communicator lives in a process of its own, which an aborted session
+kills if anything hangs in it; one that is at rest is kept for the next session. That process alone
+gets HCCL_IF_IP, the engine's address, at which peers reach it. Whether the engine can be used is
+decided by whether libhccl.so and libascendcl.so are there.
+
+Tested on this code's side of the C interface, against a double of HCCL and of AscendCL. Never run
+on an NPU. What the double cannot tell: speed, how long a killed process's memory stays taken on the
+NPU, and whether the NPU shares itself between that process and the one that serves the model.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollcall_protocol.ids import SessionId
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.buckets import BucketMover
+from rollcall_runtime.sync.buffers import Buffer
+from rollcall_runtime.sync.engine import EngineKind, SyncSettings
+from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
+from rollcall_runtime.sync.hccl_library import locate
+from rollcall_runtime.sync.hccl_process import Owner, Places, ProcessError
+from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession, time_left
+
+log = logging.getLogger(__name__)
+_HCCL, _ACL = locate("libhccl.so"), locate("libascendcl.so")
+
+
+@dataclass(frozen=True, slots=True)
+class HcclSettings(SyncSettings):
+    """`library` and `acl_library` are paths, empty for those of the CANN that is installed.
+
+    `device` is the index of a visible NPU; below 0: LOCAL_RANK's, or the first. `in_flight` pieces
+    of `operation_bytes` are held, on the NPU and in shared memory. A process that takes longer than
+    `leave_seconds` to leave its communicator is killed.
+    """
+
+    library: str = ""
+    acl_library: str = ""
+    device: int = -1
+    leave_seconds: float = 1.0
+
+
+class HcclEngine(OwnedEngine):
+    """Broadcast between NPUs, each of which belongs to one member."""
+
+    name = "hccl"
+    kind = EngineKind.GROUP
+    devices = frozenset({"npu"})
+    package = "torch-npu"
+    settings_type = HcclSettings
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resting: Owner | None = None
+        self._closed = False
+
+    @property
+    def hccl_settings(self) -> HcclSettings:
+        """What `open` was given."""
+        if not isinstance(self.settings, HcclSettings):
+            raise TypeError(f"HcclSettings expected, not {type(self.settings).__name__}")
+        return self.settings
+
+    def take(self) -> tuple[Owner, bool]:
+        """A process without a communicator; whether it is new, and has yet to say it started."""
+        with self._lock:
+            resting, self._resting = self._resting, None
+        if resting is not None:
+            return resting, False
+        settings = self.hccl_settings
+        index = settings.device
+        if index < 0:
+            index = int(os.environ.get("LOCAL_RANK", "0"))
+        places = Places(
+            hccl=settings.library or _HCCL, acl=settings.acl_library or _ACL, device=index,
+            slots=settings.in_flight, slot_bytes=settings.operation_bytes,
+        )  # fmt: skip
+        return Owner(places, address=self.address), True
+
+    def put_back(self, owner: Owner) -> None:
+        """Keep a process that has left its communicator, if there is none yet."""
+        with self._lock:
+            if self._resting is None and not self._closed:
+                self._resting = owner
+                return
+        owner.kill()
+
+    def _make(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
+    ) -> "HcclSession":
+        return HcclSession(group=group, session=session, seats=seats, rank=rank, engine=self)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._closed = True
+            resting, self._resting = self._resting, None
+        if resting is not None:
+            resting.kill()
+
+
+class _Flight:
+    """A broadcast in flight."""
+
+    def __init__(
+        self, session: "HcclSession", slot: int, chunk: memoryview, seconds: float
+    ) -> None:
+        self._session, self._slot, self._chunk = session, slot, chunk
+        self._deadline = time.monotonic() + seconds
+
+    def wait(self) -> None:
+        """Until the bytes are there; AbortedError, TimedOutError or ProcessError."""
+        self._session.finish(self._slot, self._chunk, self._deadline)
+
+
+class HcclSession(OwnedSession):
+    """One communicator, in a process of its own."""
+
+    def __init__(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+        engine: HcclEngine,
+    ) -> None:  # fmt: skip
+        super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
+        self._engine = engine
+        self._process: Owner | None = None
+        self._broken = False
+        self._turn = 0
+        self._mover = BucketMover(
+            start=self._start, stop=self._check, settings=self.settings, landed=self._landed
+        )
+
+    def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
+        """All ranks join at the same time, each in its own process, so none waits for another's
+        turn.
+        """
+        self._broken = True  # until it has joined: a join that hangs cannot be left
+        self._process, new = self._engine.take()
+        try:
+            if new:
+                self._answer(deadline)
+            if self.rank == 0:
+                self._process.ask("root")
+                rendezvous.put("root", self._answer(deadline)["root"].encode())
+            root = rendezvous.get("root").decode()
+            self._process.ask("join", root=root, size=len(self.seats), rank=self.rank)
+            self._answer(deadline)
+        except ProcessError as error:
+            raise JoinFailedError(f"{self.name}: {error}") from error
+        self._broken = False
+
+    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        self._mover.send(buffer, manifest, deadline)
+
+    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        self._mover.receive(buffer, manifest, deadline)
+
+    def _disconnect(self) -> None:
+        process, self._process = self._process, None
+        try:
+            if process is not None:
+                self._part(process)
+        finally:
+            self._mover.drain()  # waits for nothing: no other process touches the buffer
+
+    def _part(self, process: Owner) -> None:
+        if self._broken or process.busy:
+            process.kill()
+            return
+        deadline = time.monotonic() + self._engine.hccl_settings.leave_seconds
+        try:
+            process.ask("leave")
+            process.answer(lambda: _before(deadline))
+        except ProcessError as error:
+            log.warning("%s: %s", self.name, error)
+            process.kill()
+            return
+        self._engine.put_back(process)
+
+    @property
+    def _joined(self) -> Owner:
+        if self._process is None:
+            raise TransferFailedError(f"{self.name} was not joined")
+        return self._process
+
+    def _start(self, chunk: memoryview, seconds: float) -> _Flight:
+        process, slot = self._joined, self._turn
+        self._turn = (slot + 1) % len(process.memory)
+        if self.rank == 0:
+            process.memory[slot][: len(chunk)] = chunk
+        process.ask("broadcast", slot=slot, nbytes=len(chunk))
+        return _Flight(self, slot, chunk, seconds)
+
+    def finish(self, slot: int, chunk: memoryview, deadline: float) -> None:
+        """Wait for the oldest broadcast, and take its bytes out of the slot."""
+        process = self._process
+        if process is None:  # given up since
+            return
+        self._answer(deadline)
+        if self.rank != 0:
+            chunk[:] = process.memory[slot][: len(chunk)]
+
+    def _answer(self, deadline: float) -> dict[str, Any]:
+        def rest() -> None:
+            self._check()
+            time_left(deadline, doing="while HCCL is busy")
+
+        try:
+            return self._joined.answer(rest)
+        except ProcessError:
+            self._broken = True
+            raise
+
+
+def _before(deadline: float) -> None:
+    if time.monotonic() >= deadline:
+        raise ProcessError("it does not leave its communicator")
