@@ -84,8 +84,7 @@ class WeightSync(Model):
     engine: SyncEngineName = "auto"
     """auto takes the best that the pods can run."""
     config: EngineConfig
-    """Settings of the engine: operationBytes, operationTimeout, inFlight, threads, interface and
-    those that only this engine has."""
+    """Settings of the engine, such as operationTimeout or interface. The pods check them."""
     groups: Annotated[
         list[SyncGroup],
         Field(
