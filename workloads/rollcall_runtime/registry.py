@@ -5,10 +5,10 @@ needs it, and that engine's import error is kept to be shown.
 """
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rollcall_runtime.errors import SpecError
 
@@ -25,12 +25,14 @@ _LOAD_ERRORS = (
 class Availability:
     """Whether an engine can be used here: `reason` is None, or says why it cannot.
 
-    `origin` is "built in", or the distribution that registered the engine.
+    `origin` is "built in", or the distribution that registered the engine; `found` is its class,
+    None if that cannot be imported.
     """
 
     name: str
     origin: str
     reason: str | None
+    found: type[Any] | None = field(default=None, compare=False, repr=False)
 
 
 class Registry(Generic[T]):
@@ -38,16 +40,19 @@ class Registry(Generic[T]):
 
     `kind` is how people call such an engine, `group` the entry point group for third parties,
     `field` the path in the RLJob that names one. `builtins` maps names to "module:Class"; a third
-    party cannot replace a built-in engine.
+    party cannot replace a built-in engine. `problem` says why an engine that was imported is of no
+    use here, None if it is; engines are listed by it, and can be got all the same.
     """
 
     def __init__(
-        self, *, kind: str, group: str, field: str, base: type[T], builtins: Mapping[str, str]
-    ) -> None:
+        self, *, kind: str, group: str, field: str, base: type[T], builtins: Mapping[str, str],
+        problem: Callable[[type[T]], str | None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._kind = kind
         self._group = group
         self._field = field
         self._base = base
+        self._problem = problem
         self._builtins = {
             name: EntryPoint(name=name, value=value, group=group)
             for name, value in builtins.items()
@@ -80,10 +85,10 @@ class Registry(Generic[T]):
     def _examine(self, name: str, entry: EntryPoint) -> Availability:
         origin = entry.dist.name if entry.dist is not None else "built in"
         try:
-            self._load(entry)
+            found = self._load(entry)
         except _LOAD_ERRORS as error:
             return Availability(name, origin, _describe(error))
-        return Availability(name, origin, None)
+        return Availability(name, origin, self._problem(found), found)
 
     def _unknown(self, name: str) -> str:
         close = difflib.get_close_matches(name, self._entries(), n=1)

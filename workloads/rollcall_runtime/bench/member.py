@@ -27,7 +27,7 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_protocol.roster import DEFAULT_GROUP
 from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession
-from rollcall_runtime.sync.opening import DEVICE, open_engine
+from rollcall_runtime.sync.opening import open_engine
 from rollcall_runtime.sync.parts import open_session
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
 
@@ -110,8 +110,9 @@ class Member:
         return self._opened
 
     def open(
-        self, engine: str, address: str, role: Role, config: dict[str, Any], device: str = DEVICE
-    ) -> Seat:
+        self, engine: str, address: str, role: Role, config: dict[str, Any],
+        device: str | None = None,
+    ) -> Seat:  # fmt: skip
         """Make the engine with these settings (as in an RLJob) and open it."""
         group = GroupConfig(DEFAULT_GROUP, EngineRef(engine, config))
         opened = open_engine(group, member=self._member, address=address, role=role, device=device)

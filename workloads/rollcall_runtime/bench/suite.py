@@ -13,12 +13,11 @@ from rollcall_runtime.bench import recovery, throughput
 from rollcall_runtime.bench.surroundings import available_memory, scratch_folder
 from rollcall_runtime.bench.throughput import Load, Party
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.registry import AUTO, create_engine, engines
+from rollcall_runtime.sync.registry import AUTO, create_engine, engines, worker_device
 
 log = logging.getLogger(__name__)
 
 Figures = dict[str, Any]
-_DEVICE = "cpu"
 
 
 def run(
@@ -30,7 +29,7 @@ def run(
     Raises RuntimeError when the engine failed, or no victim died in mid-transfer, and SpecError
     when the engine cannot be used here.
     """
-    engine = create_engine(load.engine, device=_DEVICE)
+    engine = create_engine(load.engine, device=worker_device())
     if load.engine == AUTO:
         load = replace(load, engine=engine.name)
     try:
@@ -64,8 +63,8 @@ def _new(folder: Path, name: str) -> Path:
 
 
 def usable_engines() -> tuple[str, ...]:
-    """Names of the engines that can be used here for weights in host memory."""
-    return tuple(e.name for e in engines() if e.available and _DEVICE in e.devices)
+    """Names of the engines that can be used here."""
+    return tuple(engine.name for engine in engines() if engine.available)
 
 
 # --- many ---------------------------------------------------------------------------------------

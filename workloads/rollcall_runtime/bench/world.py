@@ -20,7 +20,6 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench.member import Call, Reply, nursery
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.opening import DEVICE
 
 SECONDS = 100.0  # no single command takes longer; each has bounds of its own
 _LOOK_SECONDS = 1.0
@@ -56,7 +55,7 @@ class Remote:
         return done(self.start(name, **kwargs)).result
 
     def open(
-        self, role: Role, *, engine: str, config: dict[str, Any], device: str = DEVICE
+        self, role: Role, *, engine: str, config: dict[str, Any], device: str | None = None
     ) -> None:
         """Open the engine and remember the seat."""
         self.seat = self.do(
@@ -103,7 +102,7 @@ class World:
 
     def __init__(
         self, folder: Path, *, engine: str, config: dict[str, Any] | None = None,
-        device: str = DEVICE, environment: dict[str, str] | None = None,
+        device: str | None = None, environment: dict[str, str] | None = None,
         start: str = f"{nursery.__module__}:nursery", verbose: bool = False,
     ) -> None:  # fmt: skip
         self.engine, self.config, self.device = engine, config or {}, device

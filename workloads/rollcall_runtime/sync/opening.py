@@ -9,9 +9,8 @@ from rollcall_runtime.errors import SpecError
 from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
 from rollcall_runtime.sync.interfaces import address_of
-from rollcall_runtime.sync.registry import create_engine
+from rollcall_runtime.sync.registry import create_engine, worker_device
 
-DEVICE = "cpu"  # versions are snapshots and stages in host memory
 _FIELD = "spec.weightSync"
 
 
@@ -35,16 +34,17 @@ def open_engine(
     address: str,
     role: Role,
     profile: str = "",
-    device: str = DEVICE,
+    device: str | None = None,
 ) -> OpenEngine:
     """Make and open the engine of one group. SpecError names the setting that is wrong.
 
     `address` is the pod's, and gives way to that of the interface in the settings. Traces go to
-    the folder `profile`, if one is given. `device` is the torch device type of this worker.
+    the folder `profile`, if one is given. `device` is the torch device type to serve, this
+    worker's if None.
     """
     place = _FIELD if group.name == DEFAULT_GROUP else f"{_FIELD}.groups[{group.name}]"
     try:
-        engine = create_engine(group.engine.name, device=device)
+        engine = create_engine(group.engine.name, device=device or worker_device())
     except SpecError as error:
         raise SpecError(f"{place}.engine", error.problem) from error
     field = f"{place}.config"

@@ -9,15 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+import torch
+
 from rollcall_runtime.errors import SpecError
-from rollcall_runtime.registry import Registry
+from rollcall_runtime.registry import Availability, Registry
 from rollcall_runtime.sync.engine import EngineKind, SyncEngine
 
 AUTO = "auto"
+CPU = "cpu"
 _FIELD = "spec.weightSync.engine"
 
-# What `auto` means on each torch device type.
-_PREFERRED = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+# What `auto` means on each torch device type; gloo on all others.
+_PREFERRED = {CPU: "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,27 @@ def make_registry(builtins: Mapping[str, BuiltIn]) -> Registry[SyncEngine]:
         field=_FIELD,
         base=SyncEngine,  # type: ignore[type-abstract]  # engines are found as classes
         builtins={name: row.target for name, row in builtins.items()},
+        problem=_problem,
     )
+
+
+def worker_device() -> str:
+    """The torch device type of this worker's accelerator, "cpu" without one."""
+    if not torch.accelerator.is_available():
+        return CPU
+    found = torch.accelerator.current_accelerator()
+    return CPU if found is None else found.type
+
+
+def _serves(engine: type[SyncEngine], device: str) -> bool:
+    return device in engine.devices or CPU in engine.devices
+
+
+def _problem(engine: type[SyncEngine]) -> str | None:
+    device = worker_device()
+    if _serves(engine, device):
+        return None
+    return f"serves {', '.join(sorted(engine.devices))}, not {device!r}, which is here"
 
 
 _REGISTRY = make_registry(_BUILTINS)
@@ -79,37 +102,36 @@ _REGISTRY = make_registry(_BUILTINS)
 def create_engine(name: str, *, device: str) -> SyncEngine:
     """The engine called `name`, or the device's own for `auto`; not opened yet.
 
+    Weights are in host memory at both ends, so an engine for CPUs serves workers with any device.
     Raises SpecError that lists what is available, and why the rest is not.
     """
-    wanted = _PREFERRED.get(device, AUTO) if name == AUTO else name
+    wanted = _PREFERRED.get(device, _PREFERRED[CPU]) if name == AUTO else name
     found = _REGISTRY.get(wanted)
-    if device not in found.devices:
+    if not _serves(found, device):
         devices = ", ".join(sorted(found.devices))
-        others = [engine.name for engine in engines() if engine.available]
-        fitting = [other for other in others if device in _REGISTRY.get(other).devices]
+        usable = ", ".join(engine.name for engine in engines() if engine.available)
         problem = f"engine {wanted!r} serves {devices}, not {device!r}"
-        raise SpecError(_FIELD, f"{problem}; for {device!r}: {', '.join(fitting) or 'none'}")
+        raise SpecError(_FIELD, f"{problem}; available: {usable or 'none'}")
     return found()
 
 
 def engines() -> tuple[EngineInfo, ...]:
     """Every known engine and whether it can be used here; imports each, which takes seconds."""
-    return tuple(_info(found.name, found.origin, found.reason) for found in _REGISTRY.survey())
+    return tuple(_info(found) for found in _REGISTRY.survey())
 
 
-def _info(name: str, origin: str, reason: str | None) -> EngineInfo:
+def _info(known: Availability) -> EngineInfo:
     kind: EngineKind | None = None
     devices: tuple[str, ...] = ()
     package: str | None = None
-    if reason is None:
-        engine = _REGISTRY.get(name)
+    row, engine = _BUILTINS.get(known.name), known.found
+    if engine is not None:
         kind, devices, package = engine.kind, tuple(sorted(engine.devices)), engine.package
-    elif name in _BUILTINS:
-        row = _BUILTINS[name]
+    elif row is not None:
         kind, devices, package = row.kind, row.devices, row.package
     return EngineInfo(
-        name=name, kind=kind, devices=devices, available=reason is None, reason=reason,
-        version=_version(package), origin=origin,
+        name=known.name, kind=kind, devices=devices, available=known.reason is None,
+        reason=known.reason, version=_version(package), origin=known.origin,
     )  # fmt: skip
 
 

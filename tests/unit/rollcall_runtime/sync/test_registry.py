@@ -24,14 +24,29 @@ def test_an_unknown_name_lists_what_there_is() -> None:
         create_engine("glue", device="cpu")
 
 
-def test_auto_on_a_device_without_an_engine_says_so() -> None:
-    with pytest.raises(SpecError, match="available: gloo"):
-        create_engine("auto", device="tpu")
+def test_auto_is_gloo_on_a_device_without_an_engine_of_its_own() -> None:
+    assert isinstance(create_engine("auto", device="tpu"), GlooEngine)
 
 
-def test_an_engine_of_another_device_is_refused_and_those_that_fit_are_told() -> None:
-    with pytest.raises(SpecError, match="'gloo' serves cpu, not 'npu'; for 'npu': none"):
-        create_engine("gloo", device="npu")
+def test_an_engine_for_cpus_serves_workers_with_other_devices_too() -> None:
+    assert isinstance(create_engine("gloo", device="npu"), GlooEngine)
+
+
+class CudaEngine(GlooEngine):
+    """What needs a GPU."""
+
+    devices = frozenset({"cuda"})
+
+
+def test_an_engine_of_another_device_is_refused_and_those_that_fit_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = BuiltIn(f"{__name__}:CudaEngine", EngineKind.GROUP, ("cuda",), "torch")
+    builtins = {"gloo": registry._BUILTINS["gloo"], "nccl": row}
+    monkeypatch.setattr(registry, "_REGISTRY", registry.make_registry(builtins))
+    with pytest.raises(SpecError, match="'nccl' serves cuda, not 'cpu'; available: gloo"):
+        create_engine("nccl", device="cpu")
+    assert isinstance(create_engine("auto", device="cuda"), CudaEngine)
 
 
 WARP = BuiltIn("no_such_package.warp:Engine", EngineKind.PEER, ("cpu", "cuda"), "no-such-package")
