@@ -80,7 +80,7 @@ class Owner:
             os.close(shared)
         self._socket = ours
         self._socket.setblocking(True)
-        self._asked = 0
+        self._asked = 1  # it will say that it has started
         whole = memoryview(self._mapping)
         size = places.slot_bytes
         self.memory = [whole[slot * size : (slot + 1) * size] for slot in range(places.slots)]

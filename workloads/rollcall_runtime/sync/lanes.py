@@ -122,6 +122,12 @@ class Device:
         """Free the lanes that nobody uses."""
         with self._lock:
             lanes, self._free = self._free, []
+        # On a thread of its own: the caller's keeps the device that it has chosen.
+        freeing = threading.Thread(target=self._give_back, args=(lanes,), name="free device memory")
+        freeing.start()
+        freeing.join()
+
+    def _give_back(self, lanes: list[Lane]) -> None:
         self.use()
         for lane in lanes:
             lane.free()

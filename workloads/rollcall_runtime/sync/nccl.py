@@ -131,9 +131,11 @@ class NcclEngine(OwnedEngine):
         if settings.interface:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={settings.interface}")
         nccl, cuda = NcclLibrary(settings.library), CudaLibrary(settings.cuda_runtime)
-        index = settings.device
+        index, count = settings.device, cuda.devices()
         if index < 0:
-            index = int(os.environ.get("LOCAL_RANK", "0")) % max(cuda.devices(), 1)
+            index = int(os.environ.get("LOCAL_RANK", "0")) % max(count, 1)
+        if index >= count:
+            raise ValueError(f"there is no GPU {index}: this process sees {count}")
         self._device = Device(
             cuda, index=index, slots=settings.in_flight, slot_bytes=settings.operation_bytes
         )

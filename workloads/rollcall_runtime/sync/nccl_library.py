@@ -162,11 +162,12 @@ class NcclLibrary:
 
     def ready(self, handle: Handle) -> bool:
         """Whether what was begun has ended well; raises if it failed, then or by now."""
-        if handle.parent is not None:  # until it is done with the child, there may be no pointer
-            if not self._settled(handle.parent):
-                return False
+        if handle.pointer.value:  # an error that the parent had before is of no interest now
             handle.parent = None
-        return bool(handle.pointer.value) and self._settled(handle)
+            return self._settled(handle)
+        if handle.parent is not None:
+            self._settled(handle.parent)
+        return False
 
     def broadcast(self, handle: Handle, pointer: int, nbytes: int, stream: int) -> None:
         """Put a broadcast from rank 0, in place, into the stream; `ready` before the next call."""
