@@ -8,7 +8,7 @@ STAMP := .venv/.stamp
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 export PYTHONPATH := operator:workloads
 
-.PHONY: help demo test lint unit cluster cluster-down kubeconfig images push bench-sync bench-recovery lock venv
+.PHONY: help demo test lint unit test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
@@ -30,6 +30,9 @@ lint: $(STAMP) ## Style, types, layers, drift of the generated files
 
 unit: $(STAMP) ## The fast tests alone
 	$(BIN)/pytest tests/unit tests/local -m "not slow and not cluster and not gpu"
+
+test-gpu: $(STAMP) ## The sync engines' tests with real NCCL or HCCL, on a machine with 4 devices (NCCL: 1 will do)
+	$(BIN)/pytest tests/unit -m gpu
 
 cluster: $(STAMP) ## The local cluster alone (kind), or check the one of ROLLCALL_USE_KUBECONFIG=1
 	$(CLUSTER) up
@@ -62,6 +65,9 @@ $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 	  echo "python3-venv is missing; installing it"; apt-get update -qq && apt-get install -y -qq python3-venv; }
 	@ldconfig -p | grep -q libibverbs.so.1 || { \
 	  echo "libibverbs1, which Mooncake loads, is missing; installing it"; apt-get update -qq && apt-get install -y -qq libibverbs1; }
+	@command -v cc >/dev/null || { \
+	  echo "a C compiler, which builds the doubles of NCCL and HCCL, is missing; installing it"; \
+	  apt-get update -qq && apt-get install -y -qq gcc libc6-dev; }
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r requirements/bootstrap.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps -r requirements/dev.txt

@@ -6,17 +6,25 @@ import pytest
 
 from rollcall_runtime.bench.world import Remote, World
 from tests.doubles import build as doubles
+from tests.unit.rollcall_runtime.sync import gpu
 from tests.unit.rollcall_runtime.sync.cases import CASES, Case
 from tests.unit.rollcall_runtime.sync.faults import NURSERY
 
+ALL = [
+    *(pytest.param(case, id=case.engine) for case in CASES),
+    *(pytest.param(case, id=f"{case.engine}-real", marks=pytest.mark.gpu) for case in gpu.CASES),
+]
 
-@pytest.fixture(scope="package", params=CASES, ids=lambda case: case.engine)
+
+@pytest.fixture(scope="package", params=ALL)
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
     """Where members of each engine come from."""
     case: Case = request.param
-    if case.device != "cpu":
+    if case in gpu.CASES:
+        gpu.skip_without_device(case)
+    elif case.device != "cpu":
         doubles.build()
     with World(
         tmp_path_factory.mktemp("sync"),

@@ -8,15 +8,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rollcall_protocol.ids import MemberId
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.world import Remote, settled
+from tests.unit.rollcall_runtime.sync.gpu import spread
 
 NURSERY = "tests.unit.rollcall_runtime.sync.faults:nursery"
 
 
 class FaultyMember(members.Member):
     """What only tests have done."""
+
+    def __init__(self, member: MemberId) -> None:
+        spread(member)
+        super().__init__(member)
 
     def corrupt(self) -> None:
         """Change one byte of what will be sent, after its checksums were computed."""
