@@ -107,7 +107,7 @@ class Scene:
 
     def _send_and_commit(self) -> None:
         for future in self._start():
-            done(future)
+            done(future, seconds=self._party.load.timeout)
         for future in [
             member.start("commit", number=self._number, check=False)
             for member in self._party.receivers

@@ -22,6 +22,7 @@ GROUP = "job/default"
 _GB = 1e9
 _WARM_ROUNDS = 2
 _COPIES_AT_SENDER = 4  # tensors, two snapshots, the target of memcpy
+_LATE = 10.0  # seconds after a transfer's timeout by which it must have ended
 _HEADROOM = 256 << 20  # for the processes themselves, together
 
 
@@ -141,8 +142,9 @@ class Party:
         send: Callable[[], list[Future[Reply]]],
     ) -> float:
         receiving = receive()
-        began = min(done(future).began for future in send())
-        return max(done(future).ended for future in receiving) - began
+        seconds = self.load.timeout + _LATE
+        began = min(done(future, seconds=seconds).began for future in send())
+        return max(done(future, seconds=seconds).ended for future in receiving) - began
 
 
 def measure(party: Party) -> tuple[Rounds, bool]:

@@ -21,7 +21,7 @@ from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench.member import Call, Reply, nursery
 from rollcall_runtime.sync.engine import Role
 
-SECONDS = 100.0  # no single command takes longer; each has bounds of its own
+SECONDS = 100.0  # for a command that says nothing else; most have bounds of their own
 _LOOK_SECONDS = 1.0
 _STDERR = 2
 
@@ -84,9 +84,9 @@ class Remote:
             self._waiting.pop(reply.number).set_result(reply)
 
 
-def done(future: "Future[Reply]") -> Reply:
-    """Wait for a reply; raises what the command raised."""
-    reply = future.result(SECONDS)
+def done(future: "Future[Reply]", *, seconds: float = SECONDS) -> Reply:
+    """Wait for a reply; raises what the command raised, and TimeoutError."""
+    reply = future.result(seconds)
     if reply.error is not None:
         raise reply.error
     return reply
