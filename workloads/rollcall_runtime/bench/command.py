@@ -221,7 +221,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--config", type=setting, action="append", default=[], metavar="[ENGINE.]KEY=VALUE",
-        help="a setting as in spec.weightSync.config; may be repeated",
+        help="a setting as in spec.weightSync.config, with {folder} for a folder of the run; may be "
+        "repeated",
     )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=90.0, help="seconds for a transfer")
     parser.add_argument("--verbose", action="store_true", help="show what the members log")

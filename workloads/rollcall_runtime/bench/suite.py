@@ -23,7 +23,8 @@ Figures = dict[str, Any]
 def run(
     load: Load, folder: Path, *, kill_member: bool = False, naive: bool = False
 ) -> tuple[Figures, Figures]:
-    """The figures of one load, and what they were made of. `naive` adds to kills one after which
+    """The figures of one load, and what they were made of. "{folder}" in the engine's settings
+    stands for `folder`. `naive` adds to kills one after which
     the survivors wait until the engine itself gives up.
 
     Raises RuntimeError when the engine failed, or no victim died in mid-transfer, and SpecError
@@ -32,6 +33,7 @@ def run(
     engine = create_engine(load.engine, device=worker_device())
     if load.engine == AUTO:
         load = replace(load, engine=engine.name)
+    load = replace(load, config=_placed(load.config, folder))
     try:
         return _run(load, folder, kill_member=kill_member, naive=naive)
     except (SyncError, TimeoutError) as error:
@@ -54,6 +56,14 @@ def _run(load: Load, folder: Path, *, kill_member: bool, naive: bool) -> tuple[F
         figures |= recovery.report(found)
         details |= recovery.details(found)
     return figures, details
+
+
+def _placed(config: Figures, folder: Path) -> Figures:
+    """Settings in which {folder} stands for this run's own folder."""
+    return {
+        key: value.replace("{folder}", str(folder)) if isinstance(value, str) else value
+        for key, value in config.items()
+    }
 
 
 def _new(folder: Path, name: str) -> Path:

@@ -1,6 +1,7 @@
 """Figures of many loads in one file, and the chart of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -62,6 +63,21 @@ def test_a_load_that_does_not_fit_into_memory_is_not_tried(
     monkeypatch.setattr(suite, "available_memory", lambda: 1 << 20)
     assert suite.run_all([load("gloo", 1)], tmp_path / "sync.json") == 1
     assert not ran
+
+
+def test_settings_may_name_a_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Load] = []
+
+    def run(load: Load, folder: Path, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        seen.append(load)
+        return {}, {}
+
+    monkeypatch.setattr(suite, "_run", run)
+    asked = replace(load("gloo", 1), config={"url": "file://{folder}/weights", "threads": 2})
+    suite.run(asked, tmp_path)
+    assert seen[0].config == {"url": f"file://{tmp_path}/weights", "threads": 2}
 
 
 def test_the_chart_has_a_line_for_each_engine_in_a_panel_for_each_size() -> None:
