@@ -182,7 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--engine", required=True, metavar="E", help="a name, or auto")
     bench.add_argument("--receivers", type=_positive, default=1, metavar="N")
-    bench.add_argument("--size", type=size, default=size("512Mi"), metavar="S", help="512Mi")
+    bench.add_argument(
+        "--size", type=size, default=size("512Mi"), metavar="S", help="by default 512Mi"
+    )
     bench.add_argument("--json", action="store_true", help="one line of JSON")
     bench.add_argument(
         "--kill-member", action="store_true", help="also kill a receiver in mid-transfer, R times"
@@ -217,12 +219,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--senders", type=_positive, default=1, metavar="M")
     parser.add_argument("--rounds", type=_positive, default=5, metavar="R")
     parser.add_argument(
-        "--bucket-size", type=size, default=size(_BUCKET), metavar="S", help=_BUCKET
+        "--bucket-size", type=size, default=size(_BUCKET), metavar="S", help=f"by default {_BUCKET}"
     )
     parser.add_argument(
         "--config", type=setting, action="append", default=[], metavar="[ENGINE.]KEY=VALUE",
-        help="a setting as in spec.weightSync.config, with {folder} for a folder of the run; may be "
-        "repeated",
+        help="a setting as in spec.weightSync.config; {folder} is a folder of the run; repeatable",
     )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=90.0, help="seconds for a transfer")
     parser.add_argument("--verbose", action="store_true", help="show what the members log")
