@@ -82,6 +82,10 @@ class BucketMover:
             raise ChecksumMismatchError(
                 f"the sender announces {announced}, the manifest says {expected}"
             )
+        self.fill(buffer, manifest, deadline)
+
+    def fill(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        """Receive all buckets, for transports that need no header."""
         bad: list[int] = []
         sums = [0] * len(manifest.checksums)
 

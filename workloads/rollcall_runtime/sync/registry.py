@@ -38,6 +38,13 @@ class BuiltIn:
 
 _BUILTINS = {
     "gloo": BuiltIn("rollcall_runtime.sync.gloo:GlooEngine", EngineKind.GROUP, ("cpu",), "torch"),
+    "mooncake": BuiltIn(
+        "rollcall_runtime.sync.mooncake:MooncakeEngine",
+        EngineKind.PEER,
+        ("cpu",),
+        "mooncake-transfer-engine-non-cuda",
+    ),
+    "nixl": BuiltIn("rollcall_runtime.sync.nixl:NixlEngine", EngineKind.PEER, ("cpu",), "nixl"),
     "hccl": BuiltIn(
         "rollcall_runtime.sync.hccl:HcclEngine", EngineKind.GROUP, ("npu",), "torch-npu"
     ),

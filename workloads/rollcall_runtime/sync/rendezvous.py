@@ -1,7 +1,8 @@
 """Where the members of a session meet before they can talk to each other: a server at the sender.
 
 A room belongs to one session of one group and exists while somebody is in it, so nothing of
-another session can match and nothing is left behind. Who enters shows the secret of the sender's
+another session can match and nothing is left behind. Who has said that it stays is missed when it
+goes: the others' waits end at once. Who enters shows the secret of the sender's
 descriptor, which only members of the roster get.
 
 Not torch's TCPStore: it asks DNS for the name of every peer that connects, which stalls joins for
@@ -12,6 +13,7 @@ import contextlib
 import hmac
 import json
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -23,13 +25,15 @@ from typing import Any
 
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.engine import descriptor_of
-from rollcall_runtime.sync.errors import JoinFailedError
+from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
 
 _LENGTH = struct.Struct(">I")
 _MAX_FRAME = 16 << 20
 _IDLE_SECONDS = 60.0  # a visitor that says nothing for so long is sent away
 _LATE_SECONDS = 0.2  # how much later than asked an answer may come
 _REST_SECONDS = 0.01  # how often a blocked client looks whether it was aborted
+_LOOK_SECONDS = 0.02  # how often a waiting visitor's connection is looked at
+_BROKEN = "broken"  # in an answer: the rank that was to stay and is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class _Room:
     def __init__(self) -> None:
         self.visitors = 0
         self.values: dict[str, str] = {}
+        self.gone: int | None = None
 
 
 class RendezvousServer:
@@ -124,16 +129,24 @@ class RendezvousServer:
         with self._changed:
             room = self._rooms.setdefault(name, _Room())
             room.visitors += 1
+        stays: int | None = None
         try:
             while not self._closed:
                 request = _read(visitor)
+                answer: dict[str, str] = {}
                 if "put" in request:
                     answer = self._put(room, request["put"], request["value"])
+                elif "stay" in request:
+                    stays = int(request["stay"])
+                    visitor.settimeout(None)
                 else:
-                    answer = self._get(room, request["get"], request["seconds"])
+                    answer = self._get(room, request["get"], request["seconds"], visitor)
                 visitor.sendall(_frame(answer))
         finally:
             with self._changed:
+                if stays is not None and room.gone is None:
+                    room.gone = stays
+                    self._changed.notify_all()
                 room.visitors -= 1
                 if room.visitors == 0:
                     del self._rooms[name]
@@ -144,17 +157,32 @@ class RendezvousServer:
             self._changed.notify_all()
         return {}
 
-    def _get(self, room: _Room, keys: list[str], seconds: float) -> dict[str, str]:
+    def _get(
+        self, room: _Room, keys: list[str], seconds: float, visitor: socket.socket
+    ) -> dict[str, str]:
         """Wait for all keys; what is missing after `seconds` is missing in the answer."""
+        deadline = time.monotonic() + seconds
+
+        def settled() -> bool:
+            missing = any(key not in room.values for key in keys)
+            return self._closed or not missing or room.gone is not None
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._closed or all(key in room.values for key in keys), seconds
-            )
-            return {key: room.values[key] for key in keys if key in room.values}
+            while not self._changed.wait_for(settled, min(seconds, _LOOK_SECONDS)):
+                if time.monotonic() >= deadline:
+                    break
+                if _hung_up(visitor):
+                    raise EOFError
+            answer = {key: room.values[key] for key in keys if key in room.values}
+            if len(answer) < len(keys) and room.gone is not None:
+                answer[_BROKEN] = str(room.gone)
+            return answer
 
 
 class Rendezvous:
     """One member in its session's room. Used by one thread, which `rest` lets out early.
+
+    All of it has to be done by `deadline` (monotonic), which may be moved.
 
     `rest(seconds)` waits a little, and raises when the session was given up. All calls raise
     JoinFailedError, naming the sender when it cannot be reached.
@@ -165,7 +193,7 @@ class Rendezvous:
     ) -> None:
         self._room = room
         self._seats = tuple(seats)
-        self._deadline = deadline
+        self.deadline = deadline
         self._rest = rest
         self._received = b""
         address = Address.of(seats[0])
@@ -199,22 +227,40 @@ class Rendezvous:
             raise JoinFailedError(f"{self._room}: nobody told {key!r}")
         return b64decode(answer[key])
 
+    def stay(self, rank: int) -> None:
+        """Be missed from now on: when this connection ends, the others' waits do."""
+        self._exchange({"stay": rank})
+
+    def wait(self, keys: Sequence[str], *, deadline: float) -> tuple[bytes | None, ...]:
+        """The values of `keys`, None for what nobody told until `deadline` (monotonic).
+
+        Raises TransferFailedError, which names who was to stay and is gone.
+        """
+        left = max(deadline - time.monotonic(), 0.0)
+        answer = self._exchange({"get": list(keys), "seconds": left})
+        gone = answer.get(_BROKEN)
+        if gone is not None:
+            rank = int(gone)
+            peer = self._seats[rank].member if rank < len(self._seats) else None
+            raise TransferFailedError(f"{self._room}: rank {rank} has left", peer=peer)
+        return tuple(b64decode(answer[key]) if key in answer else None for key in keys)
+
     def close(self) -> None:
         """Leave the room."""
         self._socket.close()
 
     def _ask(self, keys: list[str]) -> dict[str, str]:
-        left = max(self._deadline - time.monotonic(), 0.0)
+        left = max(self.deadline - time.monotonic(), 0.0)
         return self._exchange({"get": keys, "seconds": left})
 
     def _connect(self, address: Address) -> socket.socket:
         while True:
             self._rest(0)
-            left = max(self._deadline - time.monotonic(), 0.001)
+            left = max(self.deadline - time.monotonic(), 0.001)
             try:
                 return socket.create_connection((address.host, address.port), timeout=left)
             except OSError as error:
-                if time.monotonic() + _REST_SECONDS >= self._deadline:
+                if time.monotonic() + _REST_SECONDS >= self.deadline:
                     raise self._unreachable(error) from error
                 self._rest(_REST_SECONDS)
 
@@ -225,7 +271,7 @@ class Rendezvous:
         return answer
 
     def _send(self, request: dict[str, Any]) -> None:
-        self._socket.settimeout(max(self._deadline - time.monotonic(), _LATE_SECONDS))
+        self._socket.settimeout(max(self.deadline - time.monotonic(), _LATE_SECONDS))
         try:
             self._socket.sendall(_frame(request))
         except OSError as error:
@@ -238,7 +284,7 @@ class Rendezvous:
             try:
                 part = self._socket.recv(1 << 16)
             except TimeoutError as error:
-                if time.monotonic() > self._deadline + _LATE_SECONDS:
+                if time.monotonic() > self.deadline + _LATE_SECONDS:
                     raise self._unreachable(error) from error
                 continue
             except OSError as error:
@@ -277,6 +323,12 @@ def _read_exactly(connection: socket.socket, size: int) -> bytes:
             raise EOFError
         parts += part
     return parts
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    readable = select.poll()
+    readable.register(connection, select.POLLIN)
+    return bool(readable.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
 
 
 def _listen(address: str) -> socket.socket:

@@ -137,6 +137,7 @@ class OwnedSession(SyncSession):
     """
 
     _faults: ClassVar[tuple[type[Exception], ...]] = (RuntimeError,)
+    _stays: ClassVar[bool] = False  # in the rendezvous' room, as long as the session lives
 
     def __init__(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
@@ -148,6 +149,7 @@ class OwnedSession(SyncSession):
         self.engine = engine
         self.settings = engine.settings
         self._failure = ""
+        self._room: Rendezvous | None = None
         self._owner = Owner(f"{engine.name} {self.name}", cleanup=self._free)
 
     @property
@@ -261,8 +263,12 @@ class OwnedSession(SyncSession):
             # First, because a library's own wait names nobody.
             rendezvous.meet(self.rank)
             self._connect(rendezvous, deadline)
+            if self._stays:
+                rendezvous.stay(self.rank)
+                self._room = rendezvous
         finally:
-            rendezvous.close()
+            if self._room is None:
+                rendezvous.close()
 
     def _compare_engines(self) -> None:
         """`auto` is each worker's own choice, and nobody else would say why nobody meets."""
@@ -282,6 +288,8 @@ class OwnedSession(SyncSession):
 
     def _free(self) -> None:
         try:
+            if self._room is not None:
+                self._room.close()
             self._disconnect()
         finally:
             self.engine.gone(self)

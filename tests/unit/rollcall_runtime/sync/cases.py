@@ -22,6 +22,8 @@ SHORT = {"operationTimeout": 2, "maxAbandoned": 3}
 
 CASES = [
     Case("gloo", SHORT),
+    Case("mooncake", SHORT),
+    Case("nixl", SHORT),
     Case(
         "nccl", SHORT | {"library": NCCL, "cudaRuntime": NCCL, "reuseSeconds": 0.1}, device="cuda"
     ),

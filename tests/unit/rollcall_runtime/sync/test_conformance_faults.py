@@ -109,6 +109,9 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     for member, future in ((sender, sending), (receiver, receiving)):
         aborted = done(member.start("abort", group=GROUP))
         reply = future.result(5)
+        if reply.error is None:
+            assert member is receiver, "a peer may have given it everything before"
+            continue
         assert isinstance(reply.error, AbortedError)
         assert aborted.ended - aborted.began < 0.05
         assert reply.ended - aborted.began < 0.1
