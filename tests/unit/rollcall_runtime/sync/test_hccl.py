@@ -31,7 +31,7 @@ def world(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World
     doubles.build()
     with World(
         tmp_path_factory.mktemp("hccl"), engine="hccl", device="npu",
-        config={"operationTimeout": 2, "operationBytes": MIB, "leaveSeconds": 0.5},
+        config={"operationTimeout": 2, "operationBytes": MIB, "leaveSeconds": 30},
         environment={"DOUBLE_LOG": str(log), "LD_LIBRARY_PATH": str(doubles.FOLDER)},
     ) as made:  # fmt: skip
         yield made
