@@ -29,7 +29,7 @@ def _version() -> str:
     return digest.hexdigest()[:16]
 
 
-FOLDER = _SOURCES / "build" / _version()  # not under version control
+FOLDER = _SOURCES / ".cache" / _version()  # not under version control
 NCCL = str(FOLDER / "libnccl_double.so")  # holds the CUDA runtime's functions too
 NCCL_OLD = str(FOLDER / "libnccl_old_double.so")
 
