@@ -50,7 +50,8 @@ push: images ## Push the images to the registry that IMAGE_PREFIX names
 	$(CLUSTER) push --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)
 
 bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and draw the chart in docs/
-	$(SYNC) chart --out docs/measurements/sync.svg --rounds 5
+	$(SYNC) chart --out docs/measurements/sync.svg --rounds 5 \
+	  --config 'store.url=file://{folder}/weights' --config store.keepSeconds=0
 
 bench-recovery: $(STAMP) ## Kill receivers in mid-transfer and rollouts of a job; each prints JSON
 	$(SYNC) bench --engine gloo --receivers 3 --size 512Mi --bucket-size 256Mi --rounds 20 --kill-member --json
