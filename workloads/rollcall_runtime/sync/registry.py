@@ -44,6 +44,9 @@ _BUILTINS = {
         ("cpu",),
         "mooncake-transfer-engine-non-cuda",
     ),
+    "store": BuiltIn(
+        "rollcall_runtime.sync.store:StoreEngine", EngineKind.PEER, ("cpu",), "fsspec"
+    ),
     "nixl": BuiltIn("rollcall_runtime.sync.nixl:NixlEngine", EngineKind.PEER, ("cpu",), "nixl"),
     "hccl": BuiltIn(
         "rollcall_runtime.sync.hccl:HcclEngine", EngineKind.GROUP, ("npu",), "torch-npu"

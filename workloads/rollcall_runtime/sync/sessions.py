@@ -137,6 +137,7 @@ class OwnedSession(SyncSession):
     """
 
     _faults: ClassVar[tuple[type[Exception], ...]] = (RuntimeError,)
+    _meets: ClassVar[bool] = True  # at the sender's rendezvous
     _stays: ClassVar[bool] = False  # in the rendezvous' room, as long as the session lives
 
     def __init__(
@@ -193,6 +194,10 @@ class OwnedSession(SyncSession):
     @abstractmethod
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         """Connect to the others, who have all entered the room. `deadline` is monotonic."""
+
+    def _join_alone(self, deadline: float) -> None:
+        """Meet without the rendezvous, for engines that set `_meets` to False."""
+        raise NotImplementedError(f"{self.engine.name} meets nowhere")
 
     @abstractmethod
     def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
@@ -253,6 +258,9 @@ class OwnedSession(SyncSession):
 
     def _join(self, deadline: float) -> None:
         self._wait_for_room(deadline)
+        if not self._meets:
+            self._join_alone(deadline)
+            return
         if len(self.seats) == 1:
             return
         self._compare_engines()

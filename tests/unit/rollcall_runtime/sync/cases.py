@@ -1,5 +1,8 @@
 """The engines that the conformance suite runs, each with settings that keep its tests short."""
 
+import atexit
+import shutil
+import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +21,15 @@ class Case:
     device: str = "cpu"
 
 
+STORE = tempfile.mkdtemp(prefix="rollcall-store-")
+atexit.register(shutil.rmtree, STORE, ignore_errors=True)
 SHORT = {"operationTimeout": 2, "maxAbandoned": 3}
 
 CASES = [
     Case("gloo", SHORT),
     Case("mooncake", SHORT),
     Case("nixl", SHORT),
+    Case("store", SHORT | {"url": f"file://{STORE}", "keepSeconds": 0}),
     Case(
         "nccl", SHORT | {"library": NCCL, "cudaRuntime": NCCL, "reuseSeconds": 0.1}, device="cuda"
     ),

@@ -105,12 +105,13 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     receiving = receiver.start("receive", group=GROUP, number=18, manifest=manifest, timeout=2)
     sending = sender.start("publish", group=GROUP, timeout=2)
     time.sleep(0.3)
-    assert not sending.done()
+    decoupled = world.engine == "store"  # its sender waits for nobody
+    assert decoupled or not sending.done()
     for member, future in ((sender, sending), (receiver, receiving)):
         aborted = done(member.start("abort", group=GROUP))
         reply = future.result(5)
         if reply.error is None:
-            assert member is receiver, "a peer may have given it everything before"
+            assert member is receiver or decoupled, "a peer may have given it everything before"
             continue
         assert isinstance(reply.error, AbortedError)
         assert aborted.ended - aborted.began < 0.05
