@@ -18,5 +18,16 @@ compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
 compile worker.txt --extra runtime $engines \
     --excludes requirements/excludes-worker.txt -c requirements/dev.txt
+# The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves.
+beyond_vllm() {
+    out=$1
+    shift
+    printf '%s\n' "$@" | "$uv" pip compile --quiet --universal --python-version 3.11 --no-deps \
+        --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
+        -o "requirements/$out" -
+}
+beyond_vllm worker-cuda.txt fsspec zlib-ng loguru httpx checkpoint-engine mooncake-transfer-engine \
+    nixl nixl-cu12 ray
+beyond_vllm worker-ascend.txt fsspec zlib-ng loguru httpx checkpoint-engine mooncake-transfer-engine
 printf 'uv\n' | "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-annotate --no-header -c requirements/dev.txt -o requirements/bootstrap.txt -
