@@ -19,16 +19,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rollcall_protocol.ids import SessionId
+from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buckets import BucketMover
 from rollcall_runtime.sync.buffers import Buffer, HostBuffer, Pin
 from rollcall_runtime.sync.engine import SyncSettings
-from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
+from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError, TimedOutError
 from rollcall_runtime.sync.errors import TransferFailedError as Failed
 from rollcall_runtime.sync.rendezvous import Rendezvous
-from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession, time_left
+from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession
 from rollcall_runtime.sync.topology import Topology, choose, downstream, upstream
 
 _FIRST_REST, _LONGEST_REST = 0.0001, 0.002  # seconds between two looks at a read
@@ -129,6 +129,8 @@ class PullSession(OwnedSession):
         self._wanted, self._drain_timeout = Topology(settings.topology), settings.drain_timeout
         self._publications = 0
         self.flying: set[_Work] = set()
+        self.source: MemberId | None = None  # who is read from
+        self._mover: BucketMover | None = None
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         """The room is all that is needed; neighbours are known when there is something to read."""
@@ -158,14 +160,16 @@ class PullSession(OwnedSession):
                 self._tell_source(number, buffer, manifest)
             if source:
                 told = json.loads(self._wait([f"{number}/source/{source}"], deadline)[0])
+            self.source = self.seats[source].member
             reader = _Reader(
                 self, number=number, source=source, told=told, buffer=buffer, manifest=manifest
             )
-            mover = BucketMover(
+            self._mover = BucketMover(
                 start=reader.start, stop=self._check, settings=self.settings,
                 landed=reader.landed,
             )  # fmt: skip
-            mover.fill(buffer, manifest, deadline)
+            self._mover.fill(buffer, manifest, deadline)
+            self.source = None
             self._await_readers(number, readers, manifest, deadline)
 
     def _disconnect(self) -> None:
@@ -173,6 +177,11 @@ class PullSession(OwnedSession):
         for work in tuple(self.flying):
             if not work.drain(deadline):
                 self.pulls.forsaken.append(work.forsake())
+        if self._mover is not None:
+            self._mover.drain()  # all has ended: it lets go of its own pins
+
+    def _explain(self, error: Exception) -> SyncError:
+        return Failed(f"{self.name}: {error}", peer=self.source)
 
     def wait_for(self, key: str, seconds: float, rank: int) -> None:
         """Wait until `rank` has told `key`."""
@@ -266,6 +275,7 @@ class _Work:
 
     def __init__(self, session: PullSession, read: Read, deadline: float, pin: Pin) -> None:
         self._session, self._read, self._deadline, self._pin = session, read, deadline, pin
+        self._over = False
         session.flying.add(self)
 
     def wait(self) -> None:
@@ -273,16 +283,20 @@ class _Work:
         rest = _FIRST_REST
         while not self.ended():
             self._session._rest(rest)  # noqa: SLF001 - a part of its session
-            time_left(self._deadline, doing="for a read")
+            if time.monotonic() >= self._deadline:
+                raise TimedOutError("no time is left for a read", peer=self._session.source)
             rest = min(rest * 2, _LONGEST_REST)
 
     def ended(self) -> bool:
-        """Whether nothing is written any more; raises if the read failed."""
+        """Whether nothing is written any more; raises if the read failed, the first time."""
+        if self._over:  # libraries do not survive a question about what they have freed
+            return True
         done = True  # a failure is an end too
         try:
             done = self._read.done()
         finally:
             if done:
+                self._over = True
                 self._session.flying.discard(self)
                 self._read.release()
                 self._pin.release()
@@ -301,4 +315,5 @@ class _Work:
 
     def forsake(self) -> Pin:
         """The pin, for ever."""
+        self._over = True
         return self._pin
