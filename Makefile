@@ -64,8 +64,9 @@ venv: $(STAMP) ## The Python environment alone
 $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
 	  echo "python3-venv is missing; installing it"; apt-get update -qq && apt-get install -y -qq python3-venv; }
-	@ldconfig -p | grep -q libibverbs.so.1 || { \
-	  echo "libibverbs1, which Mooncake loads, is missing; installing it"; apt-get update -qq && apt-get install -y -qq libibverbs1; }
+	@ldconfig -p | grep -q libibverbs.so.1 && ldconfig -p | grep -q libcurl.so.4 || { \
+	  echo "installing what Mooncake loads: libibverbs1 and libcurl4"; \
+	  apt-get update -qq && apt-get install -y -qq libibverbs1 libcurl4; }
 	@command -v cc >/dev/null || { \
 	  echo "a C compiler, which builds the doubles of NCCL and HCCL, is missing; installing it"; \
 	  apt-get update -qq && apt-get install -y -qq gcc libc6-dev; }

@@ -1,8 +1,5 @@
 """The engines that the conformance suite runs, each with settings that keep its tests short."""
 
-import atexit
-import shutil
-import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +9,7 @@ from tests.doubles.build import FOLDER, NCCL
 @dataclass(frozen=True, slots=True)
 class Case:
     """An engine, its settings as in an RLJob, what its processes find in the environment, and
-    the torch device type that it is to serve.
+    the torch device type that it is to serve. FOLDER in a setting is one of the tests' own.
     """
 
     engine: str
@@ -21,15 +18,13 @@ class Case:
     device: str = "cpu"
 
 
-STORE = tempfile.mkdtemp(prefix="rollcall-store-")
-atexit.register(shutil.rmtree, STORE, ignore_errors=True)
 SHORT = {"operationTimeout": 2, "maxAbandoned": 3}
 
 CASES = [
     Case("gloo", SHORT),
     Case("mooncake", SHORT),
     Case("nixl", SHORT),
-    Case("store", SHORT | {"url": f"file://{STORE}", "keepSeconds": 0}),
+    Case("store", SHORT | {"url": "file://FOLDER/store", "keepSeconds": 0}),
     Case(
         "nccl", SHORT | {"library": NCCL, "cudaRuntime": NCCL, "reuseSeconds": 0.1}, device="cuda"
     ),

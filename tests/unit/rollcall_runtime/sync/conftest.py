@@ -11,7 +11,13 @@ from tests.unit.rollcall_runtime.sync.cases import CASES, Case
 from tests.unit.rollcall_runtime.sync.faults import NURSERY
 
 ALL = [
-    *(pytest.param(case, id=case.engine) for case in CASES),
+    # The quick run has gloo alone: processes and libraries take seconds to start.
+    *(
+        pytest.param(
+            case, id=case.engine, marks=[] if case.engine == "gloo" else [pytest.mark.slow]
+        )
+        for case in CASES
+    ),
     *(pytest.param(case, id=f"{case.engine}-real", marks=pytest.mark.gpu) for case in gpu.CASES),
 ]
 
@@ -26,10 +32,15 @@ def world(
         gpu.skip_without_device(case)
     elif case.device != "cpu":
         doubles.build()
+    folder = tmp_path_factory.mktemp("sync")
+    config = {
+        name: value.replace("FOLDER", str(folder)) if isinstance(value, str) else value
+        for name, value in case.config.items()
+    }
     with World(
-        tmp_path_factory.mktemp("sync"),
+        folder,
         engine=case.engine,
-        config=case.config,
+        config=config,
         environment=case.environment,
         device=case.device,
         start=NURSERY,

@@ -80,11 +80,12 @@ def test_abort_ends_a_join_at_once(trio: list[Remote]) -> None:
     settled(sender, "abandoned", 0, seconds=0.5)
 
 
-def test_rebuilding_sixty_times_leaves_nothing_behind(trio: list[Remote]) -> None:
+@pytest.mark.slow
+def test_rebuilding_a_hundred_times_leaves_nothing_behind(trio: list[Remote]) -> None:
     sender = trio[0]
     manifest = sender.do("snapshot", seed=17, megabytes=1, bucket_bytes=MIB)
     before: list[dict[str, int]] = []
-    for turn in range(60):
+    for turn in range(100):
         join(trio)
         publish(trio, number=100 + turn, manifest=manifest)
         abort(trio)

@@ -19,6 +19,9 @@ MIB = 1 << 20
 MAIN = "hccl_process"
 
 
+pytestmark = pytest.mark.slow  # processes and their libraries
+
+
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the double was called with."""

@@ -47,6 +47,9 @@ class Calls:
         return sorted(lines[seen:])
 
 
+pytestmark = pytest.mark.slow  # processes and their libraries
+
+
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
     """What all members together call."""
