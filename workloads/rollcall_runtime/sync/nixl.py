@@ -1,24 +1,38 @@
 """NIXL: one-sided reads between registered buffers, through UCX (TCP, RDMA) or another backend.
 
+NIXL brings a UCX of its own, which cannot live beside another one in a process: where PyTorch links
+one (Debian's does, through its MPI) the engine says that it is not available.
+
 UCX reads its own settings from the environment when the engine is opened; what is already set there
 wins over the job's. It notices a dead peer within tenths of a second, and waits for a stopped one
 for ever, so reads are looked at and given up here.
 """
 
 import os
+import re
 import threading
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from nixl import _bindings as nixl_bindings
-from nixl._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t
+import torch  # noqa: F401 - first, for what it links
 
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.pull import PullEngine, PullSession, PullSettings, Read
+
+_foreign = re.search(r"/\S*/libucs\.so\S*", Path("/proc/self/maps").read_text())
+if _foreign:
+    raise ImportError(
+        f"this process has a UCX already ({_foreign[0]}), beside which NIXL's own would abort it; "
+        "use a PyTorch that does not link UCX"
+    )
+
+from nixl import _bindings as nixl_bindings  # noqa: E402
+from nixl._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t  # noqa: E402
 
 _MEMORY = "DRAM"
 _BUSY = "PROC"
