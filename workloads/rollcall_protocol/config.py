@@ -67,8 +67,8 @@ class WeightSyncConfig:
     """Transport settings; times are seconds, sizes bytes. `enabled` off is for comparisons.
 
     `engine` and `config` are the default group's. `blocking` has training wait for each send;
-    `staging` (Host, Device or Streamed) is where the copy that is sent lives; `delta` sends only
-    what has changed; traces go to the folder `profile_path`, if one is given.
+    `staging` (Host, Device or Streamed) is where the copy that is sent lives; traces go to the
+    folder `profile_path`, if one is given.
     """
 
     engine: str
@@ -84,7 +84,6 @@ class WeightSyncConfig:
     groups: tuple[GroupConfig, ...] = ()
     blocking: bool = False
     staging: str = "Host"
-    delta: bool = False
     profile_path: str = ""
 
     def all_groups(self) -> tuple[GroupConfig, ...]:
