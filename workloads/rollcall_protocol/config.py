@@ -68,7 +68,7 @@ class WeightSyncConfig:
 
     `engine` and `config` are the default group's. `blocking` has training wait for each send;
     `staging` (Host, Device or Streamed) is where the copy that is sent lives; traces go to the
-    folder `profile_path`, if one is given.
+    folder `profile_path`, if one is given; with `delta` only what has changed is sent.
     """
 
     engine: str
@@ -85,6 +85,7 @@ class WeightSyncConfig:
     blocking: bool = False
     staging: str = "Host"
     profile_path: str = ""
+    delta: bool = False
 
     def all_groups(self) -> tuple[GroupConfig, ...]:
         """Every sync group, the default one first."""

@@ -16,6 +16,7 @@ from rollcall_protocol.members import Member, Members
 from rollcall_protocol.messages import (
     Ack,
     CaughtUp,
+    Delta,
     Draining,
     Hello,
     Join,
@@ -138,11 +139,13 @@ class CoordinatorMachine:
             self._suspect({sender}, reason, now)
         return self._settle(now)
 
-    def publish(self, version: Version, manifest: Manifest, now: float) -> list[Effect]:
+    def publish(
+        self, version: Version, manifest: Manifest, now: float, *, delta: Delta | None = None
+    ) -> list[Effect]:
         """Bring `version` to the session. One at a time; ends with Published."""
         if self._publication is not None:
             raise RuntimeError(f"{self._publication.version} is still being published")
-        self._publication = Publication(version=version, manifest=manifest)
+        self._publication = Publication(version=version, manifest=manifest, delta=delta)
         if self.forming is Forming.STABLE:
             self._stage(now)
         return self._settle(now)
@@ -354,7 +357,9 @@ class CoordinatorMachine:
             self._commit(publication, now)
             return
         everybody = (*self.senders, *self.seated)
-        message = publication.stage(self.session, everybody, now + self.timing.stage_timeout)
+        held = {known.held for seat in self.seated if (known := self.members.find(seat))}
+        deadline = now + self.timing.stage_timeout
+        message = publication.stage(self.session, everybody, deadline, held=held)
         self._out += [Send(member, message) for member in everybody]
 
     def _on_stage_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
@@ -367,7 +372,7 @@ class CoordinatorMachine:
             self._commit(publication, now)
 
     def _stage_failed(self, publication: Publication, error: str, now: float) -> None:
-        publication.failures += 1
+        publication.failed()
         accused = publication.waiting - set(self.senders) or set(self.seated)
         if publication.failures >= MAX_ENGINE_FAILURES:
             publication.failures = 0

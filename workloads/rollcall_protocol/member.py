@@ -14,6 +14,7 @@ from rollcall_protocol.messages import (
     CatchUp,
     CaughtUp,
     Commit,
+    Delta,
     Join,
     MemberMessage,
     Phase,
@@ -54,6 +55,7 @@ class Transfer:
     session: SessionId
     version: Version
     manifest: Manifest
+    delta: Delta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class MemberMachine:
             return [Reply(ack)]
         # A member that has this version already takes part all the same: the send is collective.
         self._staged = None
-        return [Transfer(message.session, message.version, message.manifest)]
+        return [Transfer(message.session, message.version, message.manifest, message.delta)]
 
     def _commit(self, message: Commit) -> list[MemberEffect]:
         if self.held == message.version:

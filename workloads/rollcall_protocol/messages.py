@@ -147,12 +147,23 @@ class SessionReady:
 
 
 @dataclass(frozen=True, slots=True)
+class Delta:
+    """What is sent instead of a whole version: `manifest` describes the bytes that make it of
+    `base`.
+    """
+
+    base: Version
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Receive `version` beside the served weights and check it. Acknowledged."""
 
     session: SessionId
     version: Version
     manifest: Manifest
+    delta: Delta | None = None
 
 
 @dataclass(frozen=True, slots=True)

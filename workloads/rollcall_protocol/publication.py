@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from rollcall_protocol.ids import MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Commit, Stage
+from rollcall_protocol.messages import Commit, Delta, Stage
 
 
 class Step(StrEnum):
@@ -18,10 +18,14 @@ class Step(StrEnum):
 
 @dataclass(slots=True)
 class Publication:
-    """Book-keeping of one version; `waiting` are the members whose ack is still to come."""
+    """Book-keeping of one version; `waiting` are the members whose ack is still to come.
+
+    `delta` may be sent to a session whose members all serve its base; not after a failure.
+    """
 
     version: Version
     manifest: Manifest
+    delta: Delta | None = None
     step: Step = Step.QUEUED
     waiting: set[MemberId] = field(default_factory=set)
     deadline: float | None = None
@@ -37,10 +41,14 @@ class Publication:
         """Every receiver has staged it whole; no way back."""
         return self.step is Step.COMMITTING
 
-    def stage(self, session: SessionId, members: tuple[MemberId, ...], deadline: float) -> Stage:
-        """Begin to send in `session`."""
+    def stage(
+        self, session: SessionId, members: tuple[MemberId, ...], deadline: float,
+        *, held: set[Version | None],
+    ) -> Stage:  # fmt: skip
+        """Begin to send in `session`, whose receivers serve `held`."""
         self.step, self.waiting, self.deadline = Step.STAGING, set(members), deadline
-        return Stage(session, self.version, self.manifest)
+        delta = self.delta if self.delta and held == {self.delta.base} else None
+        return Stage(session, self.version, self.manifest, delta)
 
     def commit(self, session: SessionId, members: tuple[MemberId, ...], deadline: float) -> Commit:
         """Begin to commit; nobody to wait for ends it at once."""
@@ -56,6 +64,11 @@ class Publication:
         """A lost member is not waited for in COMMIT (in STAGE the session starts again)."""
         if self.committing:
             self.waiting.discard(member)
+
+    def failed(self) -> None:
+        """A transfer went wrong: from now on the whole version is sent."""
+        self.failures += 1
+        self.delta = None
 
     def interrupt(self) -> None:
         """The session is formed anew: what was being staged is sent again in the next one."""

@@ -17,7 +17,7 @@ from rollcall_protocol.member import (
     Reply,
     Transfer,
 )
-from rollcall_protocol.messages import MemberMessage, SessionMessage
+from rollcall_protocol.messages import Delta, MemberMessage, SessionMessage
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.parts import open_session
@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 class Duties(Protocol):
     """What differs between a rollout and the trainer's sender. All raise SyncError."""
 
-    async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
-        """Receive `version` into the stage and verify it, or send it."""
+    async def transfer(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+    ) -> None:
+        """Receive `version` into the stage and verify it, or send it; or the delta, if given."""
 
     async def apply(self, version: Version) -> None:
         """Serve what is staged; on error the old weights stay, whole."""
@@ -113,7 +115,9 @@ class MemberDriver:
         session = self._session
         if session is None:
             return self.machine.staged(effect.session, effect.version, error="has not joined")
-        error = await _error_of(self._duties.transfer(session, effect.version, effect.manifest))
+        error = await _error_of(
+            self._duties.transfer(session, effect.version, effect.manifest, effect.delta)
+        )
         return self.machine.staged(
             effect.session,
             effect.version,

@@ -36,6 +36,14 @@ class Rollout(RolloutBase):
     """Its RolloutPool is named <job>-<name>."""
 
 
+class Delta(Model):
+    """Sending only what has changed."""
+
+    enabled: bool = False
+    """true compares each version with the one before it and sends the bytes that differ, while one
+    trainer rank sends and all rollouts serve that one."""
+
+
 class Profile(Model):
     """Traces of weight sync, for chrome://tracing or Perfetto."""
 
@@ -112,6 +120,7 @@ class WeightSync(Model):
     """Where the copy lives that is sent while training goes on. Host: host memory. Device: device
     memory first, which is faster and takes as much of it as the weights. Streamed: one copy in host
     memory, so the next version waits until this one has arrived."""
+    delta: Delta = nested(Delta)
     profile: Profile = nested(Profile)
 
 

@@ -47,6 +47,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             ),
             blocking=sync.blocking,
             staging=sync.staging,
+            delta=sync.delta.enabled,
             profile_path=sync.profile.path if sync.profile.enabled else "",
         ),
         membership=wire.MembershipConfig(

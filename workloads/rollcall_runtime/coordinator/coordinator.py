@@ -87,6 +87,7 @@ class Coordinator:
         self._progress = Progress(0, config.algorithm.max_steps, 0, None)
         self._finished: Finished | None = None
         self._first: Version | None = None
+        self._base: Version | None = None  # what all who took part serve
         self._roster_taken, self._batch_ready = asyncio.Event(), asyncio.Event()
         self._group_of: dict[MemberId, SyncGroup] = {}
         self._states: list[MemberState] = []  # at the last publication
@@ -126,9 +127,13 @@ class Coordinator:
         """
         self.duties.offer(version, snapshot)
         manifest = await self.parts.whole(version, snapshot.manifest)
+        delta = None
+        if self.config.weight_sync.delta and manifest is snapshot.manifest:  # of one sender
+            delta = await self.duties.encode(version, self._base)
         outcomes = await asyncio.gather(
-            *(group.publish(version, manifest) for group in self.groups.values())
+            *(group.publish(version, manifest, delta=delta) for group in self.groups.values())
         )
+        self._base = version
         self.duties.retire_all_but(version)
         # Only now may more be drawn: what is drawn before is as old as the version before.
         self.ledger.version = version.number - (self._first or version).number
@@ -136,7 +141,8 @@ class Coordinator:
         self._observer.published(
             Delivery(
                 version.number, sum(outcome.members for outcome in outcomes),
-                manifest.total_bytes, max(outcome.stage_seconds for outcome in outcomes),
+                max(outcome.sent_bytes for outcome in outcomes),
+                max(outcome.stage_seconds for outcome in outcomes),
                 max(outcome.commit_seconds for outcome in outcomes),
             )
         )  # fmt: skip

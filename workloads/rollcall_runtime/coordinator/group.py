@@ -16,7 +16,15 @@ from rollcall_protocol.coordinator import CoordinatorMachine
 from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, Timing
 from rollcall_protocol.ids import MemberId, Version
 from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import MACHINE_MESSAGES, Commit, GroupReport, MemberMessage, Seat
+from rollcall_protocol.messages import (
+    MACHINE_MESSAGES,
+    Commit,
+    Delta,
+    GroupReport,
+    MemberMessage,
+    Seat,
+    Stage,
+)
 from rollcall_protocol.roster import Roster
 from rollcall_runtime.coordinator.links import Links
 from rollcall_runtime.membership import Duties, MemberDriver
@@ -27,9 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A publication: members that took part (the trainer too), and seconds of both phases."""
+    """A publication: members that took part (the trainer too), bytes that each receiver was sent,
+    and seconds of both phases.
+    """
 
     members: int
+    sent_bytes: int
     stage_seconds: float
     commit_seconds: float
 
@@ -68,6 +79,7 @@ class SyncGroup:
         self._after, self._fenced = after, fenced
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
+        self._sent = 0
 
     def push_roster(self, roster: Roster) -> None:
         """Take this group's members of the job's roster; nothing when they are the same."""
@@ -77,16 +89,18 @@ class SyncGroup:
         if held is None or own.digest != held.digest:
             self.run(self.machine.push_roster(own, time.monotonic()))
 
-    async def publish(self, version: Version, manifest: Manifest) -> Outcome:
+    async def publish(
+        self, version: Version, manifest: Manifest, *, delta: Delta | None = None
+    ) -> Outcome:
         """Bring `version` to the live session; returns when all of it acked or was excluded."""
-        began, self._committing_since = time.monotonic(), None
+        began, self._committing_since, self._sent = time.monotonic(), None, 0
         published = self._published = asyncio.get_running_loop().create_future()
-        self.run(self.machine.publish(version, manifest, began))
+        self.run(self.machine.publish(version, manifest, began, delta=delta))
         await published
         ended = time.monotonic()
         committing_since = self._committing_since or ended
         members = len(self.machine.senders) + len(self.machine.seated)
-        return Outcome(members, committing_since - began, ended - committing_since)
+        return Outcome(members, self._sent, committing_since - began, ended - committing_since)
 
     def run(self, effects: list[Effect]) -> None:
         """Carry out what the machine asks for."""
@@ -117,6 +131,9 @@ class SyncGroup:
     def _send(self, effect: Send) -> None:
         if isinstance(effect.message, Commit) and self._committing_since is None:
             self._committing_since = time.monotonic()
+        if isinstance(effect.message, Stage):
+            sent = effect.message.delta or effect.message
+            self._sent = sent.manifest.total_bytes
         if effect.to == self._member:
             self._driver.handle(effect.message)
         else:

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Delta
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode, WeightMismatchError
 from rollcall_runtime.rollout.generation import ServedVersions
+from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.catchup import fetch
+from rollcall_runtime.sync.delta import decode
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.staging import Stage
@@ -42,10 +45,15 @@ class RolloutDuties:
         self._bounds, self._token, self._metrics = bounds, token, metrics
         self._newest = -1
 
-    async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
-        """Receive `version` into the stage and verify it."""
+    async def transfer(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+    ) -> None:
+        """Receive `version` into the stage and verify it, or make it of the base that is served."""
         self._note(version)
-        await asyncio.to_thread(self._receive, session, version, manifest)
+        if delta is None:
+            await asyncio.to_thread(self._receive, session, version, manifest)
+        else:
+            await asyncio.to_thread(self._receive_delta, session, version, manifest, delta)
 
     async def apply(self, version: Version) -> None:
         """Serve what is staged. ApplyFailedError or StagingError leave the old weights, whole."""
@@ -61,6 +69,20 @@ class RolloutDuties:
     def _receive(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
         with self._stage.staging(version, manifest, timeout=BUFFER_SECONDS) as buffer:
             session.receive(buffer, manifest, timeout=self._bounds.stage_timeout)
+
+    def _receive_delta(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta
+    ) -> None:
+        base = self._stage.held(delta.base)
+        if base is None:
+            raise SyncError(f"{self._stage.served} is served, not {delta.base}, the delta's base")
+        try:
+            encoded = HostBuffer(delta.manifest.total_bytes)
+            session.receive(encoded, delta.manifest, timeout=self._bounds.stage_timeout)
+            with self._stage.staging(version, manifest, timeout=BUFFER_SECONDS) as buffer:
+                decode(base.buffer.memory, encoded.memory, manifest, buffer.memory)
+        finally:
+            base.release()
 
     def _apply(self, version: Version) -> None:
         with self._stage.committing(version) as weights:

@@ -12,7 +12,15 @@ from aiohttp import web
 from rollcall_protocol import env
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import CoordinatorMessage, Hello, Lease, LeaseRevoked, Named, Sealed
+from rollcall_protocol.messages import (
+    CoordinatorMessage,
+    Delta,
+    Hello,
+    Lease,
+    LeaseRevoked,
+    Named,
+    Sealed,
+)
 from rollcall_runtime.auth import guard
 from rollcall_runtime.concurrency import first_of
 from rollcall_runtime.environment import TrainerEnvironment, new_member
@@ -61,8 +69,12 @@ class PartDuties:
         while self._sealed:
             self._sealed.popitem()[1].release()
 
-    async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+    async def transfer(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+    ) -> None:
         """Send this rank's part of `manifest`; SyncError when it was never sealed here."""
+        if delta is not None:
+            raise SyncError("several senders send whole versions, no deltas")
         part = manifest.part(self._rank)
         number = next((n for n, held in self._sealed.items() if _same(held.manifest, part)), None)
         if number is None:

@@ -25,6 +25,7 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import (
     COORDINATOR_MESSAGES,
     Completion,
+    Delta,
     Hello,
     Lease,
     LeaseRevoked,
@@ -133,9 +134,13 @@ class Worker:
     revoked: list[str] = field(default_factory=list)
     staged: list[Manifest] = field(default_factory=list)
     named: list[Named] = field(default_factory=list)
+    deltas: list[Delta | None] = field(default_factory=list)
 
-    async def transfer(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+    async def transfer(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+    ) -> None:
         self.staged.append(manifest)
+        self.deltas.append(delta)
 
     async def apply(self, version: Version) -> None:
         pass

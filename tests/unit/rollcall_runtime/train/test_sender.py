@@ -51,7 +51,7 @@ async def test_the_part_that_a_manifest_describes_is_sent(duties: PartDuties) ->
     for number, own in enumerate(parts):
         duties.offer(number, own)
     for number in (1, 0):
-        await duties.transfer(session, version(number), whole(parts[number]))
+        await duties.transfer(session, version(number), whole(parts[number]), None)
     assert session.sent == [2.0, 1.0]
 
 
@@ -60,7 +60,7 @@ async def test_a_part_that_was_never_sealed_is_refused(duties: PartDuties) -> No
     duties.offer(0, own)
     wrong = replace(whole(own), checksums=(own.manifest.checksums[0] ^ 1,))
     with pytest.raises(SyncError, match="does not hold its part"):
-        await duties.transfer(Recorder(), version(0), wrong)
+        await duties.transfer(Recorder(), version(0), wrong, None)
 
 
 def test_newcomers_get_a_version_that_has_its_name(duties: PartDuties) -> None:
