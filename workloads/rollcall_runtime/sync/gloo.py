@@ -18,7 +18,7 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buckets import BucketMover, Work
 from rollcall_runtime.sync.buffers import Buffer
-from rollcall_runtime.sync.engine import EngineKind
+from rollcall_runtime.sync.engine import EngineKind, SyncSettings
 from rollcall_runtime.sync.errors import (
     JoinFailedError,
     SyncError,
@@ -57,17 +57,11 @@ class GlooSession(OwnedSession):
         )
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:  # noqa: ARG002
-        make: Any = ProcessGroupGloo  # its stubs know neither these options nor this constructor
-        options = make._Options()  # noqa: SLF001
-        options._timeout = timedelta(seconds=self.settings.operation_timeout)  # noqa: SLF001
-        options._threads = self.settings.in_flight  # noqa: SLF001  # each is busy with one
-        # A connection and a thread to serve it for each device; operations take turns.
-        options._devices = [  # noqa: SLF001
-            make.create_device(hostname=self.engine.address) for _ in range(self.settings.threads)
-        ]
-        self._store = _RendezvousStore(rendezvous)
         try:
-            self._group = make(self._store, self.rank, len(self.seats), options)
+            self._group, self._store = make_group(
+                rendezvous, address=self.engine.address, settings=self.settings, rank=self.rank,
+                size=len(self.seats),
+            )  # fmt: skip
         except RuntimeError as error:
             cause = self._explain(error)
             raise JoinFailedError(str(cause), peer=cause.peer) from error
@@ -86,35 +80,66 @@ class GlooSession(OwnedSession):
     def _broadcast(self, chunk: memoryview, seconds: float) -> Work:
         if self._group is None:
             raise TransferFailedError(f"{self.name} was not joined")
-        options = BroadcastOptions()
-        options.rootRank = 0
-        options.rootTensor = 0
-        options.timeout = timedelta(seconds=seconds)  # torch 2.6 goes by the group's instead
-        work: Work = self._group.broadcast([torch.frombuffer(chunk, dtype=torch.uint8)], options)
-        return work
+        return broadcast(self._group, chunk, seconds)
 
     def _explain(self, error: Exception) -> SyncError:
-        text = str(error).partition("\n")[0]  # what follows is a stack
-        if "imed out" in text:
-            return TimedOutError(f"{self.name}: {text}")
-        named = set(re.findall(r"\[([0-9a-fA-F.:]+)\]:\d+", text))
-        peers = [seat.member for seat in self.seats if seat.address in named]
-        peer = peers[0] if len(peers) == 1 else None
-        return TransferFailedError(f"{self.name}: {text}", peer=peer)
+        return explain(self.name, error, self.seats)
+
+
+def make_group(
+    rendezvous: Rendezvous, *, address: str, settings: SyncSettings, rank: int, size: int,
+    prefix: str = "",
+) -> tuple[Any, Store]:  # fmt: skip
+    """A process group of `size` that listens on `address`, and its store; rank 0 broadcasts.
+
+    `prefix` tells the keys of several groups in one room apart. The store must outlive the group,
+    which points to it. Raises RuntimeError.
+    """
+    make: Any = ProcessGroupGloo  # its stubs know neither these options nor this constructor
+    options = make._Options()  # noqa: SLF001
+    options._timeout = timedelta(seconds=settings.operation_timeout)  # noqa: SLF001
+    options._threads = settings.in_flight  # noqa: SLF001  # each is busy with one
+    # A connection and a thread to serve it for each device; operations take turns.
+    options._devices = [  # noqa: SLF001
+        make.create_device(hostname=address) for _ in range(settings.threads)
+    ]
+    store = _RendezvousStore(rendezvous, prefix)
+    return make(store, rank, size, options), store
+
+
+def broadcast(group: Any, chunk: memoryview, seconds: float) -> Work:
+    """Begin to send the chunk from the group's rank 0, or to fill it."""
+    options = BroadcastOptions()
+    options.rootRank = 0
+    options.rootTensor = 0
+    options.timeout = timedelta(seconds=seconds)  # torch 2.6 goes by the group's instead
+    work: Work = group.broadcast([torch.frombuffer(chunk, dtype=torch.uint8)], options)
+    return work
+
+
+def explain(name: str, error: Exception, seats: Sequence[Seat]) -> SyncError:
+    """What an error of gloo means; names the peer when its address tells it."""
+    text = str(error).partition("\n")[0]  # what follows is a stack
+    if "imed out" in text:
+        return TimedOutError(f"{name}: {text}")
+    named = set(re.findall(r"\[([0-9a-fA-F.:]+)\]:\d+", text))
+    peers = [seat.member for seat in seats if seat.address in named]
+    peer = peers[0] if len(peers) == 1 else None
+    return TransferFailedError(f"{name}: {text}", peer=peer)
 
 
 class _RendezvousStore(Store):
     """What gloo asks of a store while a group is built: each rank's addresses."""
 
-    def __init__(self, rendezvous: Rendezvous) -> None:
+    def __init__(self, rendezvous: Rendezvous, prefix: str) -> None:
         super().__init__()
-        self._rendezvous = rendezvous
+        self._rendezvous, self._prefix = rendezvous, prefix
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # torch gives bytes
-        self._rendezvous.put(key, value)
+        self._rendezvous.put(self._prefix + key, value)
 
     def get(self, key: str) -> bytes:
-        return self._rendezvous.get(key)
+        return self._rendezvous.get(self._prefix + key)
 
     def wait(
         self,
@@ -122,4 +147,4 @@ class _RendezvousStore(Store):
         timeout: timedelta | None = None,  # noqa: ARG002 - the join's deadline holds
     ) -> None:
         for key in keys:
-            self._rendezvous.get(key)
+            self._rendezvous.get(self._prefix + key)

@@ -139,19 +139,13 @@ class PullSession(OwnedSession):
         number = self._next(deadline)
         with buffer.pin():
             self._tell_source(number, buffer, manifest)
-            self._await_readers(number, range(1, len(self.seats)), manifest, deadline)
+            self._await_readers(number, self._readers(), manifest, deadline)
         for bucket in range(len(manifest.checksums)):
             self._landed(bucket)
 
     def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
         number, size = self._next(deadline), len(self.seats)
-        told = json.loads(self._wait([f"{number}/source/0"], deadline)[0])
-        announced = (told["bytes"], told["bucket"])
-        if announced != (manifest.total_bytes, manifest.bucket_bytes):
-            raise ChecksumMismatchError(
-                f"the sender announces {announced}, the manifest says "
-                f"{(manifest.total_bytes, manifest.bucket_bytes)}"
-            )
+        told = self._await_source(number, manifest, deadline)
         topology = choose(self._wanted, receivers=size - 1, buckets=len(manifest.checksums))
         source, readers = upstream(self.rank, topology), downstream(self.rank, size, topology)
         with buffer.pin():
@@ -161,7 +155,7 @@ class PullSession(OwnedSession):
             if source:
                 told = json.loads(self._wait([f"{number}/source/{source}"], deadline)[0])
             self.source = self.seats[source].member
-            reader = _Reader(
+            reader = Reader(
                 self, number=number, source=source, told=told, buffer=buffer, manifest=manifest
             )
             self._mover = BucketMover(
@@ -171,6 +165,21 @@ class PullSession(OwnedSession):
             self._mover.fill(buffer, manifest, deadline)
             self.source = None
             self._await_readers(number, readers, manifest, deadline)
+
+    def _readers(self) -> Sequence[int]:
+        """The ranks that the sender waits for."""
+        return range(1, len(self.seats))
+
+    def _await_source(self, number: int, manifest: Manifest, deadline: float) -> dict[str, Any]:
+        """How to read from the sender; ChecksumMismatchError if it sends something else."""
+        told: dict[str, Any] = json.loads(self._wait([f"{number}/source/0"], deadline)[0])
+        announced = (told["bytes"], told["bucket"])
+        if announced != (manifest.total_bytes, manifest.bucket_bytes):
+            raise ChecksumMismatchError(
+                f"the sender announces {announced}, the manifest says "
+                f"{(manifest.total_bytes, manifest.bucket_bytes)}"
+            )
+        return told
 
     def _disconnect(self) -> None:
         deadline = time.monotonic() + self._drain_timeout
@@ -240,7 +249,7 @@ class PullSession(OwnedSession):
         return bucket // max(1, self.settings.operation_bytes // manifest.bucket_bytes)
 
 
-class _Reader:
+class Reader:
     """Reads one publication from upstream, in order."""
 
     def __init__(
