@@ -44,6 +44,12 @@ _BUILTINS = {
         ("cpu",),
         "mooncake-transfer-engine-non-cuda",
     ),
+    "kimi": BuiltIn(
+        "rollcall_runtime.sync.kimi:KimiEngine",
+        EngineKind.GROUP,
+        ("cpu",),
+        "mooncake-transfer-engine-non-cuda",
+    ),
     "store": BuiltIn(
         "rollcall_runtime.sync.store:StoreEngine", EngineKind.PEER, ("cpu",), "fsspec"
     ),

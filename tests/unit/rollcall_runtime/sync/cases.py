@@ -23,6 +23,7 @@ SHORT = {"operationTimeout": 2, "maxAbandoned": 3}
 CASES = [
     Case("gloo", SHORT),
     Case("mooncake", SHORT),
+    Case("kimi", SHORT),
     Case("nixl", SHORT),
     Case("store", SHORT | {"url": "file://FOLDER/store", "keepSeconds": 0}),
     Case(
