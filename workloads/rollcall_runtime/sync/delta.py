@@ -39,12 +39,15 @@ def encode(
 ) -> tuple[HostBuffer, Manifest] | None:
     """What makes `new` (which `manifest` describes) of `base`, and the manifest of that.
 
-    None when it would be longer than `most` of the whole, or the buffers differ in size.
+    None when it would be longer than `most` of the whole, when more than `most` of a bucket has
+    changed, or when the buffers differ in size.
     """
     if len(base) != len(new) or not len(new):
         return None
     before, after = np.frombuffer(base, np.uint8), np.frombuffer(new, np.uint8)
-    parts = _each(manifest, lambda _, start, end: _encode(before[start:end], after[start:end]))
+    parts = _each(manifest, lambda _, i, j: _encode(before[i:j], after[i:j], most))
+    if None in parts:
+        return None
     total = _HEADER.size + sum(8 + len(part) for part in parts)
     if total > most * len(new):
         return None
@@ -99,11 +102,15 @@ def _each(manifest: Manifest, work: Callable[[int, int, int], Any]) -> list[Any]
         return [call.result() for call in calls]
 
 
-def _encode(before: Bytes, after: Bytes) -> bytes:
-    changed = np.concatenate([
-        start + np.flatnonzero(before[start : start + _BLOCK] != after[start : start + _BLOCK])
-        for start in range(0, len(after), _BLOCK)
-    ])  # fmt: skip
+def _encode(before: Bytes, after: Bytes, most: float) -> bytes | None:
+    found, count = [], 0
+    for start in range(0, len(after), _BLOCK):
+        end = start + _BLOCK
+        found.append(start + np.flatnonzero(before[start:end] != after[start:end]))
+        count += len(found[-1])
+        if count > most * len(after):  # a position takes eight bytes until it is packed
+            return None
+    changed = np.concatenate(found)
     gaps = np.diff(changed, prepend=-1) - 1
     positions = changed
     if len(gaps) and gaps.max() >= _LONGEST_GAP:
@@ -132,8 +139,8 @@ def _decode(before: Bytes, part: memoryview, after: Bytes) -> None:
 
 
 def _pack(stream: Bytes) -> bytes:
-    """Entropy coding alone: there is nothing to find twice."""
-    coder = zlib_ng.compressobj(1, zlib_ng.DEFLATED, strategy=zlib_ng.Z_HUFFMAN_ONLY)
+    """Entropy coding and runs: high halves are mostly zeros; nothing else is there twice."""
+    coder = zlib_ng.compressobj(1, zlib_ng.DEFLATED, strategy=zlib_ng.Z_RLE)
     packed: bytes = coder.compress(stream.data) + coder.flush()
     return packed
 

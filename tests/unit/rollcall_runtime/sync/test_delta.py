@@ -55,13 +55,13 @@ def test_a_base_and_its_delta_make_the_new_weights(positions: Any) -> None:
     assert target.memory == new.memory
 
 
-def test_two_percent_of_random_changes_are_about_four_percent() -> None:
+def test_two_percent_of_random_changes_are_less_than_four_percent() -> None:
     base = weights()
     picked = np.random.default_rng(3).permutation(SIZE)[: SIZE // 50]
     new = changed(base, picked)
     made = encode(base.memory, new.memory, described(new))
     assert made is not None
-    assert made[0].nbytes < 0.0415 * SIZE  # code tables weigh more in buckets as small as these
+    assert made[0].nbytes < 0.04 * SIZE
 
 
 def test_a_delta_that_saves_little_is_not_made() -> None:
