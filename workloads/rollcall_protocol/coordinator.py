@@ -357,7 +357,8 @@ class CoordinatorMachine:
             self._commit(publication, now)
             return
         everybody = (*self.senders, *self.seated)
-        held = {known.held for seat in self.seated if (known := self.members.find(seat))}
+        seated = [self.members.find(seat) for seat in self.seated]
+        held = {member.held if member else None for member in seated}
         deadline = now + self.timing.stage_timeout
         message = publication.stage(self.session, everybody, deadline, held=held)
         self._out += [Send(member, message) for member in everybody]
