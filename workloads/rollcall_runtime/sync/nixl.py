@@ -114,12 +114,6 @@ class NixlEngine(PullEngine):
                 self._known[name] = metadata
         return name
 
-    def lose(self, name: str) -> None:
-        """Forget an agent that cannot be read from any more."""
-        with self._lock:
-            if self._known.pop(name, None) is not None:
-                self._agent.remove_remote_agent(name)
-
     def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> Read:
         agent = self._agent
         there = agent.get_xfer_descs([(remote, nbytes, 0)], _MEMORY)
