@@ -1,8 +1,9 @@
-/* Some functions of libascendcl.so: a device whose memory is the host's. */
+/* Some functions of libascendcl.so. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "stream.h"
 
 enum { Success = 0, InvalidParam = 100000, RepeatInit = 100002, BadAlloc = 200000,
@@ -35,17 +36,16 @@ int aclrtGetDeviceCount(uint32_t *count) {
 
 int aclrtMalloc(void **pointer, size_t size, int policy) {
     (void)policy;
-    *pointer = device_set ? malloc(size) : NULL;
+    *pointer = device_set ? device_new(size, 1) : NULL;
     return *pointer == NULL ? BadAlloc : Success;
 }
 
 int aclrtFree(void *pointer) {
-    free(pointer);
-    return Success;
+    return device_free(pointer) == 0 ? Success : InvalidParam;
 }
 
 int aclrtMemcpy(void *to, size_t room, const void *from, size_t size, int kind) {
-    if (size > room || (kind != 1 && kind != 2)) /* host to device, device to host */
+    if (size > room || (size > 0 && device_ends(kind, size, &to, &from) != 0))
         return InvalidParam;
     memcpy(to, from, size);
     return Success;
@@ -81,4 +81,20 @@ int aclrtQueryEventStatus(void *event, int *status) {
     int reached = asked->stream == NULL || stream_reached(asked->stream, asked->count);
     *status = reached ? Complete : NotReady;
     return Success;
+}
+
+/* What is exported must be whole pages, of 2 MiB where there are such. */
+int aclrtIpcMemGetExportKey(void *pointer, size_t size, char *key, size_t length, uint64_t flags) {
+    if (length < DEVICE_KEY || flags != 1 || size % (2 << 20) != 0)
+        return InvalidParam;
+    return device_export(pointer, size, key) == 0 ? Success : InvalidParam;
+}
+
+int aclrtIpcMemImportByKey(void **pointer, const char *key, uint64_t flags) {
+    *pointer = flags <= 1 ? device_import(key) : NULL;
+    return *pointer != NULL ? Success : InvalidParam;
+}
+
+int aclrtIpcMemClose(const char *key) {
+    return device_close(key) == 0 ? Success : InvalidParam;
 }

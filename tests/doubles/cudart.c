@@ -1,7 +1,8 @@
-/* Some functions of libcudart: a device whose memory is the host's. */
+/* Some functions of libcudart. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "stream.h"
 
 enum { Success = 0, InvalidValue = 1, OutOfMemory = 2, InvalidDevice = 101, NotReady = 600 };
@@ -20,13 +21,12 @@ int cudaSetDevice(int device) {
 }
 
 int cudaMalloc(void **pointer, size_t size) {
-    *pointer = malloc(size);
+    *pointer = device_new(size, 0);
     return *pointer == NULL ? OutOfMemory : Success;
 }
 
 int cudaFree(void *pointer) {
-    free(pointer);
-    return Success;
+    return device_free(pointer) == 0 ? Success : InvalidValue;
 }
 
 int cudaStreamCreateWithFlags(void **stream, unsigned flags) {
@@ -62,7 +62,7 @@ static void copied(void *argument) {
 }
 
 int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
-    if (kind != 1 && kind != 2) /* host to device, device to host */
+    if (size > 0 && device_ends(kind, size, &to, &from) != 0)
         return InvalidValue;
     struct copy *copy = malloc(sizeof *copy);
     *copy = (struct copy){to, from, size};
@@ -72,7 +72,7 @@ int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *str
 
 int cudaHostRegister(void *pointer, size_t size, unsigned flags) {
     (void)flags;
-    return pointer != NULL && size > 0 ? Success : InvalidValue;
+    return pointer != NULL && size > 0 && device_at(pointer, 1) == NULL ? Success : InvalidValue;
 }
 
 int cudaHostUnregister(void *pointer) {

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "group.h"
 
 typedef struct {
@@ -39,7 +40,10 @@ int HcclCommInitRootInfo(uint32_t size, const HcclRootInfo *info, uint32_t rank,
 int HcclBroadcast(void *buffer, uint64_t count, int type, uint32_t root, void *comm, void *stream) {
     if (root != 0 || type != 0) /* int8: all that is played here */
         return Parameter;
-    group_broadcast(comm, buffer, count, stream);
+    char *bytes = device_at(buffer, count);
+    if (bytes == NULL)
+        return Parameter;
+    group_broadcast(comm, bytes, count, stream);
     return Success;
 }
 

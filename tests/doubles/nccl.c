@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "group.h"
 
 typedef struct {
@@ -112,7 +113,10 @@ int ncclBroadcast(const void *sent, void *received, size_t count, int type, int 
         return InvalidUsage;
     if (root != 0 || type > 1 || sent != received) /* all that is played here */
         return InvalidArgument;
-    group_broadcast(&comm->group, received, count, stream);
+    char *bytes = device_at(received, count);
+    if (bytes == NULL)
+        return InvalidArgument;
+    group_broadcast(&comm->group, bytes, count, stream);
     return Success;
 }
 
