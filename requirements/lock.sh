@@ -26,7 +26,7 @@ beyond_vllm() {
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
         -o "requirements/$out" -
 }
-beyond_vllm worker-cuda.txt fsspec zlib-ng mooncake-transfer-engine nixl nixl-cu12
-beyond_vllm worker-ascend.txt fsspec zlib-ng mooncake-transfer-engine
+beyond_vllm worker-cuda.txt fsspec zlib-ng zstandard mooncake-transfer-engine nixl nixl-cu12
+beyond_vllm worker-ascend.txt fsspec zlib-ng zstandard mooncake-transfer-engine
 printf 'uv\n' | "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-annotate --no-header -c requirements/dev.txt -o requirements/bootstrap.txt -
