@@ -9,7 +9,7 @@ compile() {
     "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
         --no-emit-find-links --no-annotate --no-header "$@" -o "requirements/$out" pyproject.toml
 }
-engines="--extra mooncake-cpu --extra nixl"
+engines="--extra mooncake-cpu --extra nixl --extra kimi --extra ray"
 # NIXL has a build for each CUDA; one runs on CPUs too. The worker image has Debian's torch.
 # shellcheck disable=SC2086  # several options
 compile dev.txt --extra operator --extra runtime --extra torch $engines \
@@ -26,7 +26,9 @@ beyond_vllm() {
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
         -o "requirements/$out" -
 }
-beyond_vllm worker-cuda.txt fsspec zlib-ng zstandard mooncake-transfer-engine nixl nixl-cu12
-beyond_vllm worker-ascend.txt fsspec zlib-ng zstandard mooncake-transfer-engine
+beyond_vllm worker-cuda.txt fsspec zlib-ng zstandard loguru httpx checkpoint-engine \
+    mooncake-transfer-engine nixl nixl-cu12 ray
+beyond_vllm worker-ascend.txt fsspec zlib-ng zstandard loguru httpx checkpoint-engine \
+    mooncake-transfer-engine
 printf 'uv\n' | "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-annotate --no-header -c requirements/dev.txt -o requirements/bootstrap.txt -
