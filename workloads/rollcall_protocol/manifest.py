@@ -1,5 +1,6 @@
 """What a version consists of: tensors laid out in one flat buffer, cut into buckets."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -65,6 +66,25 @@ class Manifest:
             if begin <= start < end
         ]
         return replace(self, tensors=(), total_bytes=end - begin, checksums=tuple(inside), parts=())
+
+    def only(self, buckets: Sequence[int]) -> "Manifest":
+        """These buckets (numbers, ascending) one after the other, without tensors.
+
+        As many parts as there are here; each keeps the length of its buckets.
+        """
+        whole = self.buckets()
+        lengths = [0] * len(self.bounds())
+        ends = [end for _, end in self.bounds()]
+        for number in buckets:
+            start, end = whole[number]
+            lengths[bisect_right(ends, start)] += end - start
+        return replace(
+            self,
+            tensors=(),
+            total_bytes=sum(lengths),
+            checksums=tuple(self.checksums[number] for number in buckets),
+            parts=tuple(lengths) if self.parts else (),
+        )
 
 
 def combine(parts: Sequence[Manifest]) -> Manifest:

@@ -84,8 +84,14 @@ class BucketMover:
             )
         self.fill(buffer, manifest, deadline)
 
-    def fill(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
-        """Receive all buckets, for transports that need no header."""
+    def fill(
+        self, buffer: Buffer, manifest: Manifest, deadline: float, *,
+        numbers: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        """Receive all buckets, for transports that need no header.
+
+        `numbers` are what an error calls them, if they are some of a whole.
+        """
         bad: list[int] = []
         sums = [0] * len(manifest.checksums)
 
@@ -100,8 +106,7 @@ class BucketMover:
 
         self._move(buffer, self._operations(manifest), deadline, landed=check)
         if bad:  # only now: leaving early would stall the other receivers
-            count = len(manifest.checksums)
-            raise ChecksumMismatchError(f"wrong checksum in buckets {bad} of {count}")
+            raise wrong_checksums(bad, manifest, numbers)
 
     def drain(self) -> None:
         """Wait for what is still in flight, as long as the transport takes, and unpin it."""
@@ -160,3 +165,11 @@ class BucketMover:
             for bucket, (start, end) in enumerate(manifest.buckets())
             for first in range(start, end, size)
         ]
+
+
+def wrong_checksums(
+    bad: Sequence[int], manifest: Manifest, numbers: Sequence[int] | None = None
+) -> ChecksumMismatchError:
+    """Names the buckets that are wrong, by `numbers` if they are some of a whole."""
+    named = list(bad) if numbers is None else [numbers[bucket] for bucket in bad]
+    return ChecksumMismatchError(f"wrong checksum in buckets {named} of {len(manifest.checksums)}")

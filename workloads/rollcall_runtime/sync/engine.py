@@ -101,6 +101,16 @@ class SyncSession(ABC):
         Raises ChecksumMismatchError; the buffer's content is then undefined.
         """
 
+    def receive_buckets(
+        self, buffer: Buffer, manifest: Manifest, *, only: Sequence[int], timeout: float
+    ) -> None:
+        """Take these buckets (numbers, ascending) of what `manifest` describes, and no others.
+
+        `buffer` holds them one after the other, as `manifest.only(only)` says. For engines that are
+        `selective`. Seats whose descriptors tell the same "shard" take the same buckets.
+        """
+        raise NotImplementedError(f"{type(self).__name__} gives every receiver everything")
+
     @abstractmethod
     def abort(self) -> None:
         """Give the session up; returns at once, may be repeated.
@@ -118,6 +128,7 @@ class SyncEngine(ABC):
     devices: ClassVar[frozenset[str]]  # torch device types whose workers it serves
     package: ClassVar[str] = "torch"  # the distribution whose version tells what will run
     settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
+    selective: ClassVar[bool] = False  # whether a receiver can leave buckets out
 
     @abstractmethod
     def open(self, *, member: MemberId, address: str, role: Role, settings: SyncSettings) -> bytes:

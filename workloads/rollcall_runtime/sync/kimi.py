@@ -63,6 +63,7 @@ class KimiEngine(MooncakeEngine):
     name = "kimi"
     kind = EngineKind.GROUP
     settings_type = KimiSettings
+    selective = False  # a node's receivers share one broadcast
 
     def _start(self, role: Role) -> dict[str, Any]:
         settings = self.settings

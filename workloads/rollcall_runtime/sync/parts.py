@@ -5,6 +5,7 @@ of all of them are used. Engines know only one sender; every receiver takes part
 fills its own range of the buffer.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
@@ -63,6 +64,23 @@ class PartedSession(SyncSession):
 
         def take(part: int, lane: SyncSession) -> None:
             lane.receive(buffer.window(*bounds[part]), self._part(manifest, part), timeout=timeout)
+
+        self._part(manifest, 0)
+        self._each(take)
+
+    def receive_buckets(
+        self, buffer: Buffer, manifest: Manifest, *, only: Sequence[int], timeout: float
+    ) -> None:
+        """Take each sender's share of these buckets."""
+        bounds = manifest.only(only).bounds()
+        starts = [start for start, _ in manifest.buckets()]
+
+        def take(part: int, lane: SyncSession) -> None:
+            first, end = (bisect_left(starts, byte) for byte in manifest.bounds()[part])
+            lane.receive_buckets(
+                buffer.window(*bounds[part]), self._part(manifest, part), timeout=timeout,
+                only=[number - first for number in only if first <= number < end],
+            )  # fmt: skip
 
         self._part(manifest, 0)
         self._each(take)

@@ -24,12 +24,12 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buckets import BucketMover
 from rollcall_runtime.sync.buffers import Buffer, HostBuffer, Pin
-from rollcall_runtime.sync.engine import SyncSettings
+from rollcall_runtime.sync.engine import SyncSettings, descriptor_of
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError, TimedOutError
 from rollcall_runtime.sync.errors import TransferFailedError as Failed
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession
-from rollcall_runtime.sync.topology import Topology, choose, downstream, upstream
+from rollcall_runtime.sync.topology import Topology, choose, downstream, line, upstream
 
 _FIRST_REST, _LONGEST_REST = 0.0001, 0.002  # seconds between two looks at a read
 
@@ -67,6 +67,8 @@ class Read(ABC):
 
 class PullEngine(OwnedEngine):
     """Registered memory and connections of one process."""
+
+    selective: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,10 +146,21 @@ class PullSession(OwnedSession):
             self._landed(bucket)
 
     def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
-        number, size = self._next(deadline), len(self.seats)
+        self._pull(buffer, manifest, None, deadline)
+
+    def _take_buckets(
+        self, buffer: Buffer, manifest: Manifest, only: tuple[int, ...], deadline: float
+    ) -> None:
+        self._pull(buffer, manifest, only, deadline)
+
+    def _pull(
+        self, buffer: Buffer, manifest: Manifest, only: tuple[int, ...] | None, deadline: float
+    ) -> None:
+        """Read all buckets, or some, which `buffer` then holds one after the other."""
+        number = self._next(deadline)
         told = self._await_source(number, manifest, deadline)
-        topology = choose(self._wanted, receivers=size - 1, buckets=len(manifest.checksums))
-        source, readers = upstream(self.rank, topology), downstream(self.rank, size, topology)
+        kept = manifest if only is None else manifest.only(only)
+        source, readers = self._neighbours(len(kept.checksums))
         with buffer.pin():
             self.pulls.source(buffer)
             if readers:
@@ -156,15 +169,25 @@ class PullSession(OwnedSession):
                 told = json.loads(self._wait([f"{number}/source/{source}"], deadline)[0])
             self.source = self.seats[source].member
             reader = Reader(
-                self, number=number, source=source, told=told, buffer=buffer, manifest=manifest
-            )
+                self, number=number, source=source, told=told, buffer=buffer, manifest=manifest,
+                only=only,
+            )  # fmt: skip
             self._mover = BucketMover(
                 start=reader.start, stop=self._check, settings=self.settings,
                 landed=reader.landed,
             )  # fmt: skip
-            self._mover.fill(buffer, manifest, deadline)
+            self._mover.fill(buffer, kept, deadline, numbers=only)
             self.source = None
             self._await_readers(number, readers, manifest, deadline)
+
+    def _neighbours(self, buckets: int) -> tuple[int, tuple[int, ...]]:
+        """The rank to read from, and those that read here."""
+        shards = [str(descriptor_of(seat).get("shard", "")) for seat in self.seats]
+        ranks = line(shards, self.rank)
+        place = ranks.index(self.rank)
+        topology = choose(self._wanted, receivers=len(ranks) - 1, buckets=buckets)
+        below = downstream(place, len(ranks), topology)
+        return ranks[upstream(place, topology)], tuple(ranks[other] for other in below)
 
     def _readers(self) -> Sequence[int]:
         """The ranks that the sender waits for."""
@@ -196,11 +219,14 @@ class PullSession(OwnedSession):
         """Wait until `rank` has told `key`."""
         self._wait([key], time.monotonic() + seconds, who=[rank])
 
-    def holds(self, number: int, bucket: int, manifest: Manifest) -> None:
-        """A bucket of the `number`-th publication may be read here; tell of whole stretches."""
-        self._landed(bucket)
-        stretch = self.stretch(bucket, manifest)
-        if bucket == len(manifest.checksums) - 1 or self.stretch(bucket + 1, manifest) > stretch:
+    def holds(self, number: int, bucket: int, following: int, manifest: Manifest) -> None:
+        """Buckets of the `number`-th publication before `following` may be read here, from
+        `bucket` on; tell of whole stretches. What this receiver leaves out nobody reads here.
+        """
+        last = len(manifest.checksums) - 1
+        ends = following > last >= 0
+        end = self.stretch(last, manifest) + 1 if ends else self.stretch(following, manifest)
+        for stretch in range(self.stretch(bucket, manifest), end):
             self._tell(f"{number}/have/{self.rank}/{stretch}", b"")
 
     def _next(self, deadline: float) -> int:
@@ -250,33 +276,47 @@ class PullSession(OwnedSession):
 
 
 class Reader:
-    """Reads one publication from upstream, in order."""
+    """Reads one publication from upstream, in order; `only` some of its buckets, if given."""
 
     def __init__(
         self, session: PullSession, *, number: int, source: int, told: dict[str, Any],
-        buffer: Buffer, manifest: Manifest,
+        buffer: Buffer, manifest: Manifest, only: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self._session, self._number, self._source = session, number, source
         self._remote, self._local = int(told["address"]), buffer
         self._manifest, self._position = manifest, 0
         self._peer = session.pulls.reach(told)
+        self._only = range(len(manifest.checksums)) if only is None else only
+        session.holds(number, 0, self._following(-1), manifest)
 
     def start(self, chunk: memoryview, seconds: float) -> "_Work":
         """Read the next chunk, once upstream holds its bucket."""
         session, start = self._session, self._position
         self._position += len(chunk)
+        index, inside = divmod(start, self._manifest.bucket_bytes)
+        bucket = self._only[index]
+        remote = bucket * self._manifest.bucket_bytes + inside
         if self._source:
-            stretch = session.stretch(start // self._manifest.bucket_bytes, self._manifest)
+            remote = start  # it holds what is held here
+            stretch = session.stretch(bucket, self._manifest)
             session.wait_for(f"{self._number}/have/{self._source}/{stretch}", seconds, self._source)
         read = session.pulls.read(
-            self._peer, remote=self._remote + start, local=self._local.address + start,
+            self._peer, remote=self._remote + remote, local=self._local.address + start,
             nbytes=len(chunk),
         )  # fmt: skip
+        session.pulls.count_read(len(chunk))
         return _Work(session, read, time.monotonic() + seconds, self._local.pin())
 
     def landed(self, bucket: int) -> None:
-        """A bucket is here and was compared: others may read it."""
-        self._session.holds(self._number, bucket, self._manifest)
+        """The `bucket`-th of those that are taken is here and was compared: others may read it."""
+        number = self._only[bucket]
+        self._session._landed(number)  # noqa: SLF001 - a part of its session
+        self._session.holds(self._number, number, self._following(bucket), self._manifest)
+
+    def _following(self, index: int) -> int:
+        """The bucket that is taken after the `index`-th; beyond the last when it is that."""
+        after = index + 1
+        return self._only[after] if after < len(self._only) else len(self._manifest.checksums)
 
 
 class _Work:

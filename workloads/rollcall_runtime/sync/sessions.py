@@ -53,6 +53,7 @@ class OwnedEngine(SyncEngine):
         self.trace: Trace | None = None
         self._lock = threading.Lock()
         self._sessions: set[OwnedSession] = set()
+        self.read_bytes = 0  # asked of others, where receivers read
 
     def open(self, *, member: MemberId, address: str, role: Role, settings: SyncSettings) -> bytes:
         """Bind; the descriptor is a JSON object of what `_start` returns."""
@@ -109,6 +110,11 @@ class OwnedEngine(SyncEngine):
         if self.trace is not None:
             self.trace = None
             close_trace(Path(self.settings.profile))
+
+    def count_read(self, nbytes: int) -> None:
+        """So many bytes were asked of others."""
+        with self._lock:
+            self.read_bytes += nbytes
 
     def gone(self, session: "OwnedSession") -> None:
         """A session has let go of everything."""
@@ -181,6 +187,19 @@ class OwnedSession(SyncSession):
         with self._traced("receive", bytes=manifest.total_bytes):
             self._call(lambda: self._take(buffer, manifest, deadline), timeout=timeout)
 
+    def receive_buckets(
+        self, buffer: Buffer, manifest: Manifest, *, only: Sequence[int], timeout: float
+    ) -> None:
+        """Take some of what the sender sends."""
+        kept = manifest.only(only)
+        _check_size(buffer, kept)
+        deadline = time.monotonic() + timeout
+        with self._traced("receive", bytes=kept.total_bytes):
+            self._call(
+                lambda: self._take_buckets(buffer, manifest, tuple(only), deadline),
+                timeout=timeout,
+            )
+
     def abort(self) -> None:
         """Wake the caller; what the library holds is freed when it lets go."""
         self._owner.abandon()
@@ -206,6 +225,12 @@ class OwnedSession(SyncSession):
     @abstractmethod
     def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
         """Fill the buffer and compare each bucket's CRC-32; ChecksumMismatchError."""
+
+    def _take_buckets(
+        self, buffer: Buffer, manifest: Manifest, only: tuple[int, ...], deadline: float
+    ) -> None:
+        """The same for some buckets of `manifest`, for engines that are `selective`."""
+        raise NotImplementedError(f"{self.engine.name} gives every receiver everything")
 
     @abstractmethod
     def _disconnect(self) -> None:

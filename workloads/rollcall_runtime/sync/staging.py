@@ -251,4 +251,6 @@ def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     if not isinstance(dtype, torch.dtype):
         raise StagingError(f"tensor {spec.name}: this torch has no dtype {spec.dtype!r}")
     part = flat[spec.offset : spec.offset + spec.nbytes]
+    if spec.offset % dtype.itemsize:  # behind some of the buckets of a whole
+        part = part.clone()
     return part.view(dtype).reshape(spec.shape)

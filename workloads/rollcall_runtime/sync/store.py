@@ -17,7 +17,7 @@ what a sender that died left behind is removed by the next one.
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -30,7 +30,9 @@ from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.buckets import wrong_checksums
 from rollcall_runtime.sync.buffers import Buffer
+from rollcall_runtime.sync.chunks import Piece, cut_in_chunks
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.errors import (
     ChecksumMismatchError,
@@ -74,6 +76,8 @@ class StoreSettings(SyncSettings):
 
 class StoreEngine(OwnedEngine):
     """One file system."""
+
+    selective = True
 
     name = "store"
     kind = EngineKind.PEER
@@ -150,12 +154,12 @@ class StoreSession(OwnedSession):
         self._files.makedirs(folder, exist_ok=True)
         self._files.pipe_file(f"{folder}/{_MANIFEST}", text)
 
-        def write(index: int, chunk: memoryview) -> None:
+        def write(index: int, offset: int, chunk: memoryview) -> None:  # noqa: ARG001
             with self._files.open(f"{folder}/chunk-{index}", "wb") as file:
                 file.write(chunk)
 
         with buffer.pin():
-            for _ in self._each(buffer, write, deadline):
+            for _ in self._each(cut_in_chunks([(0, buffer.nbytes)], size), buffer, write, deadline):
                 pass
         self._finish(folder, str(crc32(text)).encode())
         for bucket in range(len(manifest.checksums)):
@@ -163,8 +167,19 @@ class StoreSession(OwnedSession):
         self._prune(folder)
 
     def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        self._read(buffer, manifest, range(len(manifest.checksums)), deadline)
+
+    def _take_buckets(
+        self, buffer: Buffer, manifest: Manifest, only: tuple[int, ...], deadline: float
+    ) -> None:
+        self._read(buffer, manifest, only, deadline)
+
+    def _read(
+        self, buffer: Buffer, manifest: Manifest, numbers: Sequence[int], deadline: float
+    ) -> None:
+        """Read these buckets, which `buffer` holds one after the other."""
         folder = self._next()
-        told = self._await_version(folder, deadline)
+        told, size = self._await_version(folder, deadline)
         announced = (told.total_bytes, told.bucket_bytes)
         if announced != (manifest.total_bytes, manifest.bucket_bytes):
             raise ChecksumMismatchError(
@@ -172,8 +187,11 @@ class StoreSession(OwnedSession):
                 f"{(manifest.total_bytes, manifest.bucket_bytes)}"
             )
 
-        def read(index: int, chunk: memoryview) -> None:
-            with self._files.open(f"{folder}/chunk-{index}", "rb") as file:
+        def read(index: int, offset: int, chunk: memoryview) -> None:
+            self.engine.count_read(len(chunk))
+            # Without a cache: of a remote file only what is asked for is fetched.
+            with self._files.open(f"{folder}/chunk-{index}", "rb", cache_type="none") as file:
+                file.seek(offset)
                 while chunk:
                     count = file.readinto(chunk)
                     if not count:
@@ -181,17 +199,19 @@ class StoreSession(OwnedSession):
                     chunk = chunk[count:]
 
         bad: list[int] = []
-        unchecked = list(enumerate(manifest.buckets()))
+        kept = manifest.only(numbers)
+        unchecked = list(enumerate(kept.buckets()))
+        buckets = manifest.buckets()
+        pieces = cut_in_chunks([buckets[number] for number in numbers], size)
         with buffer.pin():
-            for end in self._each(buffer, read, deadline):
+            for end in self._each(pieces, buffer, read, deadline):
                 while unchecked and unchecked[0][1][1] <= end:
                     bucket, (start, stop) = unchecked.pop(0)
-                    if crc32(buffer.memory[start:stop]) != manifest.checksums[bucket]:
+                    if crc32(buffer.memory[start:stop]) != kept.checksums[bucket]:
                         bad.append(bucket)
-                    self._landed(bucket)
+                    self._landed(numbers[bucket])
         if bad:
-            count = len(manifest.checksums)
-            raise ChecksumMismatchError(f"wrong checksum in buckets {bad} of {count}")
+            raise wrong_checksums(bad, kept, numbers)
 
     def _disconnect(self) -> None:
         with contextlib.suppress(OSError):  # somebody may have removed the room already
@@ -204,19 +224,22 @@ class StoreSession(OwnedSession):
         self._publications += 1
         return f"{self._versions}/{self._mark}-{self._publications:08d}"
 
-    def _each(self, buffer: Buffer, work: Any, deadline: float) -> Iterator[int]:
-        """Run `work(index, chunk)` for all chunks, some at a time; yields the end of each, in
-        order.
+    def _each(
+        self, pieces: Iterable[Piece], buffer: Buffer, work: Any, deadline: float
+    ) -> Iterator[int]:
+        """Run `work(chunk's number, offset in it, memory)` for all pieces, some at a time; yields
+        the end of each in the buffer, where they lie one after the other.
         """
-        size = self.settings.operation_bytes
         with ThreadPoolExecutor(self.settings.threads, thread_name_prefix="store") as threads:
             flying: list[tuple[int, Future[None]]] = []
-            for index, start in enumerate(range(0, buffer.nbytes, size)):
+            start = 0
+            for piece in pieces:
                 if len(flying) >= self.settings.threads:
                     yield self._land(flying, deadline)
-                end = min(start + size, buffer.nbytes)
-                call = threads.submit(work, index, buffer.memory[start:end])
-                flying.append((end, call))
+                end = start + piece.nbytes
+                memory = buffer.memory[start:end]
+                flying.append((end, threads.submit(work, piece.chunk, piece.offset, memory)))
+                start = end
             while flying:
                 yield self._land(flying, deadline)
 
@@ -236,7 +259,7 @@ class StoreSession(OwnedSession):
         self._check()
         self._files.pipe_file(f"{folder}/{_MARKER}", mark)
 
-    def _await_version(self, folder: str, deadline: float) -> Manifest:
+    def _await_version(self, folder: str, deadline: float) -> tuple[Manifest, int]:
         while True:
             self._check()
             told = self._read_version(folder)
@@ -245,7 +268,8 @@ class StoreSession(OwnedSession):
             time_left(deadline, doing=f"for {folder}")
             self._rest(self._own.poll_seconds)
 
-    def _read_version(self, folder: str) -> Manifest | None:
+    def _read_version(self, folder: str) -> tuple[Manifest, int] | None:
+        """The manifest and the size of chunks."""
         try:
             self._files.invalidate_cache()
             mark = self._files.cat_file(f"{folder}/{_MARKER}")
@@ -255,7 +279,8 @@ class StoreSession(OwnedSession):
         if str(crc32(text)).encode() != mark:
             return None  # one of them is not written out yet
         try:
-            return decode(Manifest, json.loads(text)["manifest"])
+            told = json.loads(text)
+            return decode(Manifest, told["manifest"]), int(told["chunk_bytes"])
         except (CodecError, KeyError) as error:
             raise TransferFailedError(f"{folder} has no manifest of this release") from error
 

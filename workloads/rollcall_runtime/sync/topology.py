@@ -4,8 +4,11 @@ A star costs the sender one copy for each receiver, one after the other on its l
 everybody one copy in and one out, so that its time stays flat as receivers are added, but for the
 bucket that fills the pipe; a slow member slows all after it. A binary tree is between the two: two
 copies out, and log N steps until the last one begins.
+
+Receivers that take different parts of the weights stand in lines of their own, all from the sender.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 _STAR_RECEIVERS = 2
@@ -43,3 +46,11 @@ def upstream(rank: int, topology: Topology) -> int:
 def downstream(rank: int, size: int, topology: Topology) -> tuple[int, ...]:
     """The ranks that take from `rank` in a session of `size`."""
     return tuple(other for other in range(1, size) if upstream(other, topology) == rank)
+
+
+def line(shards: Sequence[str], rank: int) -> tuple[int, ...]:
+    """The sender and the ranks that want what `rank` wants, among which the topology holds.
+
+    `shards` has what each rank takes (see `shards.Shard.key`), empty for everything.
+    """
+    return (0, *(r for r in range(1, len(shards)) if shards[r] == shards[rank]))

@@ -1,0 +1,124 @@
+"""Receivers that need a part of the weights: which bytes those are, and in which buckets.
+
+A rank of a tensor-parallel engine serves some rows of most tensors. Rows of the first dimension lie
+together in the flat buffer, so the buckets without any of them can be left out; a cut along another
+dimension goes through every row, and such a tensor is taken whole. What is taken are whole buckets,
+for their checksums, kept one after the other: the fewer rows a bucket spans, the less is in vain.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rollcall_protocol.manifest import Manifest, TensorSpec
+from rollcall_runtime.sync.errors import StagingError
+
+Rows = tuple[int, int]  # the first, and the end
+
+
+class Shard(ABC):
+    """What one rollout needs of each tensor. Rollouts whose shards have one `key` need the same."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Not empty, e.g. "0/2" for the first of two ranks."""
+
+    @abstractmethod
+    def rows(self, name: str, shape: tuple[int, ...]) -> Rows | None:
+        """Rows of the first dimension of a whole tensor; None for all, an empty range for none.
+
+        Always the same for the same tensor.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RowShard(Shard):
+    """The `rank`-th of `size` nearly equal stretches of every tensor's rows; scalars whole."""
+
+    rank: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size:
+            raise ValueError(f"rank {self.rank} is not one of {self.size}")
+
+    @property
+    def key(self) -> str:
+        return f"{self.rank}/{self.size}"
+
+    def rows(self, name: str, shape: tuple[int, ...]) -> Rows | None:  # noqa: ARG002
+        if not shape:
+            return None
+        return shape[0] * self.rank // self.size, shape[0] * (self.rank + 1) // self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a receiver takes: `buckets` of the whole, and the manifest of these, in which the
+    tensors are the rows that it needs.
+    """
+
+    manifest: Manifest
+    buckets: tuple[int, ...]
+
+
+def select(whole: Manifest, shard: Shard) -> Selection:
+    """The buckets of `whole` that hold any of what `shard` needs. Raises StagingError."""
+    wanted = cut(whole, shard)
+    bounds = whole.buckets()
+    starts = [start for start, _ in bounds]
+    numbers: set[int] = set()
+    for spec in wanted.tensors:
+        if spec.nbytes:
+            last = bisect_right(starts, spec.offset + spec.nbytes - 1)
+            numbers.update(range(bisect_right(starts, spec.offset) - 1, last))
+    buckets = tuple(sorted(numbers))
+    kept = whole.only(buckets)
+    places = dict(zip(buckets, kept.buckets(), strict=True))
+
+    def moved(spec: TensorSpec) -> TensorSpec:
+        if not spec.nbytes:
+            return replace(spec, offset=0)
+        number = bisect_right(starts, spec.offset) - 1
+        return replace(spec, offset=places[number][0] + spec.offset - starts[number])
+
+    return Selection(replace(kept, tensors=tuple(map(moved, wanted.tensors))), buckets)
+
+
+def cut(whole: Manifest, shard: Shard) -> Manifest:
+    """The same buffer, in which the tensors are the rows that `shard` needs.
+
+    Raises StagingError when it wants rows that there are not.
+    """
+    pieces: dict[str, list[TensorSpec]] = {}
+    for spec in whole.tensors:
+        pieces.setdefault(spec.name, []).append(spec)
+    kept = {name: _cut(name, specs, shard) for name, specs in pieces.items()}
+    return replace(whole, tensors=tuple(spec for specs in kept.values() for spec in specs))
+
+
+def _cut(name: str, pieces: Sequence[TensorSpec], shard: Shard) -> list[TensorSpec]:
+    shape = pieces[0].shape
+    count = sum(piece.shape[0] for piece in pieces) if shape else 0
+    rows = shard.rows(name, (count, *shape[1:]) if shape else ())
+    if rows is None or rows == (0, count):
+        return list(pieces)
+    first, end = rows
+    if not 0 <= first <= end <= count:
+        raise StagingError(f"shard {shard.key} wants rows {rows} of {name}, which has {count}")
+    kept, above = [], 0
+    for piece in pieces:
+        here = piece.shape[0]
+        start, stop = max(first - above, 0), min(end - above, here)
+        if start < stop:
+            row = piece.nbytes // here
+            kept.append(
+                replace(
+                    piece, shape=(stop - start, *piece.shape[1:]),
+                    offset=piece.offset + start * row, nbytes=(stop - start) * row,
+                )
+            )  # fmt: skip
+        above += here
+    return kept
