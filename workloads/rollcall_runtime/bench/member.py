@@ -29,6 +29,7 @@ from rollcall_protocol.roster import DEFAULT_GROUP
 from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession
 from rollcall_runtime.sync.opening import open_engine
 from rollcall_runtime.sync.parts import open_session
+from rollcall_runtime.sync.shards import Shard, receive
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
 
 
@@ -98,6 +99,7 @@ class Member:
     def __init__(self, member: MemberId) -> None:
         self._member = member
         self._opened: SyncEngine | None = None
+        self._shard: Shard | None = None
         self._sessions: dict[str, SyncSession] = {}
         self._snapshot: Snapshot | None = None
         self._snapshotter = Snapshotter(bucket_bytes=1, buffers=2)
@@ -111,12 +113,14 @@ class Member:
 
     def open(
         self, engine: str, address: str, role: Role, config: dict[str, Any],
-        device: str | None = None,
+        device: str | None = None, shard: Shard | None = None,
     ) -> Seat:  # fmt: skip
         """Make the engine with these settings (as in an RLJob) and open it."""
-        group = GroupConfig(DEFAULT_GROUP, EngineRef(engine, config))
-        opened = open_engine(group, member=self._member, address=address, role=role, device=device)
-        self._opened = opened.engine
+        opened = open_engine(
+            GroupConfig(DEFAULT_GROUP, EngineRef(engine, config)), member=self._member,
+            address=address, role=role, device=device, shard=shard,
+        )  # fmt: skip
+        self._opened, self._shard = opened.engine, opened.shard
         return Seat(self._member, opened.address or address, opened.descriptor)
 
     def join(
@@ -150,9 +154,10 @@ class Member:
         self._sessions[group].publish(held.buffer, held.manifest, timeout=timeout)
 
     def receive(self, group: str, number: int, manifest: Manifest, timeout: float) -> None:
-        session = self._sessions[group]
-        with self._stage.staging(version(number), manifest, timeout=timeout) as buffer:
-            session.receive(buffer, manifest, timeout=timeout)
+        receive(
+            self._sessions[group], version(number), manifest, shard=self._shard,
+            stage=self._stage, patience=timeout, timeout=timeout,
+        )  # fmt: skip
 
     def commit(self, number: int, check: bool = True) -> dict[str, str]:
         with self._stage.committing(version(number)) as snapshot:

@@ -1,5 +1,6 @@
 """Opening the engines that a job's sync groups ask for."""
 
+import json
 from dataclasses import dataclass, replace
 
 from rollcall_protocol.config import GroupConfig
@@ -10,6 +11,7 @@ from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
 from rollcall_runtime.sync.interfaces import address_of
 from rollcall_runtime.sync.registry import create_engine, worker_device
+from rollcall_runtime.sync.shards import Shard
 
 _FIELD = "spec.weightSync"
 
@@ -18,13 +20,15 @@ _FIELD = "spec.weightSync"
 class OpenEngine:
     """The engine of group `name`, open, and the descriptor (base64) of this process.
 
-    `address` is that of the interface that the settings name; empty when it is the pod's.
+    `address` is that of the interface that the settings name; empty when it is the pod's. `shard`
+    is what of the weights is received, None if everything is.
     """
 
     name: str
     engine: SyncEngine
     descriptor: str
     address: str = ""
+    shard: Shard | None = None
 
 
 def open_engine(
@@ -35,11 +39,13 @@ def open_engine(
     role: Role,
     profile: str = "",
     device: str | None = None,
+    shard: Shard | None = None,
 ) -> OpenEngine:
     """Make and open the engine of one group. SpecError names the setting that is wrong.
 
-    `address` is the pod's, and gives way to that of the interface in the settings. Traces go to
-    the folder `profile`, if one is given. `device` is the torch device type to serve, this
+    `shard` is what this process needs; an engine that is not `selective` brings everything all the
+    same. `address` is the pod's, and gives way to that of the interface in the settings. Traces go
+    to the folder `profile`, if one is given. `device` is the torch device type to serve, this
     worker's if None.
     """
     place = _FIELD if group.name == DEFAULT_GROUP else f"{_FIELD}.groups[{group.name}]"
@@ -58,4 +64,7 @@ def open_engine(
         except ValueError as error:
             raise SpecError(f"{field}.interface", str(error)) from error
     told = engine.open(member=member, address=own or address, role=role, settings=settings)
-    return OpenEngine(group.name, engine, descriptor_text(told), own)
+    if shard is None or not engine.selective:
+        return OpenEngine(group.name, engine, descriptor_text(told), own)
+    told = json.dumps(json.loads(told) | {"shard": shard.key}).encode()
+    return OpenEngine(group.name, engine, descriptor_text(told), own, shard)

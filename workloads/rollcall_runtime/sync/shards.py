@@ -11,8 +11,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest, TensorSpec
+from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import StagingError
+from rollcall_runtime.sync.staging import Stage
 
 Rows = tuple[int, int]  # the first, and the end
 
@@ -85,6 +88,20 @@ def select(whole: Manifest, shard: Shard) -> Selection:
         return replace(spec, offset=places[number][0] + spec.offset - starts[number])
 
     return Selection(replace(kept, tensors=tuple(map(moved, wanted.tensors))), buckets)
+
+
+def receive(
+    session: SyncSession, version: Version, manifest: Manifest, *, shard: Shard | None,
+    stage: Stage, patience: float, timeout: float,
+) -> None:  # fmt: skip
+    """Stage `version`, or what `shard` needs of it; `patience` is for a buffer, both in seconds."""
+    if shard is None:
+        with stage.staging(version, manifest, timeout=patience) as buffer:
+            session.receive(buffer, manifest, timeout=timeout)
+        return
+    taken = select(manifest, shard)
+    with stage.staging(version, taken.manifest, timeout=patience) as buffer:
+        session.receive_buckets(buffer, manifest, only=taken.buckets, timeout=timeout)
 
 
 def cut(whole: Manifest, shard: Shard) -> Manifest:

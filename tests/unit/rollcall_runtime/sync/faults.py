@@ -10,10 +10,13 @@ from typing import Any
 
 from rollcall_protocol.ids import MemberId
 from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.world import Remote, settled
+from rollcall_runtime.sync.staging import Snapshot
 from tests.unit.rollcall_runtime.sync.gpu import spread
 
+_IO = Path("/proc/self/io")
 NURSERY = "tests.unit.rollcall_runtime.sync.faults:nursery"
 
 
@@ -23,10 +26,49 @@ class FaultyMember(members.Member):
     def __init__(self, member: MemberId) -> None:
         spread(member)
         super().__init__(member)
+        self._seen, self._watching = 0, threading.Lock()
 
     def corrupt(self) -> None:
         """Change one byte of what will be sent, after its checksums were computed."""
         self._held.buffer.memory[12345] ^= 1
+
+    def open(self, *args: Any, **kwargs: Any) -> Seat:
+        """Also watch what the engine asks its library for."""
+        seat = super().open(*args, **kwargs)
+        engine: Any = self._opened
+        read = getattr(engine, "read", None)
+        if read is not None:
+
+            def watched(peer: object, *, nbytes: int, **where: int) -> Any:
+                with self._watching:
+                    self._seen += nbytes
+                return read(peer, nbytes=nbytes, **where)
+
+            engine.read = watched
+        return seat
+
+    def reads(self) -> tuple[int, int]:
+        """Bytes read from others: as the engine counts them, and as was seen."""
+        engine: Any = self._opened
+        if hasattr(engine, "read"):
+            return engine.read_bytes, self._seen
+        line = next(x for x in _IO.read_text().splitlines() if x.startswith("rchar:"))
+        return engine.read_bytes, int(line.split()[1])
+
+    def held_bytes(self) -> int:
+        """The length of what is served."""
+        return self._held_now().buffer.nbytes
+
+    def served_digests(self) -> dict[str, str]:
+        """Of each tensor that is served."""
+        return members.digests(self._held_now())
+
+    def _held_now(self) -> Snapshot:
+        served = self._stage.served
+        held = self._stage.held(served) if served else None
+        if held is None:
+            raise RuntimeError("nothing is served")
+        return held
 
     def starve(self, spare: int) -> None:
         """Let the process have `spare` more bytes of address space, and no more."""

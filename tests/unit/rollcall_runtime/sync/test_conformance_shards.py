@@ -1,0 +1,192 @@
+"""Receivers that need a part of the weights, between real processes, beside one that needs all.
+
+An engine whose receivers read brings the wanted buckets and no others; the rest bring everything.
+"""
+
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+
+from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.bench.member import Reply, digest, odd_tensors
+from rollcall_runtime.bench.world import Remote, World, abort, done, join, publish, settled
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
+from rollcall_runtime.sync.shards import RowShard, Shard, select
+
+GROUP = "job/default"
+MIB = 1 << 20
+SIZE = 16  # MiB, of which all but some hundred bytes are in one tensor of as many rows
+SELECTIVE = ("mooncake", "nixl", "store")
+HALVES = RowShard(0, 2), RowShard(1, 2)
+
+
+def member(world: World, shard: Shard | None = None, role: Role = Role.RECEIVER) -> Remote:
+    made = world.member()
+    made.seat = made.do(
+        "open", engine=world.engine, address=made.address, role=role, config=world.config,
+        device=world.device, shard=shard,
+    )  # fmt: skip
+    return made
+
+
+@pytest.fixture
+def selective(world: World) -> None:
+    if world.engine not in SELECTIVE:
+        pytest.skip("everybody gets everything")
+
+
+@pytest.fixture(scope="module")
+def halves(world: World) -> list[Remote]:
+    return [member(world, half) for half in HALVES]
+
+
+def rows(world: World, shard: Shard, seed: int, megabytes: int = SIZE) -> dict[str, str]:
+    """Digests of what a receiver with this shard must have, by torch alone."""
+    found = {}
+    for name, tensor in odd_tensors(seed, megabytes):
+        cut = shard.rows(name, tuple(tensor.shape)) if world.engine in SELECTIVE else None
+        if cut is None or len(tensor) == 0:
+            found[name] = digest(tensor)
+        elif cut[0] < cut[1]:
+            found[name] = digest(tensor[cut[0] : cut[1]])
+    return found
+
+
+def receiving(members: list[Remote], manifest: Manifest, number: int) -> list["Future[Reply]"]:
+    kwargs = {"group": GROUP, "number": number, "manifest": manifest, "timeout": 5}
+    return [receiver.start("receive", **kwargs) for receiver in members]
+
+
+@pytest.mark.parametrize("bucket_bytes", [MIB, 100_000])
+def test_each_receiver_takes_only_its_part(
+    world: World, trio: list[Remote], halves: list[Remote], bucket_bytes: int
+) -> None:
+    sender, whole, _ = trio
+    everyone = [sender, whole, *halves]
+    manifest = sender.do("snapshot", seed=50, megabytes=SIZE, bucket_bytes=bucket_bytes)
+    before = [one.do("reads") for one in halves]
+    join(everyone)
+    publish(everyone, number=50, manifest=manifest)
+    for half, shard, reads in zip(halves, HALVES, before, strict=True):
+        assert half.do("served_digests") == rows(world, shard, 50)
+        if world.engine in SELECTIVE:
+            part = select(manifest, shard).manifest.total_bytes
+            assert part < manifest.total_bytes / 2 + 3 * bucket_bytes
+            counted, seen = (now - then for now, then in zip(half.do("reads"), reads, strict=True))
+            assert counted == part
+            assert part <= seen < part + 100_000, "the store's manifest is read too"
+            assert half.do("held_bytes") == part, "no memory for the rest"
+    assert whole.do("served_digests") == sender.do("digests")
+    abort(everyone)
+
+
+@pytest.mark.usefixtures("selective")
+def test_those_that_want_the_same_pass_it_on(world: World, trio: list[Remote]) -> None:
+    sender, *wholes = trio
+    shards = [HALVES[0], HALVES[1]] * 4  # two lines of four: chains
+    parts = [member(world, shard) for shard in shards]
+    everyone = [sender, *wholes, *parts]
+    join(everyone)
+    for number in (51, 52):  # the next publication overwrites what a neighbour may have read
+        manifest = sender.do("snapshot", seed=number, megabytes=SIZE, bucket_bytes=MIB)
+        publish(everyone, number=number, manifest=manifest)
+        for one, shard in zip(parts, shards, strict=True):
+            assert one.do("served_digests") == rows(world, shard, number)
+        for one in wholes:
+            assert one.do("served_digests") == sender.do("digests")
+    abort(everyone)
+    for one in parts:
+        one.close()
+
+
+@pytest.mark.usefixtures("selective")
+def test_a_wrong_checksum_matters_to_those_who_take_the_bucket(
+    world: World, trio: list[Remote], halves: list[Remote]
+) -> None:
+    sender, first, second = trio[0], *halves
+    everyone = [sender, *halves]
+    manifest = sender.do("snapshot", seed=53, megabytes=SIZE, bucket_bytes=MIB)
+    join(everyone)
+    publish(everyone, number=53, manifest=manifest)
+    served = first.do("served")
+    sums = list(manifest.checksums)
+    sums[3] ^= 1  # of the first half
+    futures = receiving(halves, replace(manifest, checksums=tuple(sums)), 54)
+    sender.do("publish", group=GROUP, timeout=5)
+    with pytest.raises(ChecksumMismatchError, match=r"buckets \[3\] of"):
+        done(futures[0])
+    done(futures[1])
+    second.do("commit", number=54)
+    assert second.do("served_digests") == rows(world, HALVES[1], 53)
+    assert first.do("served") == served
+    abort(everyone)
+
+
+@pytest.mark.usefixtures("selective")
+def test_whoever_needs_nothing_is_part_of_the_session(world: World, trio: list[Remote]) -> None:
+    sender, whole, _ = trio
+    manifest = sender.do("snapshot", seed=55, megabytes=0, bucket_bytes=MIB)
+    nothing = member(world, RowShard(0, 100))
+    everyone = [sender, whole, nothing]
+    join(everyone)
+    publish(everyone, number=55, manifest=manifest)
+    assert nothing.do("served_digests") == rows(world, RowShard(0, 100), 55, megabytes=0)
+    abort(everyone)
+    nothing.close()
+
+
+@pytest.mark.usefixtures("selective")
+@pytest.mark.parametrize("die_after", [1, 4])
+def test_a_part_is_old_or_new_but_never_both(
+    world: World, trio: list[Remote], halves: list[Remote], die_after: int
+) -> None:
+    kept, number = trio[0], 56 + 2 * die_after
+    everyone = [kept, *halves]
+    manifest = kept.do("snapshot", seed=number, megabytes=SIZE, bucket_bytes=MIB)
+    join(everyone)
+    publish(everyone, number=number, manifest=manifest)
+    abort(everyone)
+    sender = member(world, role=Role.SENDER)
+    manifest = sender.do("snapshot", seed=99, megabytes=64, bucket_bytes=MIB)
+    join([sender, *halves])
+    futures = receiving(halves, manifest, number + 1)
+    sender.start("publish_and_die", group=GROUP, timeout=5, die_after=die_after)
+    assert sender.dead.wait(5)
+    abort(halves)
+    for future in futures:
+        assert isinstance(future.result(5).error, SyncError)
+    for half, shard in zip(halves, HALVES, strict=True):
+        assert half.do("served_digests") == rows(world, shard, number)
+        settled(half, "abandoned", 0)
+        settled(half, "pinned", 1)
+    join(everyone)
+    manifest = kept.do("snapshot", seed=99, megabytes=SIZE, bucket_bytes=MIB)
+    publish(everyone, number=number + 1, manifest=manifest)
+    for half, shard in zip(halves, HALVES, strict=True):
+        assert half.do("served_digests") == rows(world, shard, 99)
+    abort(everyone)
+
+
+@pytest.mark.usefixtures("selective")
+def test_a_part_that_dies_leaves_the_others_free(
+    world: World, trio: list[Remote], halves: list[Remote]
+) -> None:
+    sender, whole, _ = trio
+    victim = member(world, HALVES[0])
+    everyone = [sender, whole, halves[0], victim]
+    manifest = sender.do("snapshot", seed=70, megabytes=64, bucket_bytes=MIB)
+    join(everyone)
+    kwargs = {"group": GROUP, "number": 70, "manifest": manifest, "timeout": 5}
+    futures = receiving([whole, halves[0]], manifest, 70)
+    victim.start("receive_and_die", die_after=4, **kwargs)
+    futures.append(sender.start("publish", group=GROUP, timeout=5))
+    assert victim.dead.wait(5)
+    abort(everyone[:-1])
+    for future in futures:
+        assert isinstance(future.result(5).error, (SyncError, type(None)))
+    join(everyone[:-1])
+    publish(everyone[:-1], number=70, manifest=manifest)
+    assert halves[0].do("served_digests") == rows(world, HALVES[0], 70, megabytes=64)
+    abort(everyone[:-1])
