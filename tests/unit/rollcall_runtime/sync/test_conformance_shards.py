@@ -54,7 +54,7 @@ def rows(world: World, shard: Shard, seed: int, megabytes: int = SIZE) -> dict[s
     return found
 
 
-def receiving(members: list[Remote], manifest: Manifest, number: int) -> list["Future[Reply]"]:
+def receiving(members: list[Remote], manifest: Manifest, number: int) -> list[Future[Reply]]:
     kwargs = {"group": GROUP, "number": number, "manifest": manifest, "timeout": 5}
     return [receiver.start("receive", **kwargs) for receiver in members]
 
