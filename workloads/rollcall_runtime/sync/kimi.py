@@ -1,12 +1,16 @@
-"""The scheme of checkpoint-engine: one copy of the weights to each node, then a broadcast in it.
+"""checkpoint-engine's way: one copy of the weights to each node, then a broadcast in it.
 
-The sender's weights lie in registered host memory. The leader of each node, its receiver of the
-lowest rank, reads them with Mooncake's TransferEngine, and passes each operation on to the node's
-other receivers by gloo while the next ones fly. Every receiver compares the checksums itself.
+The sender's weights lie in host memory that checkpoint-engine's P2PStore has registered. The leader
+of each node, the receiver of the lowest rank, reads them operation by operation, as
+checkpoint-engine plans its buckets, and passes each on to the node's other receivers by gloo while
+the next ones fly. Every receiver compares the checksums itself.
 
-Nothing of the checkpoint-engine package runs here, only the transport that it uses too: its
-ParameterServer wants GPUs and a fixed world. Of the node's broadcast what `gloo` says holds: it
-cannot be cancelled, and ends at the operation's timeout.
+Its ParameterServer is not used: it wants GPUs, a world that never changes and torch's default
+process group. So reads can be given up (`checkpoint_store` says how), and the node's broadcast is
+one of `gloo`, of which holds: it cannot be cancelled, and ends at the operation's timeout.
+
+On CUDA and NPU workers checkpoint-engine's own DeviceManager chooses protocol and devices unless
+the settings do. That was never run.
 """
 
 import socket
@@ -19,13 +23,16 @@ from typing import Any
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buckets import BucketMover, Work
+from rollcall_runtime.sync.buckets import Work
 from rollcall_runtime.sync.buffers import Buffer, Pin
+from rollcall_runtime.sync.checkpoint_plan import PlannedMover, plan
+from rollcall_runtime.sync.checkpoint_store import HostStore, devices
 from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_of
 from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
 from rollcall_runtime.sync.gloo import broadcast, explain, make_group
 from rollcall_runtime.sync.mooncake import MooncakeEngine, MooncakeSettings
 from rollcall_runtime.sync.pull import PullSession, Reader
+from rollcall_runtime.sync.registry import worker_device
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.topology import Topology
 
@@ -44,9 +51,11 @@ class NodeOf(StrEnum):
 class KimiSettings(MooncakeSettings):
     """`node_of` is boot (the machine's boot id), hostname or address.
 
-    `topology` must stay auto: nodes decide who reads from whom.
+    `protocol` is Mooncake's; auto is tcp on CPUs, and what checkpoint-engine chooses elsewhere,
+    which then chooses the devices too. `topology` must stay auto: nodes decide who reads from whom.
     """
 
+    protocol: str = "auto"
     node_of: str = NodeOf.BOOT.value
 
     def __post_init__(self) -> None:
@@ -58,10 +67,11 @@ class KimiSettings(MooncakeSettings):
 
 
 class KimiEngine(MooncakeEngine):
-    """A TransferEngine, and what tells this process's node."""
+    """A P2PStore, and what tells this process's node."""
 
     name = "kimi"
     kind = EngineKind.GROUP
+    package = "checkpoint-engine"
     settings_type = KimiSettings
     selective = False  # a node's receivers share one broadcast
 
@@ -71,6 +81,20 @@ class KimiEngine(MooncakeEngine):
             raise TypeError(f"{type(settings).__name__} are not settings of kimi")
         node = node_of(NodeOf(settings.node_of), self.address)
         return super()._start(role) | {"node": node}
+
+    def _make_transfers(self, settings: MooncakeSettings) -> Any:
+        manager = devices(worker_device(), protocol=settings.protocol, names=settings.device_name)
+        self.store = HostStore(self.address, manager)
+        return self.store.transfers
+
+    def _register(self, address: int, nbytes: int) -> object:
+        return self.store.register(address, nbytes)
+
+    def _unregister(self, handle: object, address: int) -> None:  # noqa: ARG002
+        self.store.unregister(str(handle))
+
+    def _describe(self) -> dict[str, Any]:
+        return {"segment": self.store.address}
 
     def _make(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
@@ -115,10 +139,12 @@ class KimiSession(PullSession):
     def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
         number = self._next(deadline)
         told = self._await_source(number, manifest, deadline)
-        leads = self.rank == self._node[0]
+        planned = plan(
+            manifest, operation_bytes=self.settings.operation_bytes, receivers=self._node
+        )
         start, landed = self._receive, self._landed
         with buffer.pin():
-            if leads:
+            if planned.reader == self.rank:
                 self.pulls.source(buffer)
                 self.source = self.seats[0].member
                 reader = Reader(
@@ -129,10 +155,10 @@ class KimiSession(PullSession):
                 def start(chunk: memoryview, seconds: float) -> Work:
                     return _Passed(self, reader.start(chunk, seconds), chunk, buffer)
 
-            self._mover = BucketMover(
+            self._mover = mover = PlannedMover(
                 start=start, stop=self._check, settings=self.settings, landed=landed
             )
-            self._mover.fill(buffer, manifest, deadline)
+            mover.take(buffer, manifest, planned, deadline)
             self.source = None
             self._await_passed(0)
 

@@ -40,8 +40,13 @@ class MooncakeEngine(PullEngine):
         settings = self.settings
         if not isinstance(settings, MooncakeSettings):
             raise TypeError(f"{type(settings).__name__} are not settings of mooncake")
-        self._transfers = TransferEngine()
-        status = self._transfers.initialize(
+        self._transfers = self._make_transfers(settings)
+        return super()._start(role)
+
+    def _make_transfers(self, settings: MooncakeSettings) -> Any:
+        """A TransferEngine that listens; RuntimeError."""
+        transfers = TransferEngine()
+        status = transfers.initialize(
             self.address, "P2PHANDSHAKE", settings.protocol, settings.device_name
         )
         if status:
@@ -49,7 +54,7 @@ class MooncakeEngine(PullEngine):
                 f"Mooncake's TransferEngine did not start with protocol {settings.protocol!r} "
                 f"on {self.address} (status {status})"
             )
-        return super()._start(role)
+        return transfers
 
     def _make(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int

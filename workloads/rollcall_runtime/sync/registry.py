@@ -48,7 +48,7 @@ _BUILTINS = {
         "rollcall_runtime.sync.kimi:KimiEngine",
         EngineKind.GROUP,
         ("cpu",),
-        "mooncake-transfer-engine-non-cuda",
+        "checkpoint-engine",
     ),
     "store": BuiltIn(
         "rollcall_runtime.sync.store:StoreEngine", EngineKind.PEER, ("cpu",), "fsspec"
