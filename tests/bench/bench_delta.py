@@ -1,9 +1,11 @@
-"""A delta against the whole version through the same engine: seconds and bytes.
+"""Deltas against whole versions through the same engine: seconds and bytes.
 
-    python -m tests.bench.bench_delta [--mebibytes 512] [--share 0.02] [--receivers 1 4]
+    python -m tests.bench.bench_delta [--mebibytes 512] [--share 0.02] [--receivers 1 4 8]
 
-Each receiver is a process of its own; whole and delta take turns, and medians are reported. The
-last line is JSON. `encode` is not part of a stage's seconds: they begin when it is done.
+Each receiver is a process of its own; whole versions and deltas take turns, and medians are
+reported. A stage lasts from the start of sending until the last receiver has verified all buckets.
+Outside of it are `encode`, and `prepare`: a receiver's copy of its base, made before the delta
+comes; in a `cold_delta` the copy is part of the stage. The last line is JSON.
 """
 
 import argparse
@@ -17,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from rollcall_protocol.config import DeltaConfig
+from rollcall_protocol.ids import MemberId
 from rollcall_protocol.manifest import Manifest
-from rollcall_runtime.bench.member import Member, nursery
+from rollcall_runtime.bench.member import Member, nursery, version
 from rollcall_runtime.bench.world import Remote, World, done, join
-from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.delta import decode, encode
+from rollcall_runtime.sync.buffers import GrowingPool, HostBuffer
+from rollcall_runtime.sync.delta import Encoded, decode, encode
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.staging import checksums
 
@@ -31,52 +35,85 @@ _CHUNK = 16 << 20  # bytes of random data made at a time
 
 
 class DeltaMember(Member):
-    """A member that holds a base, and as the sender what was made of it."""
+    """A member that serves a base, and as the sender what was made of it."""
 
-    def prepare(
-        self, size: int, bucket_bytes: int, share: float | None
-    ) -> tuple[Manifest, Manifest | None]:
-        """Make the base; with a `share` of changed bytes the new version too."""
+    def __init__(self, member: MemberId) -> None:
+        super().__init__(member)
+        self._pool = GrowingPool(limit=2)
+        self._encoded: Encoded | None = None
+
+    def serve(self, size: int, bucket_bytes: int, config: DeltaConfig) -> None:
+        """Make the base, the same on all members, and serve it as version 1."""
+        self._config = config
         generator = np.random.default_rng(1)
-        self._base, self._new = HostBuffer(size), HostBuffer(size)
-        self._new.memory[:] = bytes(size)  # touched once, as a pool's buffer has been
+        base = HostBuffer(size)
         for start in range(0, size, _CHUNK):
-            length = len(self._base.memory[start : start + _CHUNK])
-            self._base.memory[start : start + length] = generator.bytes(length)
-        if share is None:
-            return Manifest((), 0, bucket_bytes, ()), None  # the sender describes what comes
+            length = len(base.memory[start : start + _CHUNK])
+            base.memory[start : start + length] = generator.bytes(length)
+        sums = checksums(base.memory, bucket_bytes)
+        self._whole = Manifest((), size, bucket_bytes, sums)
+        with self._stage.staging(version(1), self._whole, timeout=0) as buffer:
+            buffer.memory[:] = base.memory
+        with self._stage.committing(version(1)):
+            self._base = base
+
+    def change(self, share: float) -> Manifest:
+        """The sender's new version: `share` of all bytes differ."""
+        generator = np.random.default_rng(2)
+        size, bucket_bytes = self._whole.total_bytes, self._whole.bucket_bytes
+        self._new = HostBuffer(size)
         self._new.memory[:] = self._base.memory
         flat = np.frombuffer(self._new.memory, np.uint8)
         for start in range(0, size, _CHUNK):
             length = len(flat[start : start + _CHUNK])
             picked = start + generator.choice(length, int(length * share), replace=False)
             flat[picked] += generator.integers(1, 256, len(picked), dtype=np.uint8)
-        self._whole = Manifest((), size, bucket_bytes, checksums(self._new.memory, bucket_bytes))
-        return self._whole, self.encode()
+        sums = checksums(self._new.memory, bucket_bytes)
+        self._whole = Manifest((), size, bucket_bytes, sums)
+        return self._whole
 
     def encode(self) -> Manifest | None:
         """Make the delta; None when it is too long."""
-        made = encode(self._base.memory, self._new.memory, self._whole)
-        if made is None:
-            return None
-        self._encoded, self._short = made
-        return self._short
+        self._encoded = None  # lets its buffer go
+        self._encoded = encode(
+            self._base.memory, self._new.memory, self._whole, config=self._config, pool=self._pool
+        )
+        return self._encoded.manifest if self._encoded else None
 
     def send(self, *, delta: bool) -> None:
         """The sender's half."""
-        buffer = self._encoded if delta else self._new
-        manifest = self._short if delta else self._whole
-        self._sessions[GROUP].publish(buffer, manifest, timeout=TIMEOUT)
+        session = self._sessions[GROUP]
+        if delta and self._encoded is not None:
+            session.publish(self._encoded.buffer, self._encoded.manifest, timeout=TIMEOUT)
+        else:
+            session.publish(self._new, self._whole, timeout=TIMEOUT)
 
     def take(self, *, whole: Manifest, short: Manifest | None) -> tuple[float, float]:
-        """Receive, and decode if it is a delta: seconds of both."""
+        """Stage version 2, and forget it: seconds of the transfer, and of decoding."""
         began = time.monotonic()
-        encoded = HostBuffer(short.total_bytes) if short else self._new
-        self._sessions[GROUP].receive(encoded, short or whole, timeout=TIMEOUT)
-        received = time.monotonic()
-        if short:
-            decode(self._base.memory, encoded.memory, whole, self._new.memory)
-        return received - began, time.monotonic() - received
+        session = self._sessions[GROUP]
+        if short is None:
+            with self._stage.staging(version(2), whole, timeout=0) as buffer:
+                session.receive(buffer, whole, timeout=TIMEOUT)
+            ended = received = time.monotonic()
+        else:
+            pin, encoded = self._pool.take(short.total_bytes, timeout=0)
+            with pin, self._stage.patching(
+                version(2), whole, base=version(1), timeout=0
+            ) as (buffer, base):  # fmt: skip
+                session.receive(encoded, short, timeout=TIMEOUT)
+                received = time.monotonic()
+                memory = base.buffer.memory if base else None
+                decode(
+                    encoded.memory, short, whole, buffer.memory, base=memory, config=self._config
+                )
+            ended = time.monotonic()
+        self._stage.discard()
+        return received - began, ended - received
+
+    def prepare(self) -> None:
+        """Copy the base to where the delta goes."""
+        self._stage.prepare()
 
 
 def delta_nursery() -> None:
@@ -107,46 +144,58 @@ def median(rows: list[dict[str, float]]) -> dict[str, float]:
 def measure(arguments: argparse.Namespace, receivers: int, folder: Path) -> dict[str, Any]:
     """All figures with so many receivers."""
     size, bucket = arguments.mebibytes << 20, arguments.bucket_mebibytes << 20
+    config = DeltaConfig(threads=arguments.threads)
     with World(
         folder, engine=arguments.engine, start="tests.bench.bench_delta:delta_nursery"
     ) as world:
         members = [world.open(Role.RECEIVER if n else Role.SENDER) for n in range(receivers + 1)]
-        making = [
-            member.start(
-                "prepare", size=size, bucket_bytes=bucket,
-                share=None if number else arguments.share,
-            )
-            for number, member in enumerate(members)
-        ]  # fmt: skip
-        (whole, short), *_ = [done(future).result for future in making]
-        if short is None:
-            raise SystemExit("too much has changed for a delta")
+        call_all(members, "serve", size=size, bucket_bytes=bucket, config=config)
+        whole = members[0].do("change", share=arguments.share)
         join(members, group=GROUP)
-        wholes, deltas, encoding = [], [], []
+        rows: list[dict[str, dict[str, float]]] = []
         for number in range(arguments.rounds + 1):
+            row = {}
             reply = done(members[0].start("encode"))
-            results = stage(members, whole, None), stage(members, whole, short)
-            print(f"{receivers} receivers, round {number}: {results}", file=sys.stderr)
+            if (short := reply.result) is None:
+                raise SystemExit("too much has changed for a delta")
+            row["encode"] = {"seconds": reply.ended - reply.began}
+            row["whole"] = stage(members, whole, None)
+            row["prepare"] = {"seconds": call_all(members[1:], "prepare")}
+            row["delta"] = stage(members, whole, short)
+            row["cold_delta"] = stage(members, whole, short)
+            print(f"{receivers} receivers, round {number}: {row}", file=sys.stderr)
             if number:  # the first is warm-up
-                encoding.append({"seconds": reply.ended - reply.began})
-                wholes.append(results[0])
-                deltas.append(results[1])
-    ratios = [a["stage"] / b["stage"] for a, b in zip(wholes, deltas, strict=True)]
-    total = [
-        a["stage"] / (b["stage"] + e["seconds"])
-        for a, b, e in zip(wholes, deltas, encoding, strict=True)
-    ]
-    wire = [a["stage"] / b["transfer"] for a, b in zip(wholes, deltas, strict=True)]
+                rows.append(row)
     return {
-        "receivers": receivers, "encode_seconds": median(encoding)["seconds"],
-        "whole": median(wholes), "delta": median(deltas),
+        "receivers": receivers,
         "wire_share": round(short.total_bytes / whole.total_bytes, 5),
+        **{name: median([row[name] for row in rows]) for name in rows[0]},
         "times_faster": {
-            "transfer": round(statistics.median(wire), 2),
-            "stage": round(statistics.median(ratios), 2),
-            "stage_and_encode": round(statistics.median(total), 2),
+            "transfer": ratio(rows, ("delta", "transfer")),
+            "stage": ratio(rows, ("delta", "stage")),
+            "stage_cold": ratio(rows, ("cold_delta", "stage")),
+            "stage_and_encode": ratio(rows, ("delta", "stage"), ("encode", "seconds")),
+            "stage_encode_and_prepare": ratio(
+                rows, ("delta", "stage"), ("encode", "seconds"), ("prepare", "seconds")
+            ),
         },
-    }  # fmt: skip
+    }
+
+
+def call_all(members: list[Remote], name: str, **kwargs: Any) -> float:
+    """Give all a command at once; seconds until the last has done it."""
+    replies = [done(future) for future in [member.start(name, **kwargs) for member in members]]
+    return max(reply.ended for reply in replies) - min(reply.began for reply in replies)
+
+
+def ratio(rows: list[dict[str, dict[str, float]]], *parts: tuple[str, str]) -> float:
+    """How many times longer whole versions take than these parts together, by median."""
+    return round(
+        statistics.median(
+            row["whole"]["stage"] / sum(row[name][what] for name, what in parts) for row in rows
+        ),
+        2,
+    )
 
 
 def main() -> None:
@@ -156,8 +205,9 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=512)
     parser.add_argument("--bucket-mebibytes", type=int, default=64)
     parser.add_argument("--share", type=float, default=0.02, help="of bytes that change")
-    parser.add_argument("--receivers", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--receivers", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=DeltaConfig().threads)
     arguments = parser.parse_args()
     results = []
     for receivers in arguments.receivers:

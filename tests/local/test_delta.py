@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.config import OptimizerConfig
+from rollcall_protocol.config import DeltaConfig, OptimizerConfig
 from rollcall_protocol.messages import SessionCause
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -20,7 +20,7 @@ async def sent_bytes(folder: Path, *, delta: bool) -> float:
     config = job_config(
         # So small that few bytes of 32-bit weights change.
         algorithm={"max_steps": STEPS, "optimizer": OptimizerConfig("adamw", 1e-11)},
-        membership=FAST, weight_sync={"delta": delta},
+        membership=FAST, weight_sync={"delta": DeltaConfig() if delta else None},
     )  # fmt: skip
     async with LocalJob(folder, config) as job:
         await job.start(rollouts=2)

@@ -63,12 +63,24 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaConfig:
+    """Sending what has changed, if that is at most `max_share` of the whole.
+
+    `threads` work on buckets side by side, and `block_bytes` are compared at a time.
+    """
+
+    max_share: float = 0.5
+    threads: int = 2
+    block_bytes: int = 256 * 2**10
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSyncConfig:
     """Transport settings; times are seconds, sizes bytes. `enabled` off is for comparisons.
 
     `engine` and `config` are the default group's. `blocking` has training wait for each send;
     `staging` (Host, Device or Streamed) is where the copy that is sent lives; traces go to the
-    folder `profile_path`, if one is given; with `delta` only what has changed is sent.
+    folder `profile_path`, if one is given; without `delta` whole versions are sent.
     """
 
     engine: str
@@ -85,7 +97,7 @@ class WeightSyncConfig:
     blocking: bool = False
     staging: str = "Host"
     profile_path: str = ""
-    delta: bool = False
+    delta: DeltaConfig | None = None
 
     def all_groups(self) -> tuple[GroupConfig, ...]:
         """Every sync group, the default one first."""

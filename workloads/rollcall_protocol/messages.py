@@ -102,10 +102,14 @@ class LeaseReturned:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sender's part of the trainer's `number`-th snapshot is ready; `part` describes it."""
+    """A sender's part of the trainer's `number`-th snapshot is ready; `part` describes it.
+
+    `delta` describes what makes it of this sender's part of the snapshot before, if that is short.
+    """
 
     number: int
     part: Manifest
+    delta: Manifest | None = None
 
 
 # --- coordinator -> member ---------------------------------------------------------------------
@@ -149,7 +153,7 @@ class SessionReady:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """What is sent instead of a whole version: `manifest` describes the bytes that make it of
-    `base`.
+    `base`, in as many parts as there are senders.
     """
 
     base: Version

@@ -47,7 +47,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             ),
             blocking=sync.blocking,
             staging=sync.staging,
-            delta=sync.delta.enabled,
+            delta=wire.DeltaConfig() if sync.delta.enabled else None,
             profile_path=sync.profile.path if sync.profile.enabled else "",
         ),
         membership=wire.MembershipConfig(

@@ -71,7 +71,8 @@ class Coordinator:
             seed=config.data_seed, state=ledger_state,
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
         )  # fmt: skip
-        self.duties = SenderDuties(stage_timeout=config.weight_sync.stage_timeout)
+        sync = config.weight_sync
+        self.duties = SenderDuties(stage_timeout=sync.stage_timeout, delta=sync.delta)
         self.links = Links(self, observer.refused)
         self.parts = Parts(senders, self.links.send)
         self.stream = OperatorStream(self.report)
@@ -126,10 +127,8 @@ class Coordinator:
         Owns `snapshot` from now on; newcomers fetch it until the next one is published.
         """
         self.duties.offer(version, snapshot)
-        manifest = await self.parts.whole(version, snapshot.manifest)
-        delta = None
-        if self.config.weight_sync.delta and manifest is snapshot.manifest:  # of one sender
-            delta = await self.duties.encode(version, self._base)
+        manifest, others = await self.parts.whole(version, snapshot.manifest)
+        delta = await self.duties.encode(version, self._base, others)
         outcomes = await asyncio.gather(
             *(group.publish(version, manifest, delta=delta) for group in self.groups.values())
         )

@@ -19,7 +19,7 @@ class Parts:
         self._senders, self._send = senders, send
         self._named: Named | None = None
         self._ranks: dict[MemberId, int] = {}
-        self._parts: dict[int, dict[int, Manifest]] = {}
+        self._parts: dict[int, dict[int, Sealed]] = {}
         self._waiting_for = 0
         self._arrived = asyncio.Event()
 
@@ -37,17 +37,21 @@ class Parts:
         """A rank has sealed its part; told again after it lost its stream."""
         rank = self._ranks.get(member)
         if rank is not None and message.number >= self._waiting_for:
-            self._parts.setdefault(message.number, {})[rank] = message.part
+            self._parts.setdefault(message.number, {})[rank] = message
             self._arrived.set()
 
-    async def whole(self, version: Version, own: Manifest) -> Manifest:
+    async def whole(
+        self, version: Version, own: Manifest
+    ) -> tuple[Manifest, tuple[Manifest | None, ...]]:
         """The manifest of `version`, once all parts are sealed; `own` is rank 0's part.
+
+        And what describes the other ranks' deltas from the version before, if there are any.
 
         Versions are taken in the order of snapshots, and the senders are told which is which. Waits
         as long as the other ranks take: one that died ends the whole trainer.
         """
         if self._senders == 1:
-            return own
+            return own, ()
         number = self._waiting_for
         while len(found := self._parts.get(number, {})) < self._senders - 1:
             self._arrived.clear()
@@ -56,4 +60,5 @@ class Parts:
         self._waiting_for, self._named = number + 1, Named(number, version)
         for member in self._ranks:
             self._send(member, self._named)
-        return combine([own, *(found[rank] for rank in range(1, self._senders))])
+        sealed = [found[rank] for rank in range(1, self._senders)]
+        return combine([own, *(one.part for one in sealed)]), tuple(one.delta for one in sealed)

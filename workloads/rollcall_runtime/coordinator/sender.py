@@ -1,11 +1,14 @@
 """The trainer's own seat: rank 0 of every session, and the donor of last resort."""
 
 import asyncio
+from collections.abc import Sequence
 
+from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.ids import Version
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.manifest import Manifest, combine
 from rollcall_protocol.messages import Delta
-from rollcall_runtime.sync.delta import encode
+from rollcall_runtime.sync.buffers import Buffer
+from rollcall_runtime.sync.delta import Encoded, Encoder
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.staging import Snapshot
@@ -14,10 +17,11 @@ from rollcall_runtime.sync.staging import Snapshot
 class SenderDuties:
     """Owns the snapshot being sent and the one that newcomers may fetch from the trainer."""
 
-    def __init__(self, *, stage_timeout: float) -> None:
+    def __init__(self, *, stage_timeout: float, delta: DeltaConfig | None = None) -> None:
         self._stage_timeout = stage_timeout
+        self._encoder = Encoder(delta) if delta else None
         self._offered: dict[Version, Snapshot] = {}
-        self._encoded: tuple[Version, Snapshot] | None = None
+        self._encoded: tuple[Version, Encoded] | None = None
 
     def offer(self, version: Version, snapshot: Snapshot) -> None:
         """Own `snapshot`, which is what `version` means from now on."""
@@ -38,42 +42,32 @@ class SenderDuties:
         while self._offered:
             self._offered.popitem()[1].release()
 
-    async def encode(self, version: Version, base: Version | None) -> Delta | None:
-        """What makes `version` of `base`, if both are here and that is short; owned from now on."""
+    async def encode(
+        self, version: Version, base: Version | None, others: Sequence[Manifest | None]
+    ) -> Delta | None:
+        """What makes `version` of `base`: this rank's part, before what the `others` have made.
+
+        None when a part is missing, on this rank or another; owned from now on.
+        """
         self._encoded = None
-        old, new = self._offered.get(base) if base else None, self._offered.get(version)
-        if (
-            base is None
-            or old is None
-            or new is None
-            or old.manifest.tensors != new.manifest.tensors
-        ):
+        if self._encoder is None or base is None or None in others:
             return None
-        made = await asyncio.to_thread(encode, old.buffer.memory, new.buffer.memory, new.manifest)
+        old, new = self._offered.get(base), self._offered.get(version)
+        made = await asyncio.to_thread(self._encoder.encode, old, new)
         if made is None:
             return None
-        buffer, manifest = made
-        self._encoded = version, Snapshot(manifest, buffer.pin())
-        return Delta(base, manifest)
+        self._encoded = version, made
+        parts = [made.manifest, *(other for other in others if other is not None)]
+        return Delta(base, combine(parts) if others else made.manifest)
 
     async def transfer(
         self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
     ) -> None:
         """Send to the session."""
-        offered = self._offered.get(version)
-        if delta is not None:
-            encoded = self._encoded
-            offered = encoded[1] if encoded and encoded[0] == version else None
-            manifest = delta.manifest
-        if offered is None:
-            raise SyncError(f"version {version} was never offered")
-        snapshot = offered.share()
-        try:
-            await asyncio.to_thread(
-                session.publish, snapshot.buffer, manifest, timeout=self._stage_timeout
-            )
-        finally:
-            snapshot.release()
+        buffer = self._buffer(version, delta)
+        described = manifest if delta is None else delta.manifest
+        with buffer.pin():
+            await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
 
     async def apply(self, version: Version) -> None:
         """Never asked: COMMIT goes to receivers."""
@@ -82,3 +76,11 @@ class SenderDuties:
     async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
         """Never asked: the trainer is what others catch up from."""
         raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
+
+    def _buffer(self, version: Version, delta: Delta | None) -> Buffer:
+        if delta is None:
+            if version in self._offered:
+                return self._offered[version].buffer
+        elif self._encoded is not None and self._encoded[0] == version:
+            return self._encoded[1].buffer
+        raise SyncError(f"version {version} was never offered")

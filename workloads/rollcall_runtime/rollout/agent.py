@@ -131,7 +131,7 @@ class Agent:
         duties = RolloutDuties(
             engine=self._parts.engine, stage=self._stage, served=served,
             bounds=Bounds(PauseMode(sync.pause_mode), sync.stage_timeout, sync.commit_timeout),
-            token=self._environment.member_token, metrics=self._metrics,
+            token=self._environment.member_token, metrics=self._metrics, delta=sync.delta,
         )  # fmt: skip
         return MemberDriver(
             member=self._member, group=f"{job.uid}/{pool.sync_group}",

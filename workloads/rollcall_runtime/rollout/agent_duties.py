@@ -3,12 +3,13 @@
 import asyncio
 from dataclasses import dataclass
 
+from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Delta
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode, WeightMismatchError
 from rollcall_runtime.rollout.generation import ServedVersions
-from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.buffers import GrowingPool
 from rollcall_runtime.sync.catchup import fetch
 from rollcall_runtime.sync.delta import decode
 from rollcall_runtime.sync.engine import SyncSession
@@ -17,6 +18,7 @@ from rollcall_runtime.sync.staging import Stage
 from rollcall_runtime.telemetry import RolloutMetrics
 
 BUFFER_SECONDS = 5.0  # to wait for a staging buffer that an aborted session still holds
+DELTA_BUFFERS = 2  # what is received, and what an aborted session still holds
 
 
 class ApplyFailedError(SyncError):
@@ -39,10 +41,13 @@ class RolloutDuties:
 
     def __init__(
         self, *, engine: InferenceEngine, stage: Stage, served: ServedVersions, bounds: Bounds,
-        token: str, metrics: RolloutMetrics,
+        token: str, metrics: RolloutMetrics, delta: DeltaConfig | None = None,
     ) -> None:  # fmt: skip
         self._engine, self._stage, self._served = engine, stage, served
         self._bounds, self._token, self._metrics = bounds, token, metrics
+        self._delta, self._deltas = delta or DeltaConfig(), GrowingPool(limit=DELTA_BUFFERS)
+        self._patched = False  # whether what is staged came as a delta
+        self._preparing: asyncio.Future[None] | None = None
         self._newest = -1
 
     async def transfer(
@@ -50,6 +55,7 @@ class RolloutDuties:
     ) -> None:
         """Receive `version` into the stage and verify it, or make it of the base that is served."""
         self._note(version)
+        self._patched = delta is not None
         if delta is None:
             await asyncio.to_thread(self._receive, session, version, manifest)
         else:
@@ -60,10 +66,14 @@ class RolloutDuties:
         await asyncio.to_thread(self._apply, version)
         self._metrics.weight_version.set(version.number)
         self._note(version)
+        if self._patched:  # and so will the next one be; nobody waits for this
+            loop = asyncio.get_running_loop()
+            self._preparing = loop.run_in_executor(None, self._stage.prepare)
 
     async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
         """Stage `version` from the first donor that gives it."""
         self._note(version)
+        self._patched = False
         await fetch(version=version, donors=donors, token=self._token, stage=self._stage)
 
     def _receive(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
@@ -73,16 +83,16 @@ class RolloutDuties:
     def _receive_delta(
         self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta
     ) -> None:
-        base = self._stage.held(delta.base)
-        if base is None:
-            raise SyncError(f"{self._stage.served} is served, not {delta.base}, the delta's base")
-        try:
-            encoded = HostBuffer(delta.manifest.total_bytes)
+        size, timeout = delta.manifest.total_bytes, BUFFER_SECONDS
+        pin, encoded = self._deltas.take(size, timeout=timeout)
+        with pin, self._stage.patching(
+            version, manifest, base=delta.base, timeout=timeout
+        ) as (buffer, base):  # fmt: skip
             session.receive(encoded, delta.manifest, timeout=self._bounds.stage_timeout)
-            with self._stage.staging(version, manifest, timeout=BUFFER_SECONDS) as buffer:
-                decode(base.buffer.memory, encoded.memory, manifest, buffer.memory)
-        finally:
-            base.release()
+            decode(
+                encoded.memory, delta.manifest, manifest, buffer.memory,
+                base=base.buffer.memory if base else None, config=self._delta,
+            )  # fmt: skip
 
     def _apply(self, version: Version) -> None:
         with self._stage.committing(version) as weights:

@@ -179,3 +179,22 @@ class BufferPool:
         buffer = HostBuffer(nbytes, changed=self._changed)
         self._buffers.append(buffer)
         return buffer.pin()
+
+
+class GrowingPool:
+    """Buffers for what has another length each time.
+
+    They hold the longest so far, rounded up to a power of two, so that an engine that registers
+    memory sees the same few again and again.
+    """
+
+    def __init__(self, *, limit: int, spare_bytes: int = 0) -> None:
+        self._pool = BufferPool(limit=limit, spare_bytes=spare_bytes)
+        self._capacity = mmap.PAGESIZE
+
+    def take(self, nbytes: int, *, timeout: float) -> tuple[Pin, Window]:
+        """Pin a buffer that nobody uses, and the first `nbytes` of it; raises ExhaustedError."""
+        if nbytes > self._capacity:
+            self._capacity = 1 << (nbytes - 1).bit_length()
+        pin = self._pool.take(self._capacity, timeout=timeout)
+        return pin, pin.buffer.window(0, nbytes)

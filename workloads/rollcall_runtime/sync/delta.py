@@ -8,152 +8,222 @@ streams, entropy coded) and the bytes themselves: 2 % of random changes make les
 _LONGEST_GAP equal bytes one more is told although it is equal, so that two bytes always suffice.
 """
 
+import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
-from zlib_ng import zlib_ng
+import zstandard
+from zlib_ng.zlib_ng import crc32
 
+from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.manifest import Manifest
-from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.errors import ChecksumMismatchError
+from rollcall_runtime.sync.buffers import GrowingPool, Pin, Window
+from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
+from rollcall_runtime.sync.staging import Snapshot, checksums
+
+log = logging.getLogger(__name__)
 
 Bytes = Any  # numpy.ndarray of uint8
+Positions = Any  # numpy.ndarray of int64
+Place = tuple[int, int]  # a bucket's first byte, and its end
+R = TypeVar("R")
 
-_MAGIC = b"rolldel1"
+_MAGIC = b"rolldel2"
 _HEADER = struct.Struct("<8sQ")  # magic, number of buckets
 _BUCKET = struct.Struct("<QQQ")  # bytes of the gaps' low and high halves, changes
-_LONGEST_GAP = 1 << 16
-_BLOCK = 1 << 20  # bytes compared at a time: they stay in the cache
-_THREADS = 2
-_UNREADABLE: tuple[type[Exception], ...] = (
-    ValueError, IndexError, struct.error, cast("type[Exception]", zlib_ng.error),
-)  # fmt: skip
+_LENGTH = struct.Struct("<Q")
+_LONGEST_GAP = 0xFFFF
+_LEVEL = 1  # zstd's: more effort finds nothing more in gaps
+_WORD = 8  # bytes compared at a time
+_BUFFERS = 3  # what is sent, what comes next, and what a broken session still reads
+_UNREADABLE = (ValueError, IndexError, struct.error, zstandard.ZstdError)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A delta, and what describes the buffer that holds it. Released by its owner, or dropped."""
+
+    manifest: Manifest
+    buffer: Window
+    pin: Pin
+
+
+class Encoder:
+    """Makes deltas in buffers that are used again. Belongs to one caller at a time."""
+
+    def __init__(self, config: DeltaConfig) -> None:
+        self._config = config
+        self._pool = GrowingPool(limit=_BUFFERS)
+
+    def encode(self, old: Snapshot | None, new: Snapshot | None) -> Encoded | None:
+        """What makes `new` of `old`, if both are there and that is short; the caller's to keep."""
+        if old is None or new is None or old.manifest.tensors != new.manifest.tensors:
+            return None
+        try:
+            return encode(
+                old.buffer.memory, new.buffer.memory, new.manifest, config=self._config,
+                pool=self._pool,
+            )  # fmt: skip
+        except ExhaustedError as error:
+            log.warning("a whole version is sent, not what has changed: %s", error)
+            return None
 
 
 def encode(
-    base: memoryview, new: memoryview, manifest: Manifest, *, most: float = 0.5
-) -> tuple[HostBuffer, Manifest] | None:
-    """What makes `new` (which `manifest` describes) of `base`, and the manifest of that.
+    base: memoryview, new: memoryview, manifest: Manifest, *, config: DeltaConfig,
+    pool: GrowingPool, timeout: float = 0,
+) -> Encoded | None:  # fmt: skip
+    """What makes `new` (which `manifest` describes) of `base`.
 
-    None when it would be longer than `most` of the whole, when more than `most` of a bucket has
-    changed, or when the buffers differ in size.
+    None when it would be longer than `max_share` of the whole (if that is not empty), when more
+    than that of a bucket has changed, or when the buffers differ in size. Raises ExhaustedError
+    when `pool` has no buffer within `timeout` seconds.
     """
-    if len(base) != len(new) or not len(new):
+    if len(base) != len(new):
         return None
     before, after = np.frombuffer(base, np.uint8), np.frombuffer(new, np.uint8)
-    parts = _each(manifest, lambda _, i, j: _encode(before[i:j], after[i:j], most))
-    if None in parts:
+
+    def work(_: int, place: Place) -> list[Any] | None:
+        cut = slice(*place)
+        return _encode(before[cut], after[cut], config)
+
+    found = _each(manifest.buckets(), work, config.threads)
+    pieces = [piece for piece in found if piece is not None]
+    lengths = [sum(len(stream) for stream in piece) for piece in pieces]
+    total = _HEADER.size + sum(_LENGTH.size + length for length in lengths)
+    if len(pieces) < len(found) or (found and total > config.max_share * len(new)):
         return None
-    total = _HEADER.size + sum(8 + len(part) for part in parts)
-    if total > most * len(new):
-        return None
-    buffer, position = HostBuffer(total), _HEADER.size
-    _HEADER.pack_into(buffer.memory, 0, _MAGIC, len(parts))
-    for part in parts:
-        struct.pack_into("<Q", buffer.memory, position, len(part))
-        position += 8
-        buffer.memory[position : position + len(part)] = part
-        position += len(part)
-    starts = range(0, total, manifest.bucket_bytes)
-    sums = tuple(
-        zlib_ng.crc32(buffer.memory[start : start + manifest.bucket_bytes]) for start in starts
-    )
-    return buffer, replace(manifest, tensors=(), total_bytes=total, checksums=sums, parts=())
+    pin, buffer = pool.take(total, timeout=timeout)
+    _HEADER.pack_into(buffer.memory, 0, _MAGIC, len(pieces))
+    position = _HEADER.size
+    for piece, length in zip(pieces, lengths, strict=True):
+        for stream in (_LENGTH.pack(length), *piece):
+            buffer.memory[position : position + len(stream)] = stream
+            position += len(stream)
+    sums = checksums(buffer.memory, manifest.bucket_bytes)
+    short = replace(manifest, tensors=(), total_bytes=total, checksums=sums, parts=())
+    return Encoded(short, buffer, pin)
 
 
-def decode(base: memoryview, encoded: memoryview, manifest: Manifest, target: memoryview) -> None:
-    """Make the weights that `manifest` describes in `target`, from `base` and what was encoded.
+def decode(
+    encoded: memoryview, short: Manifest, manifest: Manifest, target: memoryview, *,
+    base: memoryview | None, config: DeltaConfig,
+) -> None:  # fmt: skip
+    """Make the weights that `manifest` describes in `target`, of what was `encoded`.
 
-    Raises ChecksumMismatchError when they are not what the manifest says; `target` is undefined
-    then.
+    `short` describes that: as many parts as the weights have. What is in `target` is the base, or
+    `base` is. Raises ChecksumMismatchError when they are not what the manifest says; `target` is
+    undefined then.
     """
-    if len(base) != manifest.total_bytes:
+    held = target if base is None else base
+    if len(held) != manifest.total_bytes:
         raise ChecksumMismatchError(
-            f"the base has {len(base)} bytes, the weights {manifest.total_bytes}"
+            f"the base has {len(held)} bytes, the weights {manifest.total_bytes}"
         )
-    parts = _split(encoded, len(manifest.checksums))
-    before, after = np.frombuffer(base, np.uint8), np.frombuffer(target, np.uint8)
-    bad: list[int] = []
+    pieces = _pieces(encoded, short, manifest)
+    after = np.frombuffer(target, np.uint8)
+    before = np.frombuffer(held, np.uint8)
 
-    def work(bucket: int, start: int, end: int) -> None:
-        _decode(before[start:end], parts[bucket], after[start:end])
-        if zlib_ng.crc32(target[start:end]) != manifest.checksums[bucket]:
-            bad.append(bucket)
+    def work(bucket: int, place: Place) -> bool:
+        cut = slice(*place)
+        if base is not None:
+            after[cut] = before[cut]
+        _decode(pieces[bucket], after[cut])
+        return crc32(target[cut]) == manifest.checksums[bucket]
 
     try:
-        _each(manifest, work)
+        good = _each(manifest.buckets(), work, config.threads)
     except _UNREADABLE as error:
         raise ChecksumMismatchError(f"the delta cannot be read: {error}") from error
+    bad = [bucket for bucket, right in enumerate(good) if not right]
     if bad:
-        raise ChecksumMismatchError(f"wrong checksum in buckets {sorted(bad)} of {len(parts)}")
+        raise ChecksumMismatchError(f"wrong checksum in buckets {bad} of {len(good)}")
 
 
-def _each(manifest: Manifest, work: Callable[[int, int, int], Any]) -> list[Any]:
-    """Run `work(bucket, start, end)` for all buckets; numpy and zlib let threads run."""
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="delta") as threads:
-        calls = [
-            threads.submit(work, bucket, start, end)
-            for bucket, (start, end) in enumerate(manifest.buckets())
-        ]
-        return [call.result() for call in calls]
+def _each(places: Sequence[Place], work: Callable[[int, Place], R], threads: int) -> list[R]:
+    """Run `work` for all buckets; numpy, zstd and zlib let other threads run."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="delta") as pool:
+        return list(pool.map(work, range(len(places)), places))
 
 
-def _encode(before: Bytes, after: Bytes, most: float) -> bytes | None:
+def _encode(before: Bytes, after: Bytes, config: DeltaConfig) -> list[Any] | None:
+    """A bucket's streams, the numbers that tell them apart first; None if too much changed."""
     found, count = [], 0
-    for start in range(0, len(after), _BLOCK):
-        end = start + _BLOCK
-        found.append(start + np.flatnonzero(before[start:end] != after[start:end]))
+    for start in range(0, len(after), config.block_bytes):
+        end = start + config.block_bytes
+        found.append(start + _changes(before[start:end], after[start:end]))
         count += len(found[-1])
-        if count > most * len(after):  # a position takes eight bytes until it is packed
+        if count > config.max_share * len(after):  # a position takes eight bytes until it is packed
             return None
-    changed = np.concatenate(found)
-    gaps = np.diff(changed, prepend=-1) - 1
-    positions = changed
-    if len(gaps) and gaps.max() >= _LONGEST_GAP:
-        milestones = np.arange(_LONGEST_GAP - 1, len(after), _LONGEST_GAP)
-        positions = np.union1d(changed, milestones)
-        gaps = np.diff(positions, prepend=-1) - 1
-    low = _pack((gaps & 0xFF).astype(np.uint8))
-    high = _pack((gaps >> 8).astype(np.uint8))
-    head = _BUCKET.pack(len(low), len(high), len(positions))
-    return b"".join((head, low, high, after[positions].tobytes()))
+    positions = np.concatenate(found)
+    gaps = np.diff(positions, prepend=0)
+    if len(gaps) and gaps.max() > _LONGEST_GAP:
+        positions = np.union1d(positions, np.arange(_LONGEST_GAP, len(after), _LONGEST_GAP))
+        gaps = np.diff(positions, prepend=0)
+    halves = gaps.astype("<u2").view(np.uint8).reshape(-1, 2)
+    low, high = (_pack(np.ascontiguousarray(halves[:, half])) for half in (0, 1))
+    return [_BUCKET.pack(len(low), len(high), len(positions)), low, high, after[positions].data]
 
 
-def _decode(before: Bytes, part: memoryview, after: Bytes) -> None:
-    low_bytes, high_bytes, changes = _BUCKET.unpack_from(part)
+def _changes(before: Bytes, after: Bytes) -> Positions:
+    """Where bytes differ: words first, because most are equal."""
+    whole = len(after) // _WORD * _WORD
+    old, new = before[:whole].view(np.uint64), after[:whole].view(np.uint64)
+    words = np.flatnonzero(old != new)
+    inside = np.flatnonzero(old[words].view(np.uint8) != new[words].view(np.uint8))
+    rest = whole + np.flatnonzero(before[whole:] != after[whole:])
+    return np.concatenate(((words * _WORD)[inside // _WORD] + inside % _WORD, rest))
+
+
+def _decode(piece: memoryview, after: Bytes) -> None:
+    low_bytes, high_bytes, changes = _BUCKET.unpack_from(piece)
     low_end = _BUCKET.size + low_bytes
     high_end = low_end + high_bytes
-    low = np.frombuffer(zlib_ng.decompress(part[_BUCKET.size : low_end]), np.uint8)
-    high = np.frombuffer(zlib_ng.decompress(part[low_end:high_end]), np.uint8)
-    values = np.frombuffer(part[high_end:], np.uint8)
-    if not len(low) == len(high) == len(values) == changes:
-        raise ValueError(f"{changes} changes have {len(low)} gaps and {len(values)} values")
-    after[:] = before
-    if changes:
-        positions = np.cumsum(low.astype(np.int64) + (high.astype(np.int64) << 8) + 1) - 1
-        after[positions] = values
+    halves = np.empty((changes, 2), np.uint8)
+    halves[:, 0] = _unpack(piece[_BUCKET.size : low_end], changes)
+    halves[:, 1] = _unpack(piece[low_end:high_end], changes)
+    values = np.frombuffer(piece[high_end:], np.uint8)
+    if len(values) != changes:
+        raise ValueError(f"{changes} changes have {len(values)} values")
+    after[np.cumsum(halves.view("<u2").ravel(), dtype=np.int64)] = values
 
 
 def _pack(stream: Bytes) -> bytes:
     """Entropy coding and runs: high halves are mostly zeros; nothing else is there twice."""
-    coder = zlib_ng.compressobj(1, zlib_ng.DEFLATED, strategy=zlib_ng.Z_RLE)
-    packed: bytes = coder.compress(stream.data) + coder.flush()
-    return packed
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(stream)
+
+
+def _unpack(stream: memoryview, changes: int) -> Bytes:
+    if zstandard.frame_content_size(stream) != changes:
+        raise ValueError(f"gaps are told of {zstandard.frame_content_size(stream)} of {changes}")
+    return np.frombuffer(zstandard.ZstdDecompressor().decompress(stream), np.uint8)
+
+
+def _pieces(encoded: memoryview, short: Manifest, manifest: Manifest) -> list[memoryview]:
+    """Each bucket's piece, in the order of the weights' buckets."""
+    if len(short.bounds()) != len(manifest.bounds()):
+        raise ChecksumMismatchError(
+            f"a delta in parts of {short.parts}, weights in parts of {manifest.parts}"
+        )
+    found: list[memoryview] = []
+    for part, (start, end) in enumerate(short.bounds()):
+        found += _split(encoded[start:end], len(manifest.part(part).checksums))
+    return found
 
 
 def _split(encoded: memoryview, buckets: int) -> list[memoryview]:
     if len(encoded) < _HEADER.size or _HEADER.unpack_from(encoded) != (_MAGIC, buckets):
         raise ChecksumMismatchError(f"not a delta of {buckets} buckets")
-    parts, position = [], _HEADER.size
+    found, position = [], _HEADER.size
     for _ in range(buckets):
-        if position + 8 > len(encoded):
+        if position + _LENGTH.size > len(encoded):
             raise ChecksumMismatchError("the delta is cut off")
-        (length,) = struct.unpack_from("<Q", encoded, position)
-        position += 8
-        parts.append(encoded[position : position + length])
+        (length,) = _LENGTH.unpack_from(encoded, position)
+        position += _LENGTH.size
+        found.append(encoded[position : position + length])
         position += length
-    return parts
+    return found

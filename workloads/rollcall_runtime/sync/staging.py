@@ -14,7 +14,8 @@ from zlib_ng.zlib_ng import crc32
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest, TensorSpec
 from rollcall_runtime.sync.buffers import BufferPool, HostBuffer, Pin, PoolState
-from rollcall_runtime.sync.errors import StagingError
+from rollcall_runtime.sync.errors import StagingError, SyncError
+from rollcall_runtime.sync.spare import Spare
 
 _ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
 _SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
@@ -142,6 +143,7 @@ class Stage:
 
     def __init__(self, *, buffers: int = 4, spare_bytes: int = _SPARE_BYTES) -> None:
         self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes)
+        self._spare = Spare(self._pool)
         self._lock = threading.Lock()
         self._staged: tuple[Version, Snapshot] | None = None
         self._served: tuple[Version, Snapshot] | None = None
@@ -172,9 +174,46 @@ class Stage:
 
         Never the served buffer. Raises ExhaustedError when none is free within `timeout` seconds.
         """
+        self._spare.drop()
         pin = self._pool.take(manifest.total_bytes, timeout=timeout)
-        try:
+        with self._filling(pin, version, manifest):
             yield pin.buffer
+
+    @contextmanager
+    def patching(
+        self, version: Version, manifest: Manifest, *, base: Version, timeout: float
+    ) -> Iterator[tuple[HostBuffer, Snapshot | None]]:
+        """As `staging`, for changes of `base`: a buffer that holds it already and None, or a buffer
+        and what is to be copied into it first.
+
+        Raises SyncError when `base` is not served: the whole version is wanted then.
+        """
+        held = self.held(base)
+        if held is None:
+            raise SyncError(f"{self.served} is served, not {base}, the delta's base")
+        try:
+            spare = self._spare.take(base)
+            pin = spare or self._pool.take(manifest.total_bytes, timeout=timeout)
+            with self._filling(pin, version, manifest):
+                yield pin.buffer, None if spare else held
+        finally:
+            held.release()
+
+    def prepare(self) -> None:
+        """Copy what is served to where the next delta goes, so that nobody waits for the copy."""
+        with self._lock:
+            if self._served is None:
+                return
+            version, weights = self._served[0], self._served[1].share()
+        try:
+            self._spare.make(version, weights.buffer)
+        finally:
+            weights.release()
+
+    @contextmanager
+    def _filling(self, pin: Pin, version: Version, manifest: Manifest) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             pin.release()
             raise

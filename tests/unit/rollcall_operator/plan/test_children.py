@@ -11,7 +11,7 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan import children_rollout, children_trainer
 from rollcall_protocol import env
 from rollcall_protocol.codec import decode
-from rollcall_protocol.config import EngineRef, GroupConfig, JobConfig, PoolConfig
+from rollcall_protocol.config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
 from tests.integration.bad_manifests.manifests import Changes
 from tests.unit.rollcall_operator.plan.stage import Stage, good_job
 
@@ -105,7 +105,7 @@ def test_a_worker_reads_how_weights_reach_it() -> None:
         GroupConfig("default", EngineRef("mooncake", own)),
         GroupConfig("npu", EngineRef("hccl", {"threads": 4})),
     )
-    assert (config.blocking, config.staging, config.delta) == (True, "Device", True)
+    assert (config.blocking, config.staging, config.delta) == (True, "Device", DeltaConfig())
     assert (config.every_rank_sends, config.profile_path) == (False, "")
     assert json.loads(variables(child)[env.POOL_CONFIG])["sync_group"] == "npu"
 

@@ -5,13 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcall_protocol.manifest import Manifest
-from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.delta import decode, encode
-from rollcall_runtime.sync.errors import ChecksumMismatchError
+from rollcall_protocol.config import DeltaConfig
+from rollcall_protocol.manifest import Manifest, combine
+from rollcall_runtime.sync.buffers import GrowingPool, HostBuffer
+from rollcall_runtime.sync.delta import Encoded, decode, encode
+from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
 from rollcall_runtime.sync.staging import checksums
 
 SIZE, BUCKET = 1_000_003, 300_000
+CONFIG = DeltaConfig(block_bytes=4_096)
 
 
 def weights(seed: int = 1) -> HostBuffer:
@@ -31,6 +33,17 @@ def described(buffer: HostBuffer) -> Manifest:
     return Manifest((), SIZE, BUCKET, checksums(buffer.memory, BUCKET))
 
 
+def delta(base: HostBuffer, new: HostBuffer, config: DeltaConfig = CONFIG) -> Encoded | None:
+    return encode(base.memory, new.memory, described(new), config=config, pool=GrowingPool(limit=1))
+
+
+def apply(made: Encoded, *, base: HostBuffer | None, to: HostBuffer, new: HostBuffer) -> None:
+    decode(
+        made.buffer.memory, made.manifest, described(new), to.memory,
+        base=base.memory if base else None, config=CONFIG,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "positions",
     [
@@ -46,47 +59,95 @@ def described(buffer: HostBuffer) -> Manifest:
 def test_a_base_and_its_delta_make_the_new_weights(positions: Any) -> None:
     base = weights()
     new, target = changed(base, positions), HostBuffer(SIZE)
-    made = encode(base.memory, new.memory, described(new))
+    made = delta(base, new)
     assert made is not None
-    encoded, manifest = made
-    assert manifest.total_bytes == encoded.nbytes
-    assert manifest.checksums == checksums(encoded.memory, manifest.bucket_bytes)
-    decode(base.memory, encoded.memory, described(new), target.memory)
+    assert made.manifest.total_bytes == made.buffer.nbytes
+    assert made.manifest.checksums == checksums(made.buffer.memory, BUCKET)
+    apply(made, base=base, to=target, new=new)
     assert target.memory == new.memory
+    assert base.memory == weights().memory, "the base is served meanwhile"
+    apply(made, base=None, to=base, new=new)
+    assert base.memory == new.memory, "in place"
+
+
+def test_parts_of_several_senders_make_the_new_weights() -> None:
+    base = weights()
+    new, target = changed(base, np.arange(0, SIZE, 99)), HostBuffer(SIZE)
+    bounds = ((0, 400_001), (400_001, 400_001), (400_001, SIZE))
+    manifests, made = [], []
+    for start, end in bounds:
+        old, part = base.memory[start:end], new.memory[start:end]
+        manifests.append(Manifest((), end - start, BUCKET, checksums(part, BUCKET)))
+        one = encode(old, part, manifests[-1], config=CONFIG, pool=GrowingPool(limit=1))
+        assert one is not None
+        made.append(one)
+    short = combine([one.manifest for one in made])
+    sent = b"".join(one.buffer.memory for one in made)
+    decode(
+        memoryview(sent), short, combine(manifests), target.memory, base=base.memory, config=CONFIG
+    )
+    assert target.memory == new.memory
+    with pytest.raises(ChecksumMismatchError, match="parts"):
+        decode(
+            memoryview(sent), short, described(new), target.memory, base=base.memory, config=CONFIG
+        )
 
 
 def test_two_percent_of_random_changes_are_less_than_four_percent() -> None:
     base = weights()
     picked = np.random.default_rng(3).permutation(SIZE)[: SIZE // 50]
-    new = changed(base, picked)
-    made = encode(base.memory, new.memory, described(new))
+    made = delta(base, changed(base, picked))
     assert made is not None
-    assert made[0].nbytes < 0.04 * SIZE
+    assert made.buffer.nbytes < 0.04 * SIZE
 
 
-def test_a_delta_that_saves_little_is_not_made() -> None:
-    base, new = weights(1), weights(2)
-    assert encode(base.memory, new.memory, described(new)) is None
+@pytest.mark.parametrize(("share", "is_made"), [(0.11, False), (0.14, True)])
+def test_a_delta_that_is_longer_than_allowed_is_not_made(share: float, is_made: bool) -> None:
+    base = weights()
+    new = changed(base, np.random.default_rng(3).permutation(SIZE)[: SIZE // 12])
+    config = DeltaConfig(max_share=share, block_bytes=4_096)
+    assert (delta(base, new, config) is not None) is is_made
+
+
+def test_other_weights_have_no_delta() -> None:
+    assert delta(weights(1), weights(2)) is None
 
 
 def test_weights_of_another_size_have_no_delta() -> None:
-    base, new = HostBuffer(SIZE - 1), weights()
-    assert encode(base.memory, new.memory, described(new)) is None
+    assert delta(HostBuffer(SIZE - 1), weights()) is None
 
 
-def test_another_base_is_found_out() -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_another_base_is_found_out(in_place: bool) -> None:
     base, new = weights(), changed(weights(), np.array([5]))
-    made = encode(base.memory, new.memory, described(new))
+    made = delta(base, new)
     assert made is not None
     other = changed(base, np.array([400_000]))
+    target = other if in_place else HostBuffer(SIZE)
     with pytest.raises(ChecksumMismatchError, match=r"buckets \[1\] of 4"):
-        decode(other.memory, made[0].memory, described(new), HostBuffer(SIZE).memory)
+        apply(made, base=None if in_place else other, to=target, new=new)
 
 
 @pytest.mark.parametrize("end", [0, 10, 40, -1])
 def test_a_delta_that_is_cut_off_is_refused(end: int) -> None:
     base, new = weights(), changed(weights(), np.arange(0, SIZE, 77))
-    made = encode(base.memory, new.memory, described(new))
+    made = delta(base, new)
     assert made is not None
     with pytest.raises(ChecksumMismatchError):
-        decode(base.memory, made[0].memory[:end], described(new), HostBuffer(SIZE).memory)
+        decode(
+            made.buffer.memory[:end], made.manifest, described(new), HostBuffer(SIZE).memory,
+            base=base.memory, config=CONFIG,
+        )  # fmt: skip
+
+
+def test_buffers_of_deltas_are_used_again() -> None:
+    """An engine that registers memory then sees the same few."""
+    pool, seen = GrowingPool(limit=1), set()
+    for nbytes in (70_000, 90_000, 66_000, 131_072):
+        pin, buffer = pool.take(nbytes, timeout=0)
+        assert (buffer.nbytes, len(buffer.memory)) == (nbytes, nbytes)
+        seen.add(buffer.root.address)
+        pin.release()
+    assert len(seen) == 1
+    with pool.take(1, timeout=0)[0], pytest.raises(ExhaustedError):
+        pool.take(1, timeout=0)
