@@ -1,6 +1,6 @@
 """What a version consists of: tensors laid out in one flat buffer, cut into buckets."""
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -73,18 +73,32 @@ class Manifest:
         As many parts as there are here; each keeps the length of its buckets.
         """
         whole = self.buckets()
-        lengths = [0] * len(self.bounds())
-        ends = [end for _, end in self.bounds()]
-        for number in buckets:
-            start, end = whole[number]
-            lengths[bisect_right(ends, start)] += end - start
+        firsts = [first for first, _ in self._numbers()]
+        lengths = tuple(
+            sum(end - start for start, end in (whole[first + number] for number in numbers))
+            for first, numbers in zip(firsts, self.by_part(buckets), strict=True)
+        )
         return replace(
             self,
             tensors=(),
             total_bytes=sum(lengths),
             checksums=tuple(self.checksums[number] for number in buckets),
-            parts=tuple(lengths) if self.parts else (),
+            parts=lengths if self.parts else (),
         )
+
+    def by_part(self, buckets: Sequence[int]) -> list[tuple[int, ...]]:
+        """These buckets (ascending) as each part numbers its own."""
+        return [
+            tuple(
+                n - first for n in buckets[bisect_left(buckets, first) : bisect_left(buckets, end)]
+            )
+            for first, end in self._numbers()
+        ]
+
+    def _numbers(self) -> list[tuple[int, int]]:
+        """The first bucket of each part, and the first one after it."""
+        counts = (-(-(end - start) // self.bucket_bytes) for start, end in self.bounds())
+        return list(pairwise(accumulate(counts, initial=0)))
 
 
 def combine(parts: Sequence[Manifest]) -> Manifest:

@@ -25,11 +25,13 @@ from rollcall_protocol.manifest import Manifest, combine
 from rollcall_runtime.auth import Handler
 from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
+from rollcall_runtime.sync.shards import Selection, Shard, batches, parse_buckets, select
 from rollcall_runtime.sync.staging import Snapshot, Stage
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 256 << 20
+SHARD_HEADER = "Rollcall-Shard"
 _VERSION = re.compile(r"(\d+)@(\d+)\.(\d+)")
 
 log = logging.getLogger(__name__)
@@ -59,13 +61,18 @@ def weights_handler(
     transfers: int = 4,
     stall: float = 10.0,
     total: float = 120.0,
+    shard: str = "",
 ) -> Handler:
     """The handler of GET WEIGHTS_ROUTE?version=...; for the agent and for the coordinator.
 
+    The answer is the manifest's length, the manifest, and the buckets; or some, which `buckets`
+    names ("0-3,7", the last included; or none, for the manifest alone). `shard` is what is held if
+    that is not everything: given to those alone who say that it is theirs, and told in a header.
+
     `held` gives the snapshot of a version, or None; it is called on the event loop's thread.
-    Whoever mounts it guards it with the member token. 400 for a bad version, 404 when `version` is
-    not held, 503 beyond `transfers` at a time. A reader that takes nothing for `stall` seconds or
-    is not done after `total` is cut off, because it pins the buffer.
+    Whoever mounts it guards it with the member token. 400 for a bad version or bad buckets, 404
+    when `version` is not held, or not whole, 503 beyond `transfers` at a time. A reader that takes
+    nothing for `stall` seconds or is not done after `total` is cut off, because it pins the buffer.
     """
     active = 0
 
@@ -77,13 +84,19 @@ def weights_handler(
             return web.Response(status=400, text=str(error))
         if active >= transfers:
             return web.Response(status=503, text=f"{active} transfers are under way")
+        if shard and request.query.get("shard") != shard:
+            return web.Response(status=404, text=f"holds shard {shard} only")
         snapshot = held(version)
         if snapshot is None:
             return web.Response(status=404, text=f"does not hold {version}")
+        try:
+            buckets = parse_buckets(request.query.get("buckets"), snapshot.manifest)
+        except ValueError as error:
+            return web.Response(status=400, text=str(error))
         snapshot = snapshot.share()
         active += 1
         try:
-            return await _send(request, snapshot, stall=stall, total=total)
+            return await _send(request, snapshot, buckets, shard, stall=stall, total=total)
         finally:
             active -= 1
             snapshot.release()
@@ -92,21 +105,26 @@ def weights_handler(
 
 
 async def _send(
-    request: web.Request, snapshot: Snapshot, *, stall: float, total: float
-) -> web.StreamResponse:
+    request: web.Request, snapshot: Snapshot, ranges: Sequence[tuple[int, int]], shard: str, *,
+    stall: float, total: float,
+) -> web.StreamResponse:  # fmt: skip
     buffer = snapshot.buffer
     manifest = json.dumps(encode(snapshot.manifest), separators=(",", ":")).encode()
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-    response.content_length = _LENGTH.size + len(manifest) + buffer.nbytes
+    response = web.StreamResponse(
+        headers={"Content-Type": "application/octet-stream", SHARD_HEADER: shard}
+    )
+    nbytes = sum(end - start for start, end in ranges)
+    response.content_length = _LENGTH.size + len(manifest) + nbytes
     await response.prepare(request)
     try:
         async with asyncio.timeout(total):
             await response.write(_LENGTH.pack(len(manifest)) + manifest)
-            for start in range(0, buffer.nbytes, _CHUNK_BYTES):
-                # A copy: the transport may keep what it was given after the pin is gone.
-                chunk = bytes(buffer.memory[start : start + _CHUNK_BYTES])
-                async with asyncio.timeout(stall):
-                    await response.write(chunk)
+            for first, end in ranges:
+                for start in range(first, end, _CHUNK_BYTES):
+                    # A copy: the transport may keep what it was given after the pin is gone.
+                    chunk = bytes(buffer.memory[start : min(start + _CHUNK_BYTES, end)])
+                    async with asyncio.timeout(stall):
+                        await response.write(chunk)
             await response.write_eof()
     except TimeoutError:
         log.warning("a newcomer at %s takes weights too slowly", request.remote)
@@ -124,8 +142,9 @@ async def fetch(
     token: str,
     stage: Stage,
     limits: FetchLimits | None = None,
+    shard: Shard | None = None,
 ) -> None:
-    """Stage `version` from the first of `donors` that gives it whole and correct.
+    """Stage `version`, or what `shard` needs of it, from the first of `donors` that gives that.
 
     A donor is host:port, or several joined by "+", each of which holds a part. Raises CatchUpError
     with each donor's reason. What is served does not change; commit afterwards.
@@ -142,7 +161,10 @@ async def fetch(
     ) as client:
         for donor in donors:
             try:
-                await _fetch_from(client, donor.split("+"), version, stage)
+                if shard is None:
+                    await _fetch_from(client, donor.split("+"), version, stage)
+                else:
+                    await _fetch_shard(client, donor.split("+"), version, stage, shard)
             except (aiohttp.ClientError, TimeoutError, CodecError, ValueError, SyncError) as error:
                 reasons.append(f"{donor}: {str(error) or type(error).__name__}")
             else:
@@ -170,17 +192,62 @@ async def _fetch_from(
                         window = buffer.window(start, start + part.total_bytes)
                         group.create_task(_read_buffer(stream, part, window))
         except asyncio.IncompleteReadError as error:
-            raise CatchUpError(f"ended after {len(error.partial)} of a part's bytes") from error
+            raise _cut_off(error) from error
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
 
 
+async def _fetch_shard(
+    client: aiohttp.ClientSession, hosts: Sequence[str], version: Version, stage: Stage,
+    shard: Shard,
+) -> None:  # fmt: skip
+    """Read all hosts' manifests, then what is needed of their parts, all at once."""
+    query = {"shard": shard.key}
+    try:
+        parts, same = [], False
+        for host in hosts:
+            async with _ask(client, host, version, **query, buckets="") as answer:
+                parts.append(await _read_manifest(answer.content))
+                same = answer.headers.get(SHARD_HEADER) == shard.key
+        whole = parts[0] if len(parts) == 1 else combine(parts)
+        all_of_it = Selection(whole, tuple(range(len(whole.checksums))))
+        taken = all_of_it if same else select(whole, shard)
+        each = taken.manifest.bounds() if len(parts) > 1 else [(0, taken.manifest.total_bytes)]
+        numbers = whole.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
+
+        async def read(host: str, part: Manifest, own: tuple[int, ...], window: Buffer) -> None:
+            start = 0
+            for names, batch in batches(own):
+                kept = part.only(batch)
+                async with _ask(client, host, version, **query, buckets=names) as answer:
+                    if await _read_manifest(answer.content) != part:
+                        raise CatchUpError("tells of another manifest than before")
+                    end = start + kept.total_bytes
+                    await _read_buffer(answer.content, kept, window.window(start, end), batch)
+                    start = end
+
+        # No wait for a buffer: this is an event loop's thread.
+        with stage.staging(version, taken.manifest, timeout=0) as buffer:
+            async with asyncio.TaskGroup() as group:
+                for host, part, own, bounds in zip(hosts, parts, numbers, each, strict=True):
+                    group.create_task(read(host, part, own, buffer.window(*bounds)))
+    except asyncio.IncompleteReadError as error:
+        raise _cut_off(error) from error
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+
+
+def _cut_off(error: asyncio.IncompleteReadError) -> CatchUpError:
+    return CatchUpError(f"ended after {len(error.partial)} of a part's bytes")
+
+
 @asynccontextmanager
 async def _ask(
-    client: aiohttp.ClientSession, host: str, version: Version
+    client: aiohttp.ClientSession, host: str, version: Version, **query: str
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     url = f"http://{host}{WEIGHTS_ROUTE}"
-    async with client.get(url, params={"version": str(version)}, allow_redirects=False) as answer:
+    params = {"version": str(version), **query}
+    async with client.get(url, params=params, allow_redirects=False) as answer:
         if answer.status != 200:
             text = (await answer.content.read(200)).decode(errors="replace")
             raise CatchUpError(f"HTTP {answer.status}: {text}")
@@ -197,7 +264,11 @@ async def _read_manifest(stream: aiohttp.StreamReader) -> Manifest:
         raise CatchUpError(f"bad manifest: {error}") from error
 
 
-async def _read_buffer(stream: aiohttp.StreamReader, manifest: Manifest, buffer: Buffer) -> None:
+async def _read_buffer(
+    stream: aiohttp.StreamReader, manifest: Manifest, buffer: Buffer,
+    numbers: Sequence[int] | None = None,
+) -> None:  # fmt: skip
+    """Fill the buffer; `numbers` are what an error calls its buckets, if they are some of many."""
     memory = buffer.memory
     for index, (start, end) in enumerate(manifest.buckets()):
         position = start
@@ -208,4 +279,5 @@ async def _read_buffer(stream: aiohttp.StreamReader, manifest: Manifest, buffer:
             memory[position : position + len(chunk)] = chunk
             position += len(chunk)
         if await asyncio.to_thread(crc32, memory[start:end]) != manifest.checksums[index]:
-            raise ChecksumMismatchError(f"wrong checksum in bucket {index}")
+            named = index if numbers is None else numbers[index]
+            raise ChecksumMismatchError(f"wrong checksum in bucket {named}")

@@ -5,7 +5,6 @@ of all of them are used. Engines know only one sender; every receiver takes part
 fills its own range of the buffer.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
@@ -72,14 +71,12 @@ class PartedSession(SyncSession):
         self, buffer: Buffer, manifest: Manifest, *, only: Sequence[int], timeout: float
     ) -> None:
         """Take each sender's share of these buckets."""
-        bounds = manifest.only(only).bounds()
-        starts = [start for start, _ in manifest.buckets()]
+        bounds, numbers = manifest.only(only).bounds(), manifest.by_part(only)
 
         def take(part: int, lane: SyncSession) -> None:
-            first, end = (bisect_left(starts, byte) for byte in manifest.bounds()[part])
             lane.receive_buckets(
-                buffer.window(*bounds[part]), self._part(manifest, part), timeout=timeout,
-                only=[number - first for number in only if first <= number < end],
+                buffer.window(*bounds[part]), self._part(manifest, part), only=numbers[part],
+                timeout=timeout,
             )  # fmt: skip
 
         self._part(manifest, 0)

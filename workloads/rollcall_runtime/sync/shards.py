@@ -6,9 +6,10 @@ dimension goes through every row, and such a tensor is taken whole. What is take
 for their checksums, kept one after the other: the fewer rows a bucket spans, the less is in vain.
 """
 
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rollcall_protocol.ids import Version
@@ -16,6 +17,9 @@ from rollcall_protocol.manifest import Manifest, TensorSpec
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import StagingError
 from rollcall_runtime.sync.staging import Stage
+
+_STRETCH = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MAX_STRETCHES = 200  # of buckets, in one request's line, which servers bound at 8 KiB
 
 Rows = tuple[int, int]  # the first, and the end
 
@@ -139,3 +143,34 @@ def _cut(name: str, pieces: Sequence[TensorSpec], shard: Shard) -> list[TensorSp
             )  # fmt: skip
         above += here
     return kept
+
+
+def batches(buckets: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+    """As many buckets at a time as one request can name, and their names."""
+    stretches: list[list[int]] = []
+    for number in buckets:
+        if stretches and stretches[-1][-1] == number - 1:
+            stretches[-1].append(number)
+        else:
+            stretches.append([number])
+    for first in range(0, len(stretches), _MAX_STRETCHES):
+        some = stretches[first : first + _MAX_STRETCHES]
+        names = ",".join(f"{stretch[0]}-{stretch[-1]}" for stretch in some)
+        yield names, [number for stretch in some for number in stretch]
+
+
+def parse_buckets(text: str | None, manifest: Manifest) -> list[tuple[int, int]]:
+    """First byte and end of stretches of the buckets that `batches` named, of all if None.
+
+    Raises ValueError.
+    """
+    if text is None:
+        return [(0, manifest.total_bytes)]
+    bounds, found = manifest.buckets(), []
+    for stretch in filter(None, text.split(",")):
+        match = _STRETCH.fullmatch(stretch)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < len(bounds):
+            raise ValueError(f"{stretch!r} are none of {len(bounds)} buckets")
+        found.append((bounds[first][0], bounds[last][1]))
+    return found

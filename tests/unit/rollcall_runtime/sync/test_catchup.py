@@ -43,12 +43,12 @@ async def donor(
     app = web.Application()
     handler = guarded(weights_handler(held, transfers=transfers, stall=stall))
     app.add_routes([web.get(WEIGHTS_ROUTE, handler)])
-    async with _serving(app) as address:
+    async with serving(app) as address:
         yield address
 
 
 @contextlib.asynccontextmanager
-async def _serving(app: web.Application) -> AsyncIterator[str]:
+async def serving(app: web.Application) -> AsyncIterator[str]:
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.3.1", 0)
@@ -116,7 +116,7 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
         asked.append(version_)
         return held
 
-    async with _serving(app) as half, donor(second) as address:
+    async with serving(app) as half, donor(second) as address:
         await fetch(version=SEVEN, donors=[half, address], token=TOKEN, stage=stage)
     assert asked == [SEVEN]
     assert committed(stage) == digests(held)
