@@ -1,11 +1,19 @@
 """Members that tell what has come over their TCP connections, as the kernel counts it."""
 
 import os
+import signal
 import socket
 import struct
+import threading
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from rollcall_protocol.ids import MemberId
+from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.bench import member as members
+from rollcall_runtime.bench.world import Remote
 from tests.unit.rollcall_runtime.sync.faults import FaultyMember
 
 NURSERY = "tests.unit.rollcall_runtime.sync.traffic:nursery"
@@ -36,6 +44,28 @@ class CountingMember(FaultyMember):
                 (found[ends],) = _RECEIVED.unpack(info)
         return found
 
+    def receive_and_stop(
+        self, group: str, number: int, manifest: Manifest, timeout: float, pid: int, after: int
+    ) -> None:
+        """Stop a process between two steps of a transfer: at the `after`-th time."""
+        session: Any = self._sessions[group]
+        session._owner.abandoned = _Stopping(pid, after)
+        self.receive(group, number, manifest, timeout)
+
+
+class _Stopping(threading.Event):
+    """An owner's flag, which sessions look at between two steps."""
+
+    def __init__(self, pid: int, looks: int) -> None:
+        super().__init__()
+        self._pid, self._looks = pid, looks
+
+    def is_set(self) -> bool:
+        self._looks -= 1
+        if self._looks == 0:
+            os.kill(self._pid, signal.SIGSTOP)
+        return super().is_set()
+
 
 def _end(name: tuple[str, int]) -> End:
     return name[0].removeprefix("::ffff:"), name[1]
@@ -44,3 +74,16 @@ def _end(name: tuple[str, int]) -> End:
 def nursery() -> None:
     """Where such members come from."""
     members.nursery(CountingMember)
+
+
+def traffic(these: Sequence[Remote]) -> Counter[tuple[MemberId, MemberId]]:
+    """Bytes from one member to another, over the connections that are open now."""
+    counts = {member.id: member.do("connections") for member in these}
+    owner = {ends: name for name, found in counts.items() for ends in found}
+    sent: Counter[tuple[MemberId, MemberId]] = Counter()
+    for receiver, found in counts.items():
+        for (here, there), nbytes in found.items():
+            sender = owner.get((there, here))
+            if sender is not None:
+                sent[sender, receiver] += nbytes
+    return sent
