@@ -26,6 +26,7 @@ from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_protocol.roster import DEFAULT_GROUP
+from rollcall_runtime.sync.device_buffers import DeviceMemory
 from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession
 from rollcall_runtime.sync.opening import open_engine
 from rollcall_runtime.sync.parts import open_session
@@ -89,7 +90,7 @@ def digests(snapshot: Snapshot) -> dict[str, str]:
 
 def digest(tensor: torch.Tensor) -> str:
     """A digest of dtype, shape and bytes."""
-    raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    raw = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(raw).hexdigest()}"
 
 
@@ -104,6 +105,7 @@ class Member:
         self._snapshot: Snapshot | None = None
         self._snapshotter = Snapshotter(bucket_bytes=1, buffers=2)
         self._stage = Stage()
+        self._memory: DeviceMemory | None = None  # where weights are staged, if not on the host
 
     @property
     def _engine(self) -> SyncEngine:
@@ -136,7 +138,7 @@ class Member:
 
     def snapshot(self, seed: int, megabytes: int, bucket_bytes: int) -> Manifest:
         self._snapshot = None  # lets its buffer go
-        self._snapshotter = Snapshotter(bucket_bytes=bucket_bytes, buffers=2)
+        self._snapshotter = Snapshotter(bucket_bytes=bucket_bytes, buffers=2, memory=self._memory)
         self._snapshot = self._snapshotter.take(odd_tensors(seed, megabytes), timeout=1).seal()
         return self._snapshot.manifest
 
@@ -171,7 +173,11 @@ class Member:
         held = self._stage.held(served)
         if held is None:
             raise RuntimeError(f"{served} is no longer served")
-        return served, zlib.crc32(held.buffer.memory)
+        return served, zlib.crc32(held.buffer.read(0, held.buffer.nbytes))
+
+    def _stage_in(self, memory: DeviceMemory) -> None:
+        """Before anything is staged."""
+        self._memory, self._stage = memory, Stage(memory=memory)
 
     def abort(self, group: str) -> None:
         self._sessions[group].abort()

@@ -64,7 +64,7 @@ class SenderDuties:
         self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
     ) -> None:
         """Send to the session."""
-        buffer = self._buffer(version, delta)
+        buffer = self._buffer(version, delta, session.memories)
         described = manifest if delta is None else delta.manifest
         with buffer.pin():
             await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
@@ -77,10 +77,10 @@ class SenderDuties:
         """Never asked: the trainer is what others catch up from."""
         raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
 
-    def _buffer(self, version: Version, delta: Delta | None) -> Buffer:
+    def _buffer(self, version: Version, delta: Delta | None, memories: frozenset[str]) -> Buffer:
         if delta is None:
             if version in self._offered:
-                return self._offered[version].buffer
+                return self._offered[version].buffer_in(memories)
         elif self._encoded is not None and self._encoded[0] == version:
             return self._encoded[1].buffer
         raise SyncError(f"version {version} was never offered")

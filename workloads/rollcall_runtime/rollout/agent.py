@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import dataclass
 
 from rollcall_protocol import env
+from rollcall_protocol.config import WeightSyncConfig
 from rollcall_protocol.ids import MemberId
 from rollcall_protocol.messages import (
     Completion,
@@ -28,6 +29,7 @@ from rollcall_runtime.rollout.completions import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.drain import Drain
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode
 from rollcall_runtime.rollout.generation import Drawn, Generator, ServedVersions
+from rollcall_runtime.sync.device_memory import device_memory
 from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.staging import Stage
 from rollcall_runtime.tasks.rewards import Reward
@@ -59,12 +61,22 @@ class Parts:
     metrics: RolloutMetrics
 
 
+def make_stage(sync: WeightSyncConfig, parts: Parts) -> Stage:
+    """In memory of the model's device, if the job asks for that and the sync engine can reach it.
+
+    A delta is put together in host memory.
+    """
+    device = parts.engine.device
+    direct = sync.staging == "Device" and not sync.delta and device in parts.sync.engine.memories
+    return Stage(memory=device_memory(device) if direct else None)
+
+
 class Agent:
     """`run` works until drained. Raises SpecError or CredentialsRefusedError for what is wrong."""
 
     def __init__(self, *, environment: RolloutEnvironment, member: MemberId, parts: Parts) -> None:
         self._environment, self._member, self._parts = environment, member, parts
-        self._metrics, self._stage = parts.metrics, Stage()
+        self._metrics, self._stage = parts.metrics, make_stage(environment.job.weight_sync, parts)
         self._asked = 0  # prompts that the coordinator knows we want
         self._target = IN_HAND * parts.settings.concurrency
         served = ServedVersions()

@@ -61,6 +61,11 @@ class InferenceEngine(ABC):
         """
 
     @property
+    def device(self) -> str:
+        """The torch device type of the memory that the model is in."""
+        return "cpu"
+
+    @property
     @abstractmethod
     def version(self) -> int | None:
         """Number of the weights that serve now; None before the first `load_weights`."""

@@ -9,8 +9,10 @@ from rollcall_runtime.sync.clibrary import CLibrary, Functions, load
 
 _REPEATED = 100002  # somebody in this process has initialized it before
 _HUGE_FIRST = 0
-_TO_DEVICE, _TO_HOST = 1, 2
+_TO_DEVICE, _TO_HOST, _WITHIN = 1, 2, 3
 _COMPLETE = 1
+_KEY_BYTES = 65
+_ANY_PROCESS = 1  # may import it
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _OUT = ctypes.POINTER(ctypes.c_void_p)
 
@@ -19,24 +21,31 @@ _FUNCTIONS: Functions = {
     "aclrtGetDeviceCount": [ctypes.POINTER(ctypes.c_uint32)],
     "aclrtSetDevice": [ctypes.c_int32],
     "aclrtMalloc": [_OUT, _SIZE, _INT],
+    "aclrtFree": [_POINTER],
     "aclrtMemcpy": [_POINTER, _SIZE, _POINTER, _SIZE, _INT],
     "aclrtCreateStream": [_OUT],
     "aclrtCreateEvent": [_OUT],
     "aclrtRecordEvent": [_POINTER, _POINTER],
     "aclrtQueryEventStatus": [_POINTER, ctypes.POINTER(_INT)],
 }
+_SHARING: Functions = {  # since CANN 8.3
+    "aclrtIpcMemGetExportKey": [_POINTER, _SIZE, ctypes.c_char_p, _SIZE, ctypes.c_uint64],
+    "aclrtIpcMemImportByKey": [_OUT, ctypes.c_char_p, ctypes.c_uint64],
+    "aclrtIpcMemClose": [ctypes.c_char_p],
+}
 
 
 class AclLibrary:
     """The library at `path` (ImportError). Methods raise LibraryError.
 
-    Nothing is given back here: the process that uses it ends for that.
+    Streams and events are never given back: the process that uses them ends for that.
     """
 
     def __init__(self, path: str) -> None:
         self._library = CLibrary(
-            load("libascendcl.so", iter([path])), functions=_FUNCTIONS, optional={}, describe=""
-        )
+            load("libascendcl.so", iter([path])), functions=_FUNCTIONS,
+            optional=_SHARING, describe="",
+        )  # fmt: skip
 
     def start(self, device: int) -> None:
         """Initialize and make this the thread's device, counted round those that there are."""
@@ -48,6 +57,10 @@ class AclLibrary:
     def allocate(self, nbytes: int) -> int:
         """Device memory."""
         return self._made("aclrtMalloc", nbytes, _HUGE_FIRST)
+
+    def free(self, pointer: int) -> None:
+        """Give device memory back."""
+        self._library.call("aclrtFree", pointer)
 
     def stream(self) -> int:
         """A stream."""
@@ -65,6 +78,31 @@ class AclLibrary:
         """Copy to host memory."""
         self._library.call("aclrtMemcpy", host, nbytes, pointer, nbytes, _TO_HOST)
 
+    def within(self, to: int, pointer: int, nbytes: int) -> None:
+        """Copy from device memory to device memory."""
+        self._library.call("aclrtMemcpy", to, nbytes, pointer, nbytes, _WITHIN)
+
+    @property
+    def shares(self) -> bool:
+        """Whether the library can share device memory between processes."""
+        return self._library.has(*_SHARING)
+
+    def export(self, pointer: int, nbytes: int) -> str:
+        """A key by which any process of this host imports an allocation; whole pages alone."""
+        key = ctypes.create_string_buffer(_KEY_BYTES)
+        self._library.call(
+            "aclrtIpcMemGetExportKey", pointer, nbytes, key, _KEY_BYTES, _ANY_PROCESS
+        )
+        return key.value.decode()
+
+    def import_(self, key: str) -> int:
+        """Where the memory that another process exported is in this one."""
+        return self._made("aclrtIpcMemImportByKey", key.encode(), 0)
+
+    def close(self, key: str) -> None:
+        """End an import."""
+        self._library.call("aclrtIpcMemClose", key.encode())
+
     def record(self, event: int, stream: int) -> None:
         """Have the event happen when the stream has done what is in it."""
         self._library.call("aclrtRecordEvent", event, stream)
@@ -75,7 +113,7 @@ class AclLibrary:
         self._library.call("aclrtQueryEventStatus", event, ctypes.byref(status))
         return status.value == _COMPLETE
 
-    def _made(self, function: str, *arguments: int) -> int:
+    def _made(self, function: str, *arguments: int | bytes) -> int:
         made = ctypes.c_void_p()
         self._library.call(function, ctypes.byref(made), *arguments)
         return made.value or 0

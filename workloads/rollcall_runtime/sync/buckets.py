@@ -10,7 +10,7 @@ from typing import Protocol
 from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.manifest import Manifest
-from rollcall_runtime.sync.buffers import Buffer, HostBuffer, Pin
+from rollcall_runtime.sync.buffers import Buffer, HostBuffer, Pin, Window
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
 
@@ -39,7 +39,9 @@ class BucketMover:
 
     `start(chunk, seconds)` begins the transfer of one chunk, `stop` raises when the session was
     given up; `landed(bucket)` is told of each bucket that was sent, or arrived and was
-    checked. Operations are small so that a transport can give up early on one that is stuck. What
+    checked. `direct(window, seconds)` begins that of memory that only a device can reach.
+
+    Operations are small so that a transport can give up early on one that is stuck. What
     a failed move left in flight is kept, its buffer pinned, until `drain` has seen it end.
     """
 
@@ -50,8 +52,10 @@ class BucketMover:
         stop: Callable[[], None],
         settings: SyncSettings,
         landed: Callable[[int], None] = lambda _: None,
+        direct: Callable[[Window, float], Work] | None = None,
     ) -> None:
         self._start = start
+        self._direct = direct
         self._stop = stop
         self._settings = settings
         self._landed = landed
@@ -94,10 +98,11 @@ class BucketMover:
         """
         bad: list[int] = []
         sums = [0] * len(manifest.checksums)
+        scratch = buffer.scratch(self._settings.operation_bytes)
 
         def check(operation: Operation) -> None:
             bucket = operation.bucket
-            chunk = buffer.memory[operation.start : operation.end]
+            chunk = buffer.read(operation.start, operation.end, scratch)
             sums[bucket] = crc32(chunk, sums[bucket])  # while it is in the cache
             if operation.last:
                 if sums[bucket] != manifest.checksums[bucket]:
@@ -138,9 +143,8 @@ class BucketMover:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimedOutError(f"no time is left at byte {operation.start}")
-                chunk = buffer.memory[operation.start : operation.end]
                 seconds = min(left, self._settings.operation_timeout)
-                flying.append((operation, self._start(chunk, seconds)))
+                flying.append((operation, self._begin(buffer, operation, seconds)))
 
         with buffer.pin():
             try:
@@ -157,6 +161,11 @@ class BucketMover:
             finally:  # the transport may still touch the buffer
                 self._stranded.extend((work, buffer.pin()) for _, work in flying)
                 flying.clear()
+
+    def _begin(self, buffer: Buffer, operation: Operation, seconds: float) -> Work:
+        if self._direct is not None and buffer.device != "cpu":
+            return self._direct(buffer.window(operation.start, operation.end), seconds)
+        return self._start(buffer.memory[operation.start : operation.end], seconds)
 
     def _operations(self, manifest: Manifest) -> list[Operation]:
         size = self._settings.operation_bytes

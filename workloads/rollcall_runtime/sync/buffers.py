@@ -1,9 +1,14 @@
-"""Flat host memory that is reused, and never overwritten while anybody still reads it."""
+"""Flat memory that is reused, and never overwritten while anybody still reads it.
+
+Device memory is in `device_buffers`; what both have is in `WholeBuffer`.
+"""
 
 import ctypes
 import mmap
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -13,30 +18,40 @@ from rollcall_runtime.sync.errors import ExhaustedError
 _HUGE = 2 << 20
 
 
-class HostBuffer:
-    """Page-aligned host memory of `nbytes` bytes, zero at first.
+class WholeBuffer(ABC):
+    """Memory of `nbytes` bytes that begins at `address` on `device` (a torch device type).
 
-    `memory` is a writable view of it, `address` where it begins in this process. Whoever reads or
-    writes holds a pin meanwhile; a buffer without pins is its pool's to lend again.
+    Whoever reads or writes holds a pin meanwhile; a buffer without pins is its pool's to lend
+    again.
     """
 
-    def __init__(self, nbytes: int, *, changed: threading.Condition | None = None) -> None:
-        self.nbytes = nbytes
-        # A mapping cannot be empty. Private, because shared memory is limited in containers.
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        try:
-            self._mapping = mmap.mmap(-1, max(nbytes, 1), flags=flags)
-        except OSError as error:
-            raise ExhaustedError(f"no memory for a buffer of {nbytes} bytes: {error}") from error
-        if nbytes >= _HUGE:  # fewer page faults and TLB misses
-            self._mapping.madvise(mmap.MADV_HUGEPAGE)
-        self.memory = memoryview(self._mapping)[:nbytes]
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+    nbytes: int
+    address: int
+    device: str
+
+    def __init__(self, changed: threading.Condition | None) -> None:
         self._changed = changed or threading.Condition()
         self._pins = 0
 
     @property
-    def root(self) -> "HostBuffer":
+    @abstractmethod
+    def memory(self) -> memoryview:
+        """A writable view; TypeError for memory that only a device can reach."""
+
+    @abstractmethod
+    def read(self, start: int, end: int, scratch: memoryview | None = None) -> memoryview:
+        """Bytes [start, end) in host memory: a view, or a copy at the beginning of `scratch`."""
+
+    @abstractmethod
+    def write(self, start: int, data: memoryview) -> None:
+        """Overwrite the bytes from `start` on."""
+
+    @abstractmethod
+    def scratch(self, nbytes: int) -> memoryview:
+        """Host memory to `read` into; empty where `read` needs none."""
+
+    @property
+    def root(self) -> "WholeBuffer":
         """The whole buffer: what a transport registers once."""
         return self
 
@@ -61,28 +76,83 @@ class HostBuffer:
             self._changed.notify_all()
 
 
-class Window:
-    """A part of a host buffer, to be used like one."""
+class HostBuffer(WholeBuffer):
+    """Page-aligned host memory, zero at first."""
 
-    def __init__(self, root: HostBuffer, start: int, end: int) -> None:
+    device = "cpu"
+
+    def __init__(self, nbytes: int, *, changed: threading.Condition | None = None) -> None:
+        super().__init__(changed)
+        self.nbytes = nbytes
+        # A mapping cannot be empty. Private, because shared memory is limited in containers.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        try:
+            self._mapping = mmap.mmap(-1, max(nbytes, 1), flags=flags)
+        except OSError as error:
+            raise ExhaustedError(f"no memory for a buffer of {nbytes} bytes: {error}") from error
+        if nbytes >= _HUGE:  # fewer page faults and TLB misses
+            self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        self._memory = memoryview(self._mapping)[:nbytes]
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+
+    @property
+    def memory(self) -> memoryview:
+        """A writable view."""
+        return self._memory
+
+    def read(self, start: int, end: int, scratch: memoryview | None = None) -> memoryview:  # noqa: ARG002
+        """A view of bytes [start, end)."""
+        return self._memory[start:end]
+
+    def write(self, start: int, data: memoryview) -> None:
+        """Overwrite the bytes from `start` on."""
+        self._memory[start : start + len(data)] = data
+
+    def scratch(self, nbytes: int) -> memoryview:  # noqa: ARG002
+        """Nothing: `read` needs none."""
+        return memoryview(b"")
+
+
+class Window:
+    """A part of a buffer, to be used like one."""
+
+    def __init__(self, root: WholeBuffer, start: int, end: int) -> None:
         if not 0 <= start <= end <= root.nbytes:
             raise ValueError(f"bytes [{start}, {end}) of a buffer of {root.nbytes}")
         self.root = root
+        self.start = start  # in the root
         self.nbytes = end - start
-        self.memory = root.memory[start:end]
         self.address = root.address + start
+        self.device = root.device
+
+    @property
+    def memory(self) -> memoryview:
+        """A writable view; TypeError for memory that only a device can reach."""
+        return self.root.memory[self.start : self.start + self.nbytes]
+
+    def read(self, start: int, end: int, scratch: memoryview | None = None) -> memoryview:
+        """Bytes [start, end) of this window in host memory; see `WholeBuffer.read`."""
+        return self.root.read(self.start + start, self.start + end, scratch)
+
+    def write(self, start: int, data: memoryview) -> None:
+        """Overwrite the bytes from `start` on."""
+        self.root.write(self.start + start, data)
+
+    def scratch(self, nbytes: int) -> memoryview:
+        """Host memory to `read` into."""
+        return self.root.scratch(nbytes)
 
     def window(self, start: int, end: int) -> "Window":
         """Bytes [start, end) of this window."""
-        offset = self.address - self.root.address
-        return Window(self.root, offset + start, offset + end)
+        return Window(self.root, self.start + start, self.start + end)
 
     def pin(self) -> "Pin":
         """Keep the whole buffer from being lent again until the pin is released."""
         return self.root.pin()
 
 
-Buffer = HostBuffer | Window
+Buffer = WholeBuffer | Window
+Make = Callable[[int, threading.Condition], WholeBuffer]
 
 
 class Pin:
@@ -93,7 +163,7 @@ class Pin:
 
     __slots__ = ("_released", "buffer")
 
-    def __init__(self, buffer: HostBuffer) -> None:
+    def __init__(self, buffer: WholeBuffer) -> None:
         self.buffer = buffer
         self._released = threading.Lock()
 
@@ -129,16 +199,17 @@ class BufferPool:
     """At most `limit` buffers, lent to one writer at a time.
 
     More are made while all together stay within `spare_bytes`, so that a small model never waits
-    for what aborted sessions hold.
+    for what aborted sessions hold. `make(nbytes, changed)` makes one, by default of host memory.
     """
 
-    def __init__(self, *, limit: int, spare_bytes: int = 0) -> None:
+    def __init__(self, *, limit: int, spare_bytes: int = 0, make: Make | None = None) -> None:
         if limit < 1:
             raise ValueError("limit must be at least 1")
         self._limit = limit
         self._spare_bytes = spare_bytes
         self._changed = threading.Condition(threading.RLock())
-        self._buffers: list[HostBuffer] = []
+        self._make = make or _host_buffer
+        self._buffers: list[WholeBuffer] = []
 
     @property
     def state(self) -> PoolState:
@@ -176,9 +247,13 @@ class BufferPool:
         total = sum(buffer.nbytes for buffer in self._buffers)
         if len(self._buffers) >= self._limit and total + nbytes > self._spare_bytes:
             return None
-        buffer = HostBuffer(nbytes, changed=self._changed)
+        buffer = self._make(nbytes, self._changed)
         self._buffers.append(buffer)
         return buffer.pin()
+
+
+def _host_buffer(nbytes: int, changed: threading.Condition) -> WholeBuffer:
+    return HostBuffer(nbytes, changed=changed)
 
 
 class GrowingPool:

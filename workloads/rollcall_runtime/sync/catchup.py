@@ -23,7 +23,7 @@ from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.ids import Lineage, Version
 from rollcall_protocol.manifest import Manifest, combine
 from rollcall_runtime.auth import Handler
-from rollcall_runtime.sync.buffers import Buffer
+from rollcall_runtime.sync.buffers import Buffer, WholeBuffer
 from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.shards import Selection, Shard, batches, parse_buckets, select
 from rollcall_runtime.sync.staging import Snapshot, Stage
@@ -119,10 +119,12 @@ async def _send(
     try:
         async with asyncio.timeout(total):
             await response.write(_LENGTH.pack(len(manifest)) + manifest)
+            scratch = buffer.scratch(_CHUNK_BYTES)
             for first, end in ranges:
                 for start in range(first, end, _CHUNK_BYTES):
                     # A copy: the transport may keep what it was given after the pin is gone.
-                    chunk = bytes(buffer.memory[start : min(start + _CHUNK_BYTES, end)])
+                    stop = min(start + _CHUNK_BYTES, end)
+                    chunk = bytes(await _read(buffer, start, stop, scratch))
                     async with asyncio.timeout(stall):
                         await response.write(chunk)
             await response.write_eof()
@@ -133,6 +135,12 @@ async def _send(
     except ConnectionError as error:
         log.info("a newcomer at %s left: %s", request.remote, error)
     return response
+
+
+async def _read(buffer: WholeBuffer, start: int, end: int, scratch: memoryview) -> memoryview:
+    if buffer.device == "cpu":
+        return buffer.read(start, end)
+    return await asyncio.to_thread(buffer.read, start, end, scratch)
 
 
 async def fetch(
@@ -269,15 +277,20 @@ async def _read_buffer(
     numbers: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
     """Fill the buffer; `numbers` are what an error calls its buckets, if they are some of many."""
-    memory = buffer.memory
+    scratch = buffer.scratch(min(manifest.bucket_bytes, manifest.total_bytes))
     for index, (start, end) in enumerate(manifest.buckets()):
-        position = start
-        while position < end:
-            chunk = await stream.read(min(end - position, _CHUNK_BYTES))
+        there = buffer.device == "cpu"
+        bucket = buffer.memory[start:end] if there else scratch[: end - start]
+        position = 0
+        while position < len(bucket):
+            chunk = await stream.read(min(len(bucket) - position, _CHUNK_BYTES))
             if not chunk:
-                raise CatchUpError(f"ended after {position} of {manifest.total_bytes} bytes")
-            memory[position : position + len(chunk)] = chunk
+                whole = manifest.total_bytes
+                raise CatchUpError(f"ended after {start + position} of {whole} bytes")
+            bucket[position : position + len(chunk)] = chunk
             position += len(chunk)
-        if await asyncio.to_thread(crc32, memory[start:end]) != manifest.checksums[index]:
+        if await asyncio.to_thread(crc32, bucket) != manifest.checksums[index]:
             named = index if numbers is None else numbers[index]
             raise ChecksumMismatchError(f"wrong checksum in bucket {named}")
+        if not there:
+            await asyncio.to_thread(buffer.write, start, bucket)

@@ -11,7 +11,7 @@ from rollcall_runtime.sync.clibrary import CLibrary, Functions, in_wheels, load
 _NOT_READY = 600
 _ALREADY_REGISTERED = 712
 _NON_BLOCKING = 1
-_TO_DEVICE, _TO_HOST = 1, 2
+_TO_DEVICE, _TO_HOST, _WITHIN = 1, 2, 3
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _OUT = ctypes.POINTER(ctypes.c_void_p)
 
@@ -98,6 +98,10 @@ class CudaLibrary:
     def to_host(self, host: int, pointer: int, nbytes: int, stream: int) -> None:
         """Copy to host memory; done when the stream is idle."""
         self._library.call("cudaMemcpyAsync", host, pointer, nbytes, _TO_HOST, stream)
+
+    def within(self, to: int, pointer: int, nbytes: int, stream: int) -> None:
+        """Copy from device memory to device memory; done when the stream is idle."""
+        self._library.call("cudaMemcpyAsync", to, pointer, nbytes, _WITHIN, stream)
 
     def register(self, host: int, nbytes: int) -> None:
         """Pin host memory, for copies at full speed."""

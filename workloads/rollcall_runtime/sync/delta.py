@@ -65,7 +65,7 @@ class Encoder:
             return None
         try:
             return encode(
-                old.buffer.memory, new.buffer.memory, new.manifest, config=self._config,
+                old.host.memory, new.host.memory, new.manifest, config=self._config,
                 pool=self._pool,
             )  # fmt: skip
         except ExhaustedError as error:

@@ -19,6 +19,7 @@ from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.errors import JoinFailedError
 
+HOST = frozenset({"cpu"})
 _POSITIVE = ("operation_bytes", "in_flight", "threads", "max_abandoned", "profile_bytes")
 
 
@@ -82,6 +83,11 @@ class SyncSession(ABC):
         self.seats = tuple(seats)
         self.rank = rank
 
+    @property
+    def memories(self) -> frozenset[str]:
+        """Where buffers may be that are sent and received: the engine's `memories`."""
+        return HOST
+
     @abstractmethod
     def join(self, *, timeout: float) -> None:
         """Meet the other seats.
@@ -127,6 +133,7 @@ class SyncEngine(ABC):
     kind: ClassVar[EngineKind]
     devices: ClassVar[frozenset[str]]  # torch device types whose workers it serves
     package: ClassVar[str] = "torch"  # the distribution whose version tells what will run
+    memories: ClassVar[frozenset[str]] = HOST  # torch device types: where buffers may be
     settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
     selective: ClassVar[bool] = False  # whether a receiver can leave buckets out
 

@@ -1,7 +1,8 @@
 """NVIDIA GPUs: an NCCL communicator for each session, from an id that the sender mints.
 
-No torch process group and no default world: the library is called by ctypes. The weights are in
-host memory, so each bucket passes through device memory at both ends. NCCL's calls do not block,
+No torch process group and no default world: the library is called by ctypes. Weights in device
+memory are sent from where they are and arrive where they are staged; those in host memory pass
+through pieces of device memory, at each member by itself. NCCL's calls do not block,
 what hangs on the device is ended by ncclCommAbort, on the thread of the aborted session.
 
 Tested on this code's side of the C interface, against a double of NCCL and of the CUDA runtime.
@@ -16,7 +17,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +26,7 @@ from rollcall_protocol.ids import SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buckets import BucketMover
-from rollcall_runtime.sync.buffers import Buffer
+from rollcall_runtime.sync.buffers import Buffer, Window
 from rollcall_runtime.sync.clibrary import LibraryError
 from rollcall_runtime.sync.cuda_library import CudaLibrary
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
@@ -71,6 +73,7 @@ class NcclEngine(OwnedEngine):
     kind = EngineKind.GROUP
     devices = frozenset({"cuda"})
     package = "nvidia-nccl-cu13"
+    memories = frozenset({"cpu", "cuda"})
     settings_type = NcclSettings
 
     def __init__(self) -> None:
@@ -176,10 +179,10 @@ def nccl_settings(settings: SyncSettings) -> NcclSettings:
 
 
 class _Flight:
-    """A broadcast in flight, and at a receiver the copy to the host that follows."""
+    """A broadcast in flight, and at a receiver the copy to the host (`chunk`) that follows."""
 
     def __init__(
-        self, session: "NcclSession", slot: Slot, chunk: memoryview, seconds: float
+        self, session: "NcclSession", slot: Slot, chunk: memoryview | None, seconds: float
     ) -> None:
         self._session, self._slot, self._chunk = session, slot, chunk
         self._deadline = time.monotonic() + seconds
@@ -201,8 +204,9 @@ class NcclSession(OwnedSession):
         self._group = group
         self._communicator: Communicator | None = None
         self._mover = BucketMover(
-            start=self._start, stop=self._check, settings=self.settings, landed=self._landed
-        )
+            start=self._start, stop=self._check, settings=self.settings, landed=self._landed,
+            direct=self._direct,
+        )  # fmt: skip
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         self._engine.device.use()
@@ -215,12 +219,12 @@ class NcclSession(OwnedSession):
             raise JoinFailedError(f"{self.name}: {error}") from error
 
     def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
-        self._prepare(buffer)
-        self._mover.send(buffer, manifest, deadline)
+        with self._ready(buffer):
+            self._mover.send(buffer, manifest, deadline)
 
     def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
-        self._prepare(buffer)
-        self._mover.receive(buffer, manifest, deadline)
+        with self._ready(buffer):
+            self._mover.receive(buffer, manifest, deadline)
 
     def _disconnect(self) -> None:
         communicator, self._communicator = self._communicator, None
@@ -228,10 +232,29 @@ class NcclSession(OwnedSession):
             if communicator is not None:
                 self._engine.keep(self._group, communicator)
         finally:
-            self._mover.drain()  # waits for nothing: what hangs does not touch host memory
+            # Waits for nothing: what hangs does not touch host memory, and the communicator has
+            # pins of its own for device memory.
+            self._mover.drain()
 
-    def _prepare(self, buffer: Buffer) -> None:
+    @contextmanager
+    def _ready(self, buffer: Buffer) -> Iterator[None]:
+        """For a transfer: device memory stays pinned as long as anything of it is in flight."""
         self._engine.device.use()
+        if buffer.device == "cpu":
+            self._pin_for_copies(buffer)
+            yield
+            return
+        communicator = self._joined
+        pin = buffer.pin()
+        communicator.pins.append(pin)
+        try:
+            yield
+        finally:
+            if communicator.begun == communicator.ended:
+                communicator.pins.remove(pin)
+                pin.release()
+
+    def _pin_for_copies(self, buffer: Buffer) -> None:
         if not self._engine.nccl_settings.pin_memory:
             return
         try:
@@ -246,18 +269,25 @@ class NcclSession(OwnedSession):
         return self._communicator
 
     def _start(self, chunk: memoryview, seconds: float) -> _Flight:
-        communicator = self._joined
-        slot = communicator.lane.take()
-        flight = _Flight(self, slot, chunk, seconds)
+        lane = self._joined.lane
+        slot = lane.take()
         if self.rank == 0:
-            communicator.lane.copy_in(slot, _address(chunk), len(chunk))
-        communicator.begun += 1
-        builder = self._engine.builder
-        builder.broadcast(communicator, slot, len(chunk))
-        builder.settle(communicator.handle, deadline=time.monotonic() + seconds, rest=self._rest)
-        return flight
+            lane.copy_in(slot, _address(chunk), len(chunk))
+        self._broadcast(slot, slot.pointer, len(chunk), seconds)
+        return _Flight(self, slot, None if self.rank == 0 else chunk, seconds)
 
-    def finish(self, slot: Slot, chunk: memoryview, deadline: float) -> None:
+    def _direct(self, window: Window, seconds: float) -> _Flight:
+        slot = self._joined.lane.take()  # for its stream
+        self._broadcast(slot, window.address, window.nbytes, seconds)
+        return _Flight(self, slot, None, seconds)
+
+    def _broadcast(self, slot: Slot, pointer: int, nbytes: int, seconds: float) -> None:
+        communicator, builder = self._joined, self._engine.builder
+        communicator.begun += 1
+        builder.broadcast(communicator, pointer, nbytes, slot.stream)
+        builder.settle(communicator.handle, deadline=time.monotonic() + seconds, rest=self._rest)
+
+    def finish(self, slot: Slot, chunk: memoryview | None, deadline: float) -> None:
         """Wait for the slot's broadcast, looking after the peers meanwhile, and take its bytes."""
         communicator = self._communicator
         if communicator is None:  # given up since
@@ -267,7 +297,7 @@ class NcclSession(OwnedSession):
             time_left(deadline, doing="in a broadcast")
             self._rest(_REST_SECONDS)
         communicator.ended += 1
-        if self.rank != 0:
+        if chunk is not None:
             communicator.lane.copy_out(slot, _address(chunk), len(chunk))
 
 

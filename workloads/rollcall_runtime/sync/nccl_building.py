@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
+from rollcall_runtime.sync.buffers import Pin
 from rollcall_runtime.sync.clibrary import LibraryError
 from rollcall_runtime.sync.errors import SyncError, TimedOutError
-from rollcall_runtime.sync.lanes import Device, Lane, Slot
+from rollcall_runtime.sync.lanes import Device, Lane
 from rollcall_runtime.sync.nccl_library import Handle, NcclLibrary
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.sessions import time_left
@@ -38,7 +39,8 @@ class Communicator:
     """A communicator and the device memory of its operations.
 
     `token` is the same at all its ranks and at no other communicator. Two counts that are equal
-    say that nothing is in flight.
+    say that nothing is in flight. `pins` keep buffers in device memory, into which what is in
+    flight may still write, until the communicator has been aborted.
     """
 
     handle: Handle
@@ -48,6 +50,7 @@ class Communicator:
     size: int
     begun: int = 0
     ended: int = 0
+    pins: list[Pin] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +146,13 @@ class Builder:
             self._nccl.abort(communicator.handle)
         finally:
             communicator.lane.wait()
+            while communicator.pins:
+                communicator.pins.pop().release()
             self._device.put_back(communicator.lane)
 
-    def broadcast(self, communicator: Communicator, slot: Slot, nbytes: int) -> None:
-        """Put a broadcast of the slot's first bytes into its stream; settle before the next."""
-        self._nccl.broadcast(communicator.handle, slot.pointer, nbytes, slot.stream)
+    def broadcast(self, communicator: Communicator, pointer: int, nbytes: int, stream: int) -> None:
+        """Put a broadcast in device memory into the stream; settle before the next."""
+        self._nccl.broadcast(communicator.handle, pointer, nbytes, stream)
 
     def look(self, communicator: Communicator) -> None:
         """Raise LibraryError if something has gone wrong with a peer."""

@@ -48,6 +48,11 @@ class PartedSession(SyncSession):
             for part in ([rank] if sends else range(senders))
         }
 
+    @property
+    def memories(self) -> frozenset[str]:
+        """The lanes', which are one engine's."""
+        return next(iter(self._lanes.values())).memories
+
     def join(self, *, timeout: float) -> None:
         """Join every lane."""
         self._each(lambda _, lane: lane.join(timeout=timeout))

@@ -23,7 +23,7 @@ from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buckets import BucketMover
-from rollcall_runtime.sync.buffers import Buffer, HostBuffer, Pin
+from rollcall_runtime.sync.buffers import Buffer, Pin, WholeBuffer
 from rollcall_runtime.sync.engine import SyncSettings, descriptor_of
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError, TimedOutError
 from rollcall_runtime.sync.errors import TransferFailedError as Failed
@@ -73,7 +73,7 @@ class PullEngine(OwnedEngine):
     def __init__(self) -> None:
         super().__init__()
         self._registering = threading.Lock()
-        self._registered: weakref.WeakKeyDictionary[HostBuffer, object] = (
+        self._registered: weakref.WeakKeyDictionary[WholeBuffer, object] = (
             weakref.WeakKeyDictionary()
         )
         self.forsaken: list[Pin] = []  # buffers that a read may still write into

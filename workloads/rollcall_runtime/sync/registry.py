@@ -115,10 +115,10 @@ def _problem(engine: type[SyncEngine]) -> str | None:
 _REGISTRY = make_registry(_BUILTINS)
 
 
-def create_engine(name: str, *, device: str) -> SyncEngine:
-    """The engine called `name`, or the device's own for `auto`; not opened yet.
+def engine_class(name: str, *, device: str) -> type[SyncEngine]:
+    """The engine called `name`, or the device's own for `auto`.
 
-    Weights are in host memory at both ends, so an engine for CPUs serves workers with any device.
+    Weights can be in host memory at both ends, so an engine for CPUs serves workers of any device.
     Raises SpecError that lists what is available, and why the rest is not.
     """
     wanted = _PREFERRED.get(device, _PREFERRED[CPU]) if name == AUTO else name
@@ -128,7 +128,12 @@ def create_engine(name: str, *, device: str) -> SyncEngine:
         usable = ", ".join(engine.name for engine in engines() if engine.available)
         problem = f"engine {wanted!r} serves {devices}, not {device!r}"
         raise SpecError(_FIELD, f"{problem}; available: {usable or 'none'}")
-    return found()
+    return found
+
+
+def create_engine(name: str, *, device: str) -> SyncEngine:
+    """An engine of that class, not opened yet."""
+    return engine_class(name, device=device)()
 
 
 def engines() -> tuple[EngineInfo, ...]:

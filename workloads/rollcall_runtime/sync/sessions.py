@@ -160,6 +160,11 @@ class OwnedSession(SyncSession):
         self._owner = Owner(f"{engine.name} {self.name}", cleanup=self._free)
 
     @property
+    def memories(self) -> frozenset[str]:
+        """The engine's."""
+        return self.engine.memories
+
+    @property
     def aborted(self) -> bool:
         """Whether `abort` was called."""
         return self._owner.abandoned.is_set()
@@ -172,7 +177,7 @@ class OwnedSession(SyncSession):
 
     def publish(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
         """Send the buffer; trivial in a session of one."""
-        _check_size(buffer, manifest)
+        self._check_buffer(buffer, manifest)
         deadline = time.monotonic() + timeout
         with self._traced("publish", bytes=manifest.total_bytes):
             if len(self.seats) == 1:
@@ -182,7 +187,7 @@ class OwnedSession(SyncSession):
 
     def receive(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
         """Take what the sender sends."""
-        _check_size(buffer, manifest)
+        self._check_buffer(buffer, manifest)
         deadline = time.monotonic() + timeout
         with self._traced("receive", bytes=manifest.total_bytes):
             self._call(lambda: self._take(buffer, manifest, deadline), timeout=timeout)
@@ -192,7 +197,7 @@ class OwnedSession(SyncSession):
     ) -> None:
         """Take some of what the sender sends."""
         kept = manifest.only(only)
-        _check_size(buffer, kept)
+        self._check_buffer(buffer, kept)
         deadline = time.monotonic() + timeout
         with self._traced("receive", bytes=kept.total_bytes):
             self._call(
@@ -257,6 +262,15 @@ class OwnedSession(SyncSession):
         self._check()
 
     # --- how calls run ---
+
+    def _check_buffer(self, buffer: Buffer, manifest: Manifest) -> None:
+        size = manifest.total_bytes
+        if buffer.nbytes != size:
+            raise ValueError(f"buffer of {buffer.nbytes} bytes for {size} of weights")
+        if buffer.device not in self.engine.memories:
+            taken = ", ".join(sorted(self.engine.memories))
+            problem = f"engine {self.engine.name} takes weights in memory of the {taken}"
+            raise ValueError(f"{problem}, not of the {buffer.device}")
 
     def _traced(self, call: str, **details: Any) -> AbstractContextManager[None]:
         trace = self.engine.trace
@@ -334,8 +348,3 @@ def time_left(deadline: float, *, doing: str) -> float:
     if left <= 0:
         raise TimedOutError(f"no time is left {doing}")
     return left
-
-
-def _check_size(buffer: Buffer, manifest: Manifest) -> None:
-    if buffer.nbytes != manifest.total_bytes:
-        raise ValueError(f"buffer of {buffer.nbytes} bytes for {manifest.total_bytes} of weights")

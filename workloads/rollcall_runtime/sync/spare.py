@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rollcall_protocol.ids import Version
-from rollcall_runtime.sync.buffers import BufferPool, HostBuffer, Pin
+from rollcall_runtime.sync.buffers import BufferPool, Pin, WholeBuffer
 from rollcall_runtime.sync.errors import ExhaustedError
 
 _PIECE = 16 << 20  # bytes copied between two looks at whether the copy is still wanted
@@ -25,7 +25,7 @@ class Spare:
         self._unwanted = threading.Event()
         self._copy: tuple[Version, Pin] | None = None
 
-    def make(self, version: Version, weights: HostBuffer) -> None:
+    def make(self, version: Version, weights: WholeBuffer) -> None:
         """Copy `weights`, which are `version`; nothing when no buffer is free."""
         with self._lock:
             self._unwanted.clear()
@@ -61,7 +61,7 @@ class Spare:
             self._copy = None
 
 
-def _copy(source: HostBuffer, target: HostBuffer, *, stop: Callable[[], bool]) -> bool:
+def _copy(source: WholeBuffer, target: WholeBuffer, *, stop: Callable[[], bool]) -> bool:
     """Whether all of it was copied. By numpy, which lets other threads run."""
     old, new = (np.frombuffer(buffer.memory, np.uint8) for buffer in (source, target))
     for start in range(0, len(old), _PIECE):

@@ -1,4 +1,4 @@
-"""Weights in flat host memory: how the sender snapshots them and a receiver stages them.
+"""Weights in a flat buffer: how the sender snapshots them and a receiver stages them.
 
 A model is one flat buffer whose layout its manifest describes. What is served changes only when
 a version that was staged whole has been applied; it is never overwritten in place.
@@ -7,109 +7,160 @@ a version that was staged whole has been applied; it is never overwritten in pla
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest, TensorSpec
-from rollcall_runtime.sync.buffers import BufferPool, HostBuffer, Pin, PoolState
+from rollcall_runtime.sync.buffers import BufferPool, Pin, PoolState, WholeBuffer
+from rollcall_runtime.sync.device_buffers import DeviceBuffer, DeviceMemory, maker
 from rollcall_runtime.sync.errors import StagingError, SyncError
+from rollcall_runtime.sync.sealing import checksums_of
 from rollcall_runtime.sync.spare import Spare
 
 _ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
 _SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
 
+_HOST = frozenset({"cpu"})
+_DEVICE_BUFFERS = 2
+
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
 class Snapshot:
-    """One whole set of weights, and the pin that keeps its buffer from being overwritten.
+    """One whole set of weights, and the pins that keep its buffers from being overwritten: one, or
+    one in device memory and one with the same bytes in host memory.
 
     Released by its owner, or when it is dropped.
     """
 
-    __slots__ = ("_pin", "manifest")
+    __slots__ = ("_copy", "_pin", "manifest")
 
-    def __init__(self, manifest: Manifest, pin: Pin) -> None:
+    def __init__(self, manifest: Manifest, pin: Pin, copy: Pin | None = None) -> None:
         self.manifest = manifest
-        self._pin = pin
+        self._pin, self._copy = pin, copy
 
     @property
-    def buffer(self) -> HostBuffer:
-        """The flat buffer that the manifest describes."""
+    def buffer(self) -> WholeBuffer:
+        """The flat buffer that the manifest describes, on the device if it is there."""
         return self._pin.buffer
 
+    def buffer_in(self, memories: frozenset[str]) -> WholeBuffer:
+        """The buffer in one of these memories (torch device types); StagingError if none is."""
+        for pin in (self._pin, self._copy):
+            if pin is not None and pin.buffer.device in memories:
+                return pin.buffer
+        wanted = ", ".join(sorted(memories))
+        raise StagingError(f"the weights are in memory of the {self.buffer.device}, not {wanted}")
+
+    @property
+    def host(self) -> WholeBuffer:
+        """The buffer in host memory; StagingError if there is none."""
+        return self.buffer_in(_HOST)
+
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Tensors by name, in the manifest's order, on the CPU; copy what must outlive this.
+        """Tensors by name, in the manifest's order, where the buffer is (on the CPU, if torch does
+        not have that device); copy what must outlive this.
 
         Views, but for those that came in pieces, which are put together one at a time. Raises
         StagingError for a dtype that this torch does not have.
         """
-        flat = _flat(self.buffer)
         pieces: dict[str, list[TensorSpec]] = {}
         for spec in self.manifest.tensors:
             pieces.setdefault(spec.name, []).append(spec)
         for name, specs in pieces.items():
-            views = [_view(flat, spec) for spec in specs]
+            views = [_view(*_part(self.buffer, spec)) for spec in specs]
             yield name, views[0] if len(views) == 1 else torch.cat(views)
 
     def share(self) -> "Snapshot":
         """The same weights with a pin of their own."""
-        return Snapshot(self.manifest, self.buffer.pin())
+        copy = self._copy.buffer.pin() if self._copy else None
+        return Snapshot(self.manifest, self.buffer.pin(), copy)
 
     def release(self) -> None:
-        """Let the buffer go; harmless when repeated."""
+        """Let the buffers go; harmless when repeated."""
         self._pin.release()
+        if self._copy is not None:
+            self._copy.release()
 
 
 class Draft:
-    """A copy of the weights at one moment, without checksums yet; `copies` are not in it yet."""
+    """A copy of the weights at one moment, without checksums yet.
+
+    On a device, `copy` is a host buffer that is to get the bytes too; all that is left if not
+    `stays`.
+    """
 
     def __init__(
-        self, specs: tuple[TensorSpec, ...], pin: Pin, bucket_bytes: int,
-        copies: Sequence[torch.Tensor] = (),
+        self, specs: tuple[TensorSpec, ...], pin: Pin, copy: Pin | None = None, *,
+        bucket_bytes: int, stays: bool = True,
     ) -> None:  # fmt: skip
         self._specs = specs
-        self._pin = pin
+        self._pin, self._copy, self._stays = pin, copy, stays
         self._bucket_bytes = bucket_bytes
-        self._copies = copies
 
     def seal(self) -> Snapshot:
-        """Compute the checksums (outside the GIL) and hand the buffer on."""
+        """Compute the checksums (outside the GIL) and hand the buffers on; once."""
         buffer = self._pin.buffer
-        if self._copies:
-            _copy(self._copies, buffer, self._specs)
-            self._copies = ()
+        copy = self._copy.buffer if self._copy else None
+        if buffer.device == "cpu":
+            sums = checksums(buffer.memory, self._bucket_bytes)
+        else:
+            sums = checksums_of(buffer, self._bucket_bytes, copy=copy)
         manifest = Manifest(
             tensors=self._specs,
             total_bytes=buffer.nbytes,
             bucket_bytes=self._bucket_bytes,
-            checksums=checksums(buffer.memory, self._bucket_bytes),
+            checksums=sums,
         )
-        return Snapshot(manifest, self._pin)
+        if self._copy is None or self._stays:
+            return Snapshot(manifest, self._pin, self._copy)
+        self._pin.release()
+        return Snapshot(manifest, self._copy)
 
 
 class Snapshotter:
-    """Copies the trainer's tensors into host memory, which is all that training waits for.
+    """Copies the trainer's tensors, which is all that training waits for.
 
-    `buffers` is how many copies may exist: the one kept for newcomers, the one being sent, and one
-    for what an aborted session still holds. Small models may have more, up to `spare_bytes`. With
-    `on_device` the copy is made where the tensors are, which on a GPU is many times faster than to
-    the host and takes as much of its memory; it moves to host memory when the draft is sealed.
+    `buffers` is how many copies in host memory may exist: the one kept for newcomers, the one being
+    sent, and one for what an aborted session still holds. Small models may have more, up to
+    `spare_bytes`.
+
+    With device memory the copy is made there, in one of `device_buffers` (small models again may
+    have more), which on a GPU is many times faster than to the host. `keep` names the memories
+    (torch device types) in which it stays once its draft is sealed, by default the device's alone.
     """
 
     def __init__(
         self, *, bucket_bytes: int, buffers: int = 3, spare_bytes: int = _SPARE_BYTES,
-        on_device: bool = False,
+        memory: DeviceMemory | None = None, keep: frozenset[str] = frozenset(),
+        device_buffers: int = _DEVICE_BUFFERS,
     ) -> None:  # fmt: skip
-        self._bucket_bytes, self._on_device = bucket_bytes, on_device
-        self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes)
+        self._bucket_bytes, self._stays = bucket_bytes, True
+        host = BufferPool(limit=buffers, spare_bytes=spare_bytes)
+        self._pool = host
+        self._copies: BufferPool | None = None
+        if memory is not None:
+            kept = keep or {memory.device}
+            if not kept <= {"cpu", memory.device}:
+                raise ValueError(f"weights on the {memory.device} cannot be kept in {set(kept)}")
+            self._pool = BufferPool(
+                limit=device_buffers, spare_bytes=spare_bytes, make=maker(memory)
+            )
+            self._copies = host if "cpu" in kept else None
+            self._stays = memory.device in kept
+
+    @property
+    def _pools(self) -> list[BufferPool]:
+        return [self._pool] if self._copies is None else [self._pool, self._copies]
 
     @property
     def state(self) -> PoolState:
         """Buffers made and in use, for metrics."""
-        return self._pool.state
+        states = [pool.state for pool in self._pools]
+        return PoolState(sum(s.buffers for s in states), sum(s.pinned for s in states))
 
     def take(self, tensors: NamedTensors, *, timeout: float) -> Draft:
         """Copy `tensors` (any device, any strides); the caller may change them afterwards.
@@ -120,17 +171,16 @@ class Snapshotter:
         """
         named = [(name, tensor.detach()) for name, tensor in tensors]
         specs, total = lay_out(named)
-        pin = self._pool.take(total, timeout=timeout)
-        weights = [weight for _, weight in named]
+        pins: list[Pin] = []
         try:
-            if self._on_device:
-                copies = [weight.clone() for weight in weights]
-                return Draft(specs, pin, self._bucket_bytes, copies)
-            _copy(weights, pin.buffer, specs)
+            for pool in self._pools:
+                pins.append(pool.take(total, timeout=timeout))  # noqa: PERF401 - kept on an error
+            _fill(pins[0].buffer, zip(specs, (weight for _, weight in named), strict=True))
         except BaseException:
-            pin.release()
+            for pin in pins:
+                pin.release()
             raise
-        return Draft(specs, pin, self._bucket_bytes)
+        return Draft(specs, *pins, bucket_bytes=self._bucket_bytes, stays=self._stays)
 
 
 class Stage:
@@ -138,11 +188,15 @@ class Stage:
 
     `buffers` is how many copies of the model may exist. Two are enough while all is well; the
     others are for what aborted sessions or newcomers' downloads still hold. Small models may have
-    more, up to `spare_bytes`.
+    more, up to `spare_bytes`. They are in host memory, or in `memory`.
     """
 
-    def __init__(self, *, buffers: int = 4, spare_bytes: int = _SPARE_BYTES) -> None:
-        self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes)
+    def __init__(
+        self, *, buffers: int = 4, spare_bytes: int = _SPARE_BYTES,
+        memory: DeviceMemory | None = None,
+    ) -> None:  # fmt: skip
+        make = maker(memory) if memory is not None else None
+        self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes, make=make)
         self._spare = Spare(self._pool)
         self._lock = threading.Lock()
         self._staged: tuple[Version, Snapshot] | None = None
@@ -169,7 +223,7 @@ class Stage:
     @contextmanager
     def staging(
         self, version: Version, manifest: Manifest, *, timeout: float
-    ) -> Iterator[HostBuffer]:
+    ) -> Iterator[WholeBuffer]:
         """Lend a buffer to be filled. Leaving well stages it as `version`; an error drops it.
 
         Never the served buffer. Raises ExhaustedError when none is free within `timeout` seconds.
@@ -182,7 +236,7 @@ class Stage:
     @contextmanager
     def patching(
         self, version: Version, manifest: Manifest, *, base: Version, timeout: float
-    ) -> Iterator[tuple[HostBuffer, Snapshot | None]]:
+    ) -> Iterator[tuple[WholeBuffer, Snapshot | None]]:
         """As `staging`, for changes of `base`: a buffer that holds it already and None, or a buffer
         and what is to be copied into it first.
 
@@ -273,16 +327,21 @@ def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
     return tuple(crc32(memory[start : start + bucket_bytes]) for start in starts)
 
 
-def _copy(tensors: Sequence[torch.Tensor], buffer: HostBuffer, specs: Sequence[TensorSpec]) -> None:
-    flat = _flat(buffer)
-    for spec, tensor in zip(specs, tensors, strict=True):
-        _view(flat, spec).copy_(tensor)
+def _fill(buffer: WholeBuffer, placed: Iterable[tuple[TensorSpec, torch.Tensor]]) -> None:
+    if isinstance(buffer, DeviceBuffer):
+        buffer.put((spec.offset, weight) for spec, weight in placed)
+        return
+    for spec, weight in placed:
+        _view(*_part(buffer, spec)).copy_(weight)
 
 
-def _flat(buffer: HostBuffer) -> torch.Tensor:
+def _part(buffer: WholeBuffer, spec: TensorSpec) -> tuple[torch.Tensor, TensorSpec]:
+    """Memory that holds the tensor, and where it is in it."""
+    if isinstance(buffer, DeviceBuffer):
+        return buffer.tensor(spec.offset, spec.nbytes), replace(spec, offset=0)
     if buffer.nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(buffer.memory, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8), spec
+    return torch.frombuffer(buffer.memory, dtype=torch.uint8), spec
 
 
 def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rollcall_protocol import env
-from rollcall_protocol.config import JobConfig, WeightSyncConfig
+from rollcall_protocol.config import JobConfig
 from rollcall_protocol.ids import MemberId
 from rollcall_runtime.auth import Tokens
 from rollcall_runtime.concurrency import first_of
@@ -23,23 +23,23 @@ from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
-from rollcall_runtime.sync.staging import Draft, Snapshotter
+from rollcall_runtime.sync.staging import Draft
 from rollcall_runtime.telemetry import MetricsServer, TrainerMetrics
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import FIELD, EngineSetup
-from rollcall_runtime.train.loop import STREAMED, TrainerLoop
+from rollcall_runtime.train.loop import TrainerLoop
 from rollcall_runtime.train.losses import policy_loss
 from rollcall_runtime.train.observer import CoordinatorObserver
 from rollcall_runtime.train.rank import RankSettings, TrainerRank
 from rollcall_runtime.train.registry import train_engines
 from rollcall_runtime.train.sender import PartSender
+from rollcall_runtime.train.snapshots import STREAMED, make_snapshotter
 from rollcall_runtime.train.world import Rendezvous
 
 log = logging.getLogger(__name__)
 
 GROUP = "default"
 RANK_KEYS = frozenset({"minibatches"})
-SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a broken session holds
 SWITCH_SECONDS = 0.001  # the event loop must not wait for Python code of the training thread
 
 T = TypeVar("T")
@@ -220,17 +220,9 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         checkpoints=Checkpoints(job.checkpoint),
         loss=policy_loss(job.algorithm.loss),
         settings=read_settings(RankSettings, own, field=f"{FIELD}.config"),
-        snapshotter=_snapshotter(sync),
+        snapshotter=make_snapshotter(sync, senders=_senders(job)),
         publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
         every_rank_sends=_senders(job) > 1,
-    )
-
-
-def _snapshotter(sync: WeightSyncConfig) -> Snapshotter:
-    if sync.staging == STREAMED:
-        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0)
-    return Snapshotter(
-        bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS, on_device=sync.staging == "Device"
     )
 
 

@@ -21,11 +21,11 @@ from rollcall_runtime.telemetry import TrainerMetrics
 from rollcall_runtime.train.checkpoint import TrainState
 from rollcall_runtime.train.rank import StepResult, TrainerRank
 from rollcall_runtime.train.sharing import Signal
+from rollcall_runtime.train.snapshots import STREAMED
 
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 60.0  # other ranks hear from us at least this often
-STREAMED = "Streamed"  # one copy of the weights, so that training waits until it is sent
 STOP_SECONDS = 10.0  # for the publication under way when the trainer is told to stop
 
 T = TypeVar("T")

@@ -82,8 +82,9 @@ class PartDuties:
         snapshot = self._sealed[number].share()
         try:
             await asyncio.to_thread(
-                session.publish, snapshot.buffer, manifest, timeout=self._stage_timeout
-            )
+                session.publish, snapshot.buffer_in(session.memories), manifest,
+                timeout=self._stage_timeout,
+            )  # fmt: skip
         finally:
             snapshot.release()
 

@@ -13,12 +13,10 @@ from tests.unit.rollcall_runtime.sync.faults import NURSERY
 ALL = [
     # The quick run has gloo alone: processes and libraries take seconds to start.
     *(
-        pytest.param(
-            case, id=case.engine, marks=[] if case.engine == "gloo" else [pytest.mark.slow]
-        )
+        pytest.param(case, id=case.id, marks=[] if case.engine == "gloo" else [pytest.mark.slow])
         for case in CASES
     ),
-    *(pytest.param(case, id=f"{case.engine}-real", marks=pytest.mark.gpu) for case in gpu.CASES),
+    *(pytest.param(case, id=f"{case.id}-real", marks=pytest.mark.gpu) for case in gpu.CASES),
 ]
 
 

@@ -15,6 +15,7 @@ from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.world import Remote, settled
 from rollcall_runtime.sync.staging import Snapshot
 from tests.unit.rollcall_runtime.sync.gpu import spread
+from tests.unit.rollcall_runtime.sync.places import staging_memory
 
 _IO = Path("/proc/self/io")
 NURSERY = "tests.unit.rollcall_runtime.sync.faults:nursery"
@@ -27,10 +28,16 @@ class FaultyMember(members.Member):
         spread(member)
         super().__init__(member)
         self._seen, self._watching = 0, threading.Lock()
+        memory = staging_memory()
+        if memory is not None:
+            self._stage_in(memory)
 
     def corrupt(self) -> None:
         """Change one byte of what will be sent, after its checksums were computed."""
-        self._held.buffer.memory[12345] ^= 1
+        buffer = self._held.buffer
+        changed = bytearray(buffer.read(12345, 12346))
+        changed[0] ^= 1
+        buffer.write(12345, memoryview(changed))
 
     def open(self, *args: Any, **kwargs: Any) -> Seat:
         """Also watch what the engine asks its library for."""

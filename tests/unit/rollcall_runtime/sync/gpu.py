@@ -14,14 +14,18 @@ import torch
 from rollcall_protocol.ids import MemberId
 from rollcall_runtime.sync.hccl_library import locate
 from tests.unit.rollcall_runtime.sync.cases import Case
+from tests.unit.rollcall_runtime.sync.places import REAL_GPU
 
 DEVICES = 4
 _SPREAD = "ROLLCALL_TEST_SPREAD"
 _SETTINGS = {"operationTimeout": 5, "maxAbandoned": 3}
+_NCCL = _SETTINGS | {"reuseSeconds": 0.1}
+_ENVIRONMENT = {_SPREAD: "1"}
 
 CASES = [
-    Case("nccl", _SETTINGS | {"reuseSeconds": 0.1}, {_SPREAD: "1"}, device="cuda"),
-    Case("hccl", _SETTINGS, {_SPREAD: "1"}, device="npu"),
+    Case("nccl", _NCCL, _ENVIRONMENT, device="cuda"),
+    Case("nccl", _NCCL, _ENVIRONMENT | REAL_GPU, device="cuda", variant="staged"),
+    Case("hccl", _SETTINGS, _ENVIRONMENT, device="npu"),
 ]
 
 

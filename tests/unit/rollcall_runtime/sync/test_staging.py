@@ -65,17 +65,6 @@ def test_a_snapshot_does_not_follow_the_model() -> None:
     assert dict(taken.tensors())["w"].sum() == 10
 
 
-def test_a_copy_on_the_device_does_not_follow_the_model_either() -> None:
-    weight = torch.arange(6.0).reshape(2, 3).t()
-    draft = Snapshotter(bucket_bytes=64, on_device=True).take([("w", weight)], timeout=0)
-    expected = weight.clone()
-    weight.zero_()
-    taken = draft.seal()
-    ((_, copied),) = taken.tensors()
-    assert torch.equal(copied, expected)
-    assert taken.manifest.checksums == checksums(taken.buffer.memory, 64)
-
-
 def test_pieces_of_a_tensor_are_put_together_in_their_order() -> None:
     whole = torch.arange(20.0).reshape(5, 4)
     pieces = [

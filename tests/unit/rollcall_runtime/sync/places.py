@@ -1,0 +1,40 @@
+"""Which memory the members of a test stage weights in, as their environment says.
+
+Memory of a double's device is out of the host's reach: who reads or writes it without one of the
+library's copies dies, and the test with it.
+"""
+
+import os
+
+from rollcall_runtime.sync.acl_library import AclLibrary
+from rollcall_runtime.sync.cuda_library import CudaLibrary
+from rollcall_runtime.sync.device_buffers import DeviceMemory
+from rollcall_runtime.sync.device_memory import device_memory
+from rollcall_runtime.sync.library_memory import AclDevice, CudaDevice, LibraryMemory
+from tests.doubles.build import FOLDER, NCCL
+
+_STAGING = "ROLLCALL_TEST_STAGING"
+DOUBLE_GPU = {_STAGING: "double cuda"}
+DOUBLE_NPU = {_STAGING: "double npu"}
+REAL_GPU = {_STAGING: "cuda"}
+REAL_NPU = {_STAGING: "npu"}
+
+
+def gpu_memory() -> LibraryMemory:
+    """Memory of the double's GPU."""
+    return LibraryMemory("cuda", CudaDevice(CudaLibrary(NCCL), 0))
+
+
+def npu_memory() -> LibraryMemory:
+    """Memory of the double's NPU."""
+    return LibraryMemory("npu", AclDevice(AclLibrary(str(FOLDER / "libascendcl.so")), 0))
+
+
+def staging_memory() -> DeviceMemory | None:
+    """For a member's process; None for host memory."""
+    where = os.environ.get(_STAGING, "cpu")
+    if where == "double cuda":
+        return gpu_memory()
+    if where == "double npu":
+        return npu_memory()
+    return device_memory(where)

@@ -1,0 +1,47 @@
+"""Where the trainer's snapshots live: what `weightSync.staging` means on this worker."""
+
+import logging
+
+from rollcall_protocol.config import WeightSyncConfig
+from rollcall_runtime.sync.device_memory import device_memory
+from rollcall_runtime.sync.engine import HOST
+from rollcall_runtime.sync.registry import engine_class, worker_device
+from rollcall_runtime.sync.staging import Snapshotter
+
+log = logging.getLogger(__name__)
+
+ON_DEVICE = "Device"
+STREAMED = "Streamed"  # one copy of the weights, so that training waits until it is sent
+SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a broken session holds
+# On the device the next one waits for the one on its way. Ranks that send parts learn late that the
+# oldest is not needed any more.
+DEVICE_SNAPSHOTS, DEVICE_PARTS = 2, 3
+
+
+def make_snapshotter(sync: WeightSyncConfig, *, senders: int) -> Snapshotter:
+    """For a rank of a job in which `senders` ranks send. SpecError for an unknown engine."""
+    if sync.staging == STREAMED:
+        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0)
+    device = worker_device()
+    memory = device_memory(device) if sync.staging == ON_DEVICE else None
+    if memory is None:
+        if sync.staging == ON_DEVICE:
+            log.info("this worker has no accelerator: snapshots are made in host memory")
+        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS)
+    keep = kept_in(sync, device=device)
+    log.info("snapshots are made on the %s and kept in %s", device, ", ".join(sorted(keep)))
+    return Snapshotter(
+        bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS, memory=memory, keep=keep,
+        device_buffers=DEVICE_SNAPSHOTS if senders == 1 else DEVICE_PARTS,
+    )  # fmt: skip
+
+
+def kept_in(sync: WeightSyncConfig, *, device: str) -> frozenset[str]:
+    """The memories (torch device types) from which the job's groups send.
+
+    Every engine that can takes the device's. A delta is made of two versions in host memory.
+    """
+    engines = [engine_class(group.engine.name, device=device) for group in sync.all_groups()]
+    direct = [device in engine.memories for engine in engines]
+    host = HOST if sync.delta or not all(direct) else frozenset()
+    return host | frozenset({device} if any(direct) else ())
