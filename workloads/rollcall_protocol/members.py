@@ -188,17 +188,19 @@ class Members:
         if member.deadline is not None or member.catch_ups > MAX_CATCH_UPS:
             return []
         member.state, member.catch_ups = MemberState.CATCHING_UP, member.catch_ups + 1
-        member.donors = self._choose_donors(self.current)
+        member.donors = self._choose_donors(self.current, member.hello.shard)
         member.deadline = now + self._catch_up_timeout
         return [Send(member.id, CatchUp(self.current, member.donors))]
 
-    def _choose_donors(self, version: Version) -> tuple[str, ...]:
-        """Peers that hold `version`, least busy with other newcomers first, then the trainer."""
+    def _choose_donors(self, version: Version, shard: str) -> tuple[str, ...]:
+        """Peers that hold `version`, or `shard` of it, least busy with other newcomers first; then
+        the trainer.
+        """
         busy = Counter(m.donors[0] for m in self.by_pod.values() if m.donors)
         holders = [
             f"{m.hello.address}:{AGENT_PORT}"
             for m in self.by_pod.values()
-            if m.held == version and m.state is MemberState.IN_SYNC
+            if m.held == version and m.state is MemberState.IN_SYNC and m.hello.shard in {"", shard}
         ]
         holders.sort(key=lambda address: (busy[address], address))
         return (*holders[:MAX_DONORS], self.fallback_donor)

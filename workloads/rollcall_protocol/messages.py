@@ -32,7 +32,8 @@ class Hello:
 
     `held` is the version it serves, `session` the highest it has seen, `address` the pod's IP.
     `sender` is a trainer's rank that sends its own part of the weights; a rollout has none. Rank 0
-    is the coordinator itself.
+    is the coordinator itself. `shard` is what the member holds of the weights, empty if it is
+    everything; members of one shard hold the same.
     """
 
     job_uid: str
@@ -45,6 +46,7 @@ class Hello:
     session: SessionId | None = None
     held: Version | None = None
     sender: int | None = None
+    shard: str = ""
 
 
 @dataclass(frozen=True, slots=True)

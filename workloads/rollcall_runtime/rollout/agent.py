@@ -106,7 +106,7 @@ class Agent:
         metrics = MetricsServer(self._metrics, healthy=self._generator.stuck, ready=self._ready)
         server = AgentServer(
             token=self._environment.member_token, held=self._stage.held, drain=self.drain,
-            refused=lambda what: self._metrics.refused(what=what).inc(),
+            refused=lambda what: self._metrics.refused(what=what).inc(), shard=self._shard,
         )  # fmt: skip
         try:
             await metrics.start(address)
@@ -126,6 +126,10 @@ class Agent:
     def _sync_address(self) -> str:
         return self._parts.sync.address or self._environment.pod.address
 
+    @property
+    def _shard(self) -> str:
+        return self._parts.sync.shard.key if self._parts.sync.shard else ""
+
     # --- inside --------------------------------------------------------------------------------
 
     def _make_stream(self) -> MemberStream:
@@ -144,6 +148,7 @@ class Agent:
             engine=self._parts.engine, stage=self._stage, served=served,
             bounds=Bounds(PauseMode(sync.pause_mode), sync.stage_timeout, sync.commit_timeout),
             token=self._environment.member_token, metrics=self._metrics, delta=sync.delta,
+            shard=self._parts.sync.shard,
         )  # fmt: skip
         return MemberDriver(
             member=self._member, group=f"{job.uid}/{pool.sync_group}",
@@ -157,7 +162,7 @@ class Agent:
         return Hello(
             job_uid=job.uid, group=pool.sync_group, member=self._member, pod=pod.name,
             pool=pool.pool, address=self._sync_address, descriptor=self._parts.sync.descriptor,
-            session=machine.session, held=machine.held,
+            session=machine.session, held=machine.held, shard=self._shard,
         )  # fmt: skip
 
     def _opened(self) -> None:

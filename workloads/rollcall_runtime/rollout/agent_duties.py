@@ -14,6 +14,7 @@ from rollcall_runtime.sync.catchup import fetch
 from rollcall_runtime.sync.delta import decode
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.shards import Shard, receive, select, tensors
 from rollcall_runtime.sync.staging import Stage
 from rollcall_runtime.telemetry import RolloutMetrics
 
@@ -42,10 +43,12 @@ class RolloutDuties:
     def __init__(
         self, *, engine: InferenceEngine, stage: Stage, served: ServedVersions, bounds: Bounds,
         token: str, metrics: RolloutMetrics, delta: DeltaConfig | None = None,
+        shard: Shard | None = None,
     ) -> None:  # fmt: skip
         self._engine, self._stage, self._served = engine, stage, served
         self._bounds, self._token, self._metrics = bounds, token, metrics
         self._delta, self._deltas = delta or DeltaConfig(), GrowingPool(limit=DELTA_BUFFERS)
+        self._shard = shard  # what is received, None for everything
         self._patched = False  # whether what is staged came as a delta
         self._preparing: asyncio.Future[None] | None = None
         self._newest = -1
@@ -74,24 +77,32 @@ class RolloutDuties:
         """Stage `version` from the first donor that gives it."""
         self._note(version)
         self._patched = False
-        await fetch(version=version, donors=donors, token=self._token, stage=self._stage)
+        await fetch(
+            version=version, donors=donors, token=self._token, stage=self._stage,
+            shard=self._shard,
+        )  # fmt: skip
 
     def _receive(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
-        with self._stage.staging(version, manifest, timeout=BUFFER_SECONDS) as buffer:
-            session.receive(buffer, manifest, timeout=self._bounds.stage_timeout)
+        receive(
+            session, version, manifest, shard=self._shard, stage=self._stage,
+            patience=BUFFER_SECONDS, timeout=self._bounds.stage_timeout,
+        )  # fmt: skip
 
     def _receive_delta(
         self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta
     ) -> None:
         size, timeout = delta.manifest.total_bytes, BUFFER_SECONDS
+        taken = select(manifest, self._shard) if self._shard else None
+        kept = taken.manifest if taken else manifest
         pin, encoded = self._deltas.take(size, timeout=timeout)
         with pin, self._stage.patching(
-            version, manifest, base=delta.base, timeout=timeout
+            version, kept, base=delta.base, timeout=timeout
         ) as (buffer, base):  # fmt: skip
             session.receive(encoded, delta.manifest, timeout=self._bounds.stage_timeout)
             decode(
                 encoded.memory, delta.manifest, manifest, buffer.memory,
                 base=base.buffer.memory if base else None, config=self._delta,
+                only=taken.buckets if taken else None,
             )  # fmt: skip
 
     def _apply(self, version: Version) -> None:
@@ -102,7 +113,9 @@ class RolloutDuties:
                 self._engine.pause(self._bounds.pause_mode, timeout=timeout)
                 try:
                     self._served.add(version)
-                    self._engine.load_weights(weights.tensors(), version=version.number)
+                    # What was received as a part is one already.
+                    cut = None if self._shard else self._engine.shard
+                    self._engine.load_weights(tensors(weights, cut), version=version.number)
                 finally:
                     self._engine.resume()
             except (WeightMismatchError, TimeoutError, RuntimeError) as error:

@@ -18,7 +18,7 @@ class AgentServer:
 
     def __init__(
         self, *, token: str, held: Callable[[Version], Snapshot | None],
-        drain: Callable[[str], None], refused: Callable[[str], None],
+        drain: Callable[[str], None], refused: Callable[[str], None], shard: str = "",
     ) -> None:  # fmt: skip
         async def begin(request: web.Request) -> web.StreamResponse:
             drain(request.query.get("reason", "asked to drain"))
@@ -26,7 +26,7 @@ class AgentServer:
 
         application = web.Application()
         application.router.add_post(env.DRAIN_ROUTE, guard(token, begin, refused))
-        weights = guard(token, weights_handler(held), refused)
+        weights = guard(token, weights_handler(held, shard=shard), refused)
         application.router.add_get(env.WEIGHTS_ROUTE, weights)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
 

@@ -45,14 +45,15 @@ def _parts(environment: RolloutEnvironment, member: MemberId) -> Parts:
     if job.weight_sync.pause_mode not in modes:
         problem = f"{job.weight_sync.pause_mode!r} is not one of {', '.join(modes)}"
         raise SpecError("spec.weightSync.pauseMode", problem)
+    engine = _inference_engine(environment)
     return Parts(
         settings=read_settings(AgentSettings, own, field=f"{FIELD}.config"),
         reward=load_reward(job.reward_function),
         sync=open_engine(
             _group(environment), member=member, address=environment.pod.address,
-            role=Role.RECEIVER, profile=job.weight_sync.profile_path,
+            role=Role.RECEIVER, profile=job.weight_sync.profile_path, shard=engine.shard,
         ),
-        engine=_inference_engine(environment),
+        engine=engine,
         metrics=RolloutMetrics(
             namespace=job.namespace, job=job.job, pool=pool.pool, group=pool.sync_group
         ),

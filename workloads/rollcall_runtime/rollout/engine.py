@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rollcall_runtime.sync.shards import Shard
+
 FIELD = "spec.rollouts[].engine"
 
 
@@ -69,6 +71,15 @@ class InferenceEngine(ABC):
     @abstractmethod
     def version(self) -> int | None:
         """Number of the weights that serve now; None before the first `load_weights`."""
+
+    @property
+    def shard(self) -> Shard | None:
+        """What of each tensor this engine serves, always the same; None for everything.
+
+        A rank of a tensor-parallel engine serves a part: `load_weights` gets the rows that the
+        shard names and no others, and where the sync engine allows it no others are received.
+        """
+        return None
 
     @abstractmethod
     def generate(

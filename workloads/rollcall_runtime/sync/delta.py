@@ -21,6 +21,7 @@ from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.manifest import Manifest
+from rollcall_runtime.sync.buckets import wrong_checksums
 from rollcall_runtime.sync.buffers import GrowingPool, Pin, Window
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
 from rollcall_runtime.sync.staging import Snapshot, checksums
@@ -111,18 +112,20 @@ def encode(
 
 def decode(
     encoded: memoryview, short: Manifest, manifest: Manifest, target: memoryview, *,
-    base: memoryview | None, config: DeltaConfig,
+    base: memoryview | None, config: DeltaConfig, only: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
     """Make the weights that `manifest` describes in `target`, of what was `encoded`.
 
     `short` describes that: as many parts as the weights have. What is in `target` is the base, or
-    `base` is. Raises ChecksumMismatchError when they are not what the manifest says; `target` is
-    undefined then.
+    `base` is; both hold only some buckets if `only` names them (see `Manifest.only`). Raises
+    ChecksumMismatchError when they are not what the manifest says; `target` is undefined then.
     """
     held = target if base is None else base
-    if len(held) != manifest.total_bytes:
+    numbers = range(len(manifest.checksums)) if only is None else only
+    kept = manifest if only is None else manifest.only(only)
+    if len(held) != kept.total_bytes:
         raise ChecksumMismatchError(
-            f"the base has {len(held)} bytes, the weights {manifest.total_bytes}"
+            f"the base has {len(held)} bytes, the weights {kept.total_bytes}"
         )
     pieces = _pieces(encoded, short, manifest)
     after = np.frombuffer(target, np.uint8)
@@ -132,16 +135,16 @@ def decode(
         cut = slice(*place)
         if base is not None:
             after[cut] = before[cut]
-        _decode(pieces[bucket], after[cut])
-        return crc32(target[cut]) == manifest.checksums[bucket]
+        _decode(pieces[numbers[bucket]], after[cut])
+        return crc32(target[cut]) == kept.checksums[bucket]
 
     try:
-        good = _each(manifest.buckets(), work, config.threads)
+        good = _each(kept.buckets(), work, config.threads)
     except _UNREADABLE as error:
         raise ChecksumMismatchError(f"the delta cannot be read: {error}") from error
     bad = [bucket for bucket, right in enumerate(good) if not right]
     if bad:
-        raise ChecksumMismatchError(f"wrong checksum in buckets {bad} of {len(good)}")
+        raise wrong_checksums(bad, kept, only)
 
 
 def _each(places: Sequence[Place], work: Callable[[int, Place], R], threads: int) -> list[R]:

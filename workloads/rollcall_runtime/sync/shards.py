@@ -12,11 +12,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest, TensorSpec
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import StagingError
-from rollcall_runtime.sync.staging import Stage
+from rollcall_runtime.sync.staging import Snapshot, Stage
 
 _STRETCH = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MAX_STRETCHES = 200  # of buckets, in one request's line, which servers bound at 8 KiB
@@ -106,6 +108,15 @@ def receive(
     taken = select(manifest, shard)
     with stage.staging(version, taken.manifest, timeout=patience) as buffer:
         session.receive_buckets(buffer, manifest, only=taken.buckets, timeout=timeout)
+
+
+def tensors(weights: Snapshot, shard: Shard | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """What `shard` needs of weights that are here whole; see `Snapshot.tensors`."""
+    if shard is None:
+        yield from weights.tensors()
+        return
+    with weights.buffer.pin() as pin:
+        yield from Snapshot(cut(weights.manifest, shard), pin).tensors()
 
 
 def cut(whole: Manifest, shard: Shard) -> Manifest:

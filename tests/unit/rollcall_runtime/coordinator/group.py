@@ -184,18 +184,19 @@ class Group:
 
     def __init__(
         self, folder: Path, *, config: JobConfig = CONFIG, engines: Sequence[OpenEngine] = (),
-        senders: int = 1,
+        senders: int = 1, address: str = ADDRESS,
     ) -> None:  # fmt: skip
         self.counts = Counts()
+        self.address = address
         self.config = config
         self.coordinator = Coordinator(
-            config=config, member=MemberId("trainer-uid", "b1"), address=ADDRESS,
+            config=config, member=MemberId("trainer-uid", "b1"), address=address,
             state_dir=folder, source=lambda index: (index,),
             engines=engines or [OpenEngine("default", MemoryEngine(), "")],
             ledger_state=None, observer=self.counts, senders=senders,
         )  # fmt: skip
         self.server = CoordinatorServer(
-            self.coordinator, address=ADDRESS, tokens=TOKENS, observer=self.counts
+            self.coordinator, address=address, tokens=TOKENS, observer=self.counts
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[Worker] = []
@@ -216,7 +217,7 @@ class Group:
         await self.server.stop()
 
     def url(self, route: str, port: int = env.MEMBERSHIP_PORT) -> str:
-        return f"http://{ADDRESS}:{port}{route}"
+        return f"http://{self.address}:{port}{route}"
 
     async def push(self, epoch: int, *pods: str, token: str = TOKENS.operator) -> tuple[int, Any]:
         """Members are pods of the default group, or "pod@group"."""

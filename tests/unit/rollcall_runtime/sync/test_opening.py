@@ -15,6 +15,7 @@ from rollcall_runtime.errors import SpecError
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
 from rollcall_runtime.sync.sessions import OwnedEngine
+from rollcall_runtime.sync.shards import RowShard
 
 MEMBER = MemberId("pod-1", "boot")
 
@@ -79,3 +80,19 @@ def test_traces_are_written_only_when_asked_for(tmp_path: Path) -> None:
         assert not list(tmp_path.iterdir())
     with opened({}, profile=str(tmp_path)):
         assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "config", "told"),
+    [("store", {"url": "memory://weights"}, "0/2"), ("gloo", {}, None)],
+)
+def test_others_are_told_of_a_shard_where_it_is_all_that_is_received(
+    engine: str, config: dict[str, Any], told: str | None
+) -> None:
+    group, shard = GroupConfig("default", EngineRef(engine, config)), RowShard(0, 2)
+    made = open_engine(
+        group, member=MEMBER, address="127.0.0.9", role=Role.RECEIVER, shard=shard
+    )  # fmt: skip
+    made.engine.close()
+    assert made.shard == (shard if told else None)
+    assert json.loads(b64decode(made.descriptor)).get("shard") == told

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.manifest import Manifest, combine
 from rollcall_runtime.bench.member import odd_tensors
-from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.errors import StagingError
+from rollcall_runtime.sync.buffers import GrowingPool, HostBuffer
+from rollcall_runtime.sync.delta import decode, encode
+from rollcall_runtime.sync.errors import ChecksumMismatchError, StagingError
 from rollcall_runtime.sync.shards import Rows, RowShard, Shard, cut, select
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, checksums
 
@@ -154,3 +156,33 @@ def test_a_scalar_has_no_rows_to_choose() -> None:
 def test_a_rank_beyond_the_last_is_refused() -> None:
     with pytest.raises(ValueError, match="rank 2"):
         RowShard(2, 2)
+
+
+@pytest.mark.parametrize("shard", HALVES, ids=lambda shard: shard.key)
+def test_a_delta_is_decoded_for_the_buckets_that_are_there(shard: RowShard) -> None:
+    old = snapshot(*[torch.rand(32, 64) for _ in range(4)], bucket_bytes=1024)
+    tensors = [tensor.clone() for _, tensor in old.tensors()]
+    for number, tensor in enumerate(tensors):
+        tensor[5 * number, 3] = number
+    new = snapshot(*tensors, bucket_bytes=1024)
+    encoded = encode(
+        old.buffer.memory, new.buffer.memory, new.manifest, config=DeltaConfig(),
+        pool=GrowingPool(limit=1),
+    )  # fmt: skip
+    assert encoded is not None
+    base, _ = taken(old, shard)
+    selection = select(new.manifest, shard)
+    target = HostBuffer(selection.manifest.total_bytes)
+
+    def make() -> None:
+        decode(
+            encoded.buffer.memory, encoded.manifest, new.manifest, target.memory,
+            base=base.buffer.memory, config=DeltaConfig(), only=selection.buckets,
+        )  # fmt: skip
+
+    make()
+    found = Snapshot(selection.manifest, target.pin())
+    assert same(dict(found.tensors()), expected(new, shard))
+    base.buffer.memory[1024] ^= 1
+    with pytest.raises(ChecksumMismatchError, match=rf"buckets \[{selection.buckets[1]}\]"):
+        make()

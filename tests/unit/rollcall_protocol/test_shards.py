@@ -1,0 +1,35 @@
+"""Members that hold a part of the weights give it to those alone who need the same."""
+
+from dataclasses import replace
+
+import pytest
+
+from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.members import Member, Members
+from rollcall_protocol.messages import CatchUp, MemberState
+from tests.unit.rollcall_protocol.world import hello, roster
+
+HELD = Version(Lineage(1, 1), 3)
+HOLDERS = {"a": "", "b": "0/2", "c": "1/2"}
+
+
+@pytest.mark.parametrize(
+    ("shard", "donors"),
+    [("", ["a"]), ("0/2", ["a", "b"]), ("1/2", ["a", "c"]), ("0/4", ["a"])],
+)
+def test_a_newcomer_is_sent_to_those_who_hold_what_it_needs(shard: str, donors: list[str]) -> None:
+    members = Members(
+        job_uid="job", group="default", coordinator_uid="trainer", max_staleness=1,
+        fallback_donor="trainer:7070", catch_up_timeout=1,
+    )  # fmt: skip
+    members.take_roster(roster(1, *HOLDERS, "late"))
+    members.current = HELD
+    for pod, held in HOLDERS.items():
+        note = replace(hello(pod, held=HELD), shard=held)
+        members.by_pod[f"uid-{pod}"] = Member(note, MemberState.IN_SYNC, HELD)
+    members.by_pod["uid-late"] = Member(replace(hello("late"), shard=shard))
+    (asked,) = members.admit_waiting(0, but=set())
+    assert isinstance(asked.message, CatchUp)
+    assert [donor.partition(":")[0] for donor in asked.message.donors] == [
+        *(f"ip-{pod}" for pod in donors), "trainer",
+    ]  # fmt: skip
