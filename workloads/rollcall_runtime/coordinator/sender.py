@@ -53,7 +53,7 @@ class SenderDuties:
         if self._encoder is None or base is None or None in others:
             return None
         old, new = self._offered.get(base), self._offered.get(version)
-        made = await asyncio.to_thread(self._encoder.encode, old, new)
+        made = await self._encoder.encode(old, new)
         if made is None:
             return None
         self._encoded = version, made

@@ -8,6 +8,7 @@ streams, entropy coded) and the bytes themselves: 2 % of random changes make les
 _LONGEST_GAP equal bytes one more is told although it is equal, so that two bytes always suffice.
 """
 
+import asyncio
 import logging
 import struct
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ _BUCKET = struct.Struct("<QQQ")  # bytes of the gaps' low and high halves, chang
 _LENGTH = struct.Struct("<Q")
 _LONGEST_GAP = 0xFFFF
 _LEVEL = 1  # zstd's: more effort finds nothing more in gaps
-_WORD = 8  # bytes compared at a time
+_WORD = 8  # bytes, of which a shift by three makes the number of a word
 _BUFFERS = 3  # what is sent, what comes next, and what a broken session still reads
 _UNREADABLE = (ValueError, IndexError, struct.error, zstandard.ZstdError)
 
@@ -60,10 +61,14 @@ class Encoder:
         self._config = config
         self._pool = GrowingPool(limit=_BUFFERS)
 
-    def encode(self, old: Snapshot | None, new: Snapshot | None) -> Encoded | None:
+    async def encode(self, old: Snapshot | None, new: Snapshot | None) -> Encoded | None:
         """What makes `new` of `old`, if both are there and that is short; the caller's to keep."""
         if old is None or new is None or old.manifest.tensors != new.manifest.tensors:
             return None
+        # Shared, because their owner may let go of them meanwhile.
+        return await asyncio.to_thread(self._encode, old.share(), new.share())
+
+    def _encode(self, old: Snapshot, new: Snapshot) -> Encoded | None:
         try:
             return encode(
                 old.host.memory, new.host.memory, new.manifest, config=self._config,
@@ -72,6 +77,9 @@ class Encoder:
         except ExhaustedError as error:
             log.warning("a whole version is sent, not what has changed: %s", error)
             return None
+        finally:
+            old.release()
+            new.release()
 
 
 def encode(
@@ -155,44 +163,55 @@ def _each(places: Sequence[Place], work: Callable[[int, Place], R], threads: int
 
 def _encode(before: Bytes, after: Bytes, config: DeltaConfig) -> list[Any] | None:
     """A bucket's streams, the numbers that tell them apart first; None if too much changed."""
-    found, count = [], 0
+    found: list[Positions] = []
+    values: list[Bytes] = []
+    left = config.max_share * len(after)  # a position takes eight bytes until it is packed
     for start in range(0, len(after), config.block_bytes):
         end = start + config.block_bytes
-        found.append(start + _changes(before[start:end], after[start:end]))
-        count += len(found[-1])
-        if count > config.max_share * len(after):  # a position takes eight bytes until it is packed
+        inside, new = _changes(before[start:end], after[start:end])
+        found.append(inside + start)
+        values.append(new)
+        left -= len(new)
+        if left < 0:
             return None
     positions = np.concatenate(found)
     gaps = np.diff(positions, prepend=0)
     if len(gaps) and gaps.max() > _LONGEST_GAP:
         positions = np.union1d(positions, np.arange(_LONGEST_GAP, len(after), _LONGEST_GAP))
         gaps = np.diff(positions, prepend=0)
+        values = [after.take(positions)]
     halves = gaps.astype("<u2").view(np.uint8).reshape(-1, 2)
     low, high = (_pack(np.ascontiguousarray(halves[:, half])) for half in (0, 1))
-    return [_BUCKET.pack(len(low), len(high), len(positions)), low, high, after[positions].data]
+    head = _BUCKET.pack(len(low), len(high), len(positions))
+    return [head, low, high, *(part.data for part in values)]
 
 
-def _changes(before: Bytes, after: Bytes) -> Positions:
-    """Where bytes differ: words first, because most are equal."""
+def _changes(before: Bytes, after: Bytes) -> tuple[Positions, Bytes]:
+    """Where bytes differ, and the new ones. Words are compared first, because most are equal."""
     whole = len(after) // _WORD * _WORD
     old, new = before[:whole].view(np.uint64), after[:whole].view(np.uint64)
     words = np.flatnonzero(old != new)
-    inside = np.flatnonzero(old[words].view(np.uint8) != new[words].view(np.uint8))
+    taken = new.take(words).view(np.uint8)
+    inside = np.flatnonzero(old.take(words).view(np.uint8) != taken)
+    shifts = (words - np.arange(len(words))) * _WORD  # from a place in `taken` to one in `after`
     rest = whole + np.flatnonzero(before[whole:] != after[whole:])
-    return np.concatenate(((words * _WORD)[inside // _WORD] + inside % _WORD, rest))
+    return (
+        np.concatenate((shifts.take(inside >> 3) + inside, rest)),
+        np.concatenate((taken.take(inside), after.take(rest))),
+    )
 
 
 def _decode(piece: memoryview, after: Bytes) -> None:
     low_bytes, high_bytes, changes = _BUCKET.unpack_from(piece)
     low_end = _BUCKET.size + low_bytes
     high_end = low_end + high_bytes
-    halves = np.empty((changes, 2), np.uint8)
-    halves[:, 0] = _unpack(piece[_BUCKET.size : low_end], changes)
-    halves[:, 1] = _unpack(piece[low_end:high_end], changes)
+    gaps = _unpack(piece[low_end:high_end], changes).astype(np.uint16)
+    gaps <<= 8
+    gaps |= _unpack(piece[_BUCKET.size : low_end], changes)
     values = np.frombuffer(piece[high_end:], np.uint8)
     if len(values) != changes:
         raise ValueError(f"{changes} changes have {len(values)} values")
-    after[np.cumsum(halves.view("<u2").ravel(), dtype=np.int64)] = values
+    after[np.cumsum(gaps, dtype=np.int64)] = values
 
 
 def _pack(stream: Bytes) -> bytes:

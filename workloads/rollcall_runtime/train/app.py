@@ -152,14 +152,14 @@ class _Follower:
         loop = asyncio.get_running_loop()
 
         def offer(part: Draft) -> None:
-            asyncio.run_coroutine_threadsafe(sender.offer(part), loop).result()
+            loop.call_soon_threadsafe(sender.offer, part)
 
         def withdraw() -> None:
             if one_copy:
                 asyncio.run_coroutine_threadsafe(sender.withdraw(), loop).result()
 
         async def train() -> None:
-            await sender.offer(draft)
+            sender.offer(draft)
             await self._train(state, offer, withdraw)
 
         try:

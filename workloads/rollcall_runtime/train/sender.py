@@ -6,10 +6,13 @@ The rank is a member of every sync group, like a rollout, with a stream to the c
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
 
 from aiohttp import web
 
 from rollcall_protocol import env
+from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import (
@@ -26,7 +29,9 @@ from rollcall_runtime.concurrency import first_of
 from rollcall_runtime.environment import TrainerEnvironment, new_member
 from rollcall_runtime.membership import MemberDriver
 from rollcall_runtime.rollout.agent_stream import MemberStream
+from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.catchup import weights_handler
+from rollcall_runtime.sync.delta import Encoded, Encoder
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.opening import OpenEngine
@@ -38,26 +43,47 @@ STOP_SECONDS = 2.0
 KEPT = 2  # snapshots: the one that newcomers may fetch, and the one on its way
 
 
+@dataclass(slots=True)
+class _Part:
+    """A part of a snapshot, and what makes it of the one before, if that is short."""
+
+    weights: Snapshot
+    delta: Encoded | None
+
+    def sealed(self, number: int) -> Sealed:
+        """What the coordinator must know."""
+        return Sealed(number, self.weights.manifest, self.delta.manifest if self.delta else None)
+
+
 class PartDuties:
     """Owns this rank's parts of the newest snapshots, and sends the one that is asked for."""
 
-    def __init__(self, *, rank: int, stage_timeout: float) -> None:
+    def __init__(
+        self, *, rank: int, stage_timeout: float, delta: DeltaConfig | None = None
+    ) -> None:  # fmt: skip
         self._rank, self._stage_timeout = rank, stage_timeout
-        self._sealed: dict[int, Snapshot] = {}
+        self._encoder = Encoder(delta) if delta else None
+        self._parts: dict[int, _Part] = {}
         self._versions: dict[Version, int] = {}
 
     @property
     def parts(self) -> list[Sealed]:
         """What the coordinator must know."""
-        return [Sealed(number, part.manifest) for number, part in self._sealed.items()]
+        return [part.sealed(number) for number, part in self._parts.items()]
 
-    def offer(self, number: int, part: Snapshot) -> None:
-        """Own the part of the `number`-th snapshot."""
-        self._sealed[number] = part
+    async def offer(self, number: int, weights: Snapshot) -> Sealed:
+        """Own the part of the `number`-th snapshot; returns what the coordinator must know."""
+        before = self._parts.get(number - 1)
+        delta = None
+        if self._encoder is not None and before is not None:
+            delta = await self._encoder.encode(before.weights, weights)
+        self._parts[number] = _Part(weights, delta)
+        return self._parts[number].sealed(number)
 
     def held(self, version: Version) -> Snapshot | None:
         """For newcomers that fetch from the trainer."""
-        return self._sealed.get(self._versions.get(version, -1))
+        part = self._parts.get(self._versions.get(version, -1))
+        return part.weights if part else None
 
     def named(self, message: Named) -> None:
         """Learn which version a snapshot is."""
@@ -66,27 +92,19 @@ class PartDuties:
 
     def close(self) -> None:
         """Let go of all weights."""
-        while self._sealed:
-            self._sealed.popitem()[1].release()
+        while self._parts:
+            self._parts.popitem()[1].weights.release()
 
     async def transfer(
         self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
     ) -> None:
-        """Send this rank's part of `manifest`; SyncError when it was never sealed here."""
-        if delta is not None:
-            raise SyncError("several senders send whole versions, no deltas")
-        part = manifest.part(self._rank)
-        number = next((n for n, held in self._sealed.items() if _same(held.manifest, part)), None)
-        if number is None:
+        """Send this rank's part of `manifest` or `delta`; SyncError when it was never sealed."""
+        buffer = self._find(manifest, delta, session.memories)
+        if buffer is None:
             raise SyncError(f"rank {self._rank} does not hold its part of {version}")
-        snapshot = self._sealed[number].share()
-        try:
-            await asyncio.to_thread(
-                session.publish, snapshot.buffer_in(session.memories), manifest,
-                timeout=self._stage_timeout,
-            )  # fmt: skip
-        finally:
-            snapshot.release()
+        described = manifest if delta is None else delta.manifest
+        with buffer.pin():
+            await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
 
     async def apply(self, version: Version) -> None:
         """Never asked: COMMIT goes to receivers."""
@@ -96,10 +114,25 @@ class PartDuties:
         """Never asked: the trainer is what others catch up from."""
         raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
 
+    def _find(
+        self, manifest: Manifest, delta: Delta | None, memories: frozenset[str]
+    ) -> Buffer | None:
+        part = manifest.part(self._rank)
+        for held in self._parts.values():
+            if _same(held.weights.manifest, part):
+                if delta is None:
+                    return held.weights.buffer_in(memories)
+                changes = delta.manifest.part(self._rank)
+                if held.delta is not None and _same(held.delta.manifest, changes):
+                    return held.delta.buffer
+        return None
+
     def _retire(self, number: int) -> None:
-        for older in [n for n in self._sealed if n <= number - KEPT]:
-            self._sealed.pop(older).release()
-        self._versions = {v: n for v, n in self._versions.items() if n in self._sealed}
+        for older in [n for n in self._parts if n <= number - KEPT]:
+            self._parts.pop(older).weights.release()
+        for part in [part for n, part in self._parts.items() if n < number]:
+            part.delta = None  # it has arrived, or was sent whole
+        self._versions = {v: n for v, n in self._versions.items() if n in self._parts}
 
 
 def _same(held: Manifest, part: Manifest) -> bool:
@@ -112,9 +145,11 @@ class PartSender:
     def __init__(self, *, environment: TrainerEnvironment, engines: Sequence[OpenEngine]) -> None:
         self._environment = environment
         sync = environment.job.weight_sync
-        self._duties = PartDuties(rank=environment.rank, stage_timeout=sync.stage_timeout)
+        self._duties = PartDuties(
+            rank=environment.rank, stage_timeout=sync.stage_timeout, delta=sync.delta
+        )
         self._seats = [_Seat(environment, opened, self._duties) for opened in engines]
-        self._taken = 0
+        self._drafts: asyncio.Queue[Draft] = asyncio.Queue()
         app = web.Application()
         handler = weights_handler(self._duties.held)
         guarded = guard(environment.member_token, handler, lambda what: log.warning("%s", what))
@@ -127,7 +162,7 @@ class PartSender:
             await self._runner.setup()
             for address in {seat.address for seat in self._seats}:
                 await web.TCPSite(self._runner, address, env.MEMBERSHIP_PORT).start()
-            await first_of(*(seat.stream.run() for seat in self._seats))
+            await first_of(self._seal(), *(seat.stream.run() for seat in self._seats))
         finally:
             for seat in self._seats:
                 await seat.driver.close()
@@ -138,12 +173,15 @@ class PartSender:
         """Let go of all parts: what was published has arrived, and its buffer is needed again."""
         self._duties.close()
 
-    async def offer(self, draft: Draft) -> None:
-        """Seal the next part and tell the coordinator."""
-        number, self._taken = self._taken, self._taken + 1
-        part = await asyncio.to_thread(draft.seal)
-        self._duties.offer(number, part)
-        self._seats[0].stream.send(Sealed(number, part.manifest))
+    def offer(self, draft: Draft) -> None:
+        """Take the next part, to be sealed and compared behind training."""
+        self._drafts.put_nowait(draft)
+
+    async def _seal(self) -> None:
+        for number in count():
+            draft = await self._drafts.get()
+            part = await asyncio.to_thread(draft.seal)
+            self._seats[0].stream.send(await self._duties.offer(number, part))
 
 
 class _Seat:

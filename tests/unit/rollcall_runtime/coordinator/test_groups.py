@@ -1,14 +1,18 @@
 """Several sync groups in one job, and several senders, over real streams."""
 
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
+from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import MemberState, Sealed
 from rollcall_runtime.sync.opening import OpenEngine
-from tests.unit.rollcall_runtime.coordinator.group import Group, MemoryEngine, eventually
+from tests.unit.rollcall_runtime.coordinator.group import CONFIG, Group, MemoryEngine, eventually
 
 MIB = 1 << 20
 OTHER = "other-vendor"
+WITH_DELTAS = replace(CONFIG, weight_sync=replace(CONFIG.weight_sync, delta=DeltaConfig()))
 
 
 def two_groups(folder: Path) -> Group:
@@ -89,3 +93,23 @@ async def test_a_part_that_is_sealed_late_is_waited_for(tmp_path: Path) -> None:
         await group.publish(1, Manifest((), 2, MIB, (9,)))
         await group.publish(2, Manifest((), 2, MIB, (8,)))
         assert [manifest.checksums for manifest in rollout.staged] == [(9, 0), (8, 1)]
+
+
+async def test_several_senders_deltas_become_one(tmp_path: Path) -> None:
+    async with Group(tmp_path, senders=2, config=WITH_DELTAS) as group:
+        await group.push(1, "a")
+        rollout = await group.join("a")
+        second = await group.join("trainer-1", sender=1)
+        await eventually(lambda: len(group.counts.sessions) == 1)
+        part, changes = Manifest((), MIB, MIB, (7,)), Manifest((), 30, MIB, (8,))
+        own = Manifest((), MIB, MIB, (zlib.crc32(bytes(MIB)),))
+        for number, delta in enumerate((None, changes, None)):
+            await second.say(Sealed(number, part, delta))
+            await group.publish(number + 1, own)
+        first, both, last = rollout.deltas
+        assert (first, last) == (None, None), "a part without a delta is sent whole, and so are all"
+        assert both is not None
+        assert both.base.number == 1
+        assert both.manifest.parts[1:] == (30,)
+        assert both.manifest.checksums[1:] == (8,)
+        assert both.manifest.total_bytes < 200

@@ -49,7 +49,7 @@ def duties() -> PartDuties:
 async def test_the_part_that_a_manifest_describes_is_sent(duties: PartDuties) -> None:
     parts, session = [part(value) for value in (1.0, 2.0)], Recorder()
     for number, own in enumerate(parts):
-        duties.offer(number, own)
+        await duties.offer(number, own)
     for number in (1, 0):
         await duties.transfer(session, version(number), whole(parts[number]), None)
     assert session.sent == [2.0, 1.0]
@@ -57,23 +57,23 @@ async def test_the_part_that_a_manifest_describes_is_sent(duties: PartDuties) ->
 
 async def test_a_part_that_was_never_sealed_is_refused(duties: PartDuties) -> None:
     own = part(1.0)
-    duties.offer(0, own)
+    await duties.offer(0, own)
     wrong = replace(whole(own), checksums=(own.manifest.checksums[0] ^ 1,))
     with pytest.raises(SyncError, match="does not hold its part"):
         await duties.transfer(Recorder(), version(0), wrong, None)
 
 
-def test_newcomers_get_a_version_that_has_its_name(duties: PartDuties) -> None:
+async def test_newcomers_get_a_version_that_has_its_name(duties: PartDuties) -> None:
     own = part(1.0)
-    duties.offer(0, own)
+    await duties.offer(0, own)
     assert duties.held(version(7)) is None
     duties.named(Named(0, version(7)))
     assert duties.held(version(7)) is own
 
 
-def test_the_newest_two_are_kept(duties: PartDuties) -> None:
+async def test_the_newest_two_are_kept(duties: PartDuties) -> None:
     for number in range(4):
-        duties.offer(number, part(float(number)))
+        await duties.offer(number, part(float(number)))
         duties.named(Named(number, version(number)))
     assert [told.number for told in duties.parts] == [2, 3]
     assert duties.held(version(1)) is None
