@@ -7,6 +7,7 @@ timeout.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +28,24 @@ from rollcall_runtime.sync.errors import (
 )
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession
+from rollcall_runtime.sync.sockets import send_buffers
+
+SEND_BUFFER_BYTES = 512 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class GlooSettings(SyncSettings):
+    """`send_buffer_bytes` is the send buffer of each connection; 0 leaves it to the kernel.
+
+    A link needs its bandwidth times its round trip in the buffers of all `threads` connections.
+    """
+
+    send_buffer_bytes: int = SEND_BUFFER_BYTES
+
+    def __post_init__(self) -> None:
+        SyncSettings.__post_init__(self)
+        if self.send_buffer_bytes < 0:
+            raise ValueError("send_buffer_bytes must not be negative")
 
 
 class GlooEngine(OwnedEngine):
@@ -35,6 +54,7 @@ class GlooEngine(OwnedEngine):
     name = "gloo"
     kind = EngineKind.GROUP
     devices = frozenset({"cpu"})
+    settings_type = GlooSettings
 
     def _make(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
@@ -57,10 +77,13 @@ class GlooSession(OwnedSession):
         )
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:  # noqa: ARG002
+        settings = self.settings
+        if not isinstance(settings, GlooSettings):
+            raise TypeError(f"{type(settings).__name__} are not settings of gloo")
         try:
             self._group, self._store = make_group(
-                rendezvous, address=self.engine.address, settings=self.settings, rank=self.rank,
-                size=len(self.seats),
+                rendezvous, address=self.engine.address, settings=settings,
+                send_buffer_bytes=settings.send_buffer_bytes, rank=self.rank, size=len(self.seats),
             )  # fmt: skip
         except RuntimeError as error:
             cause = self._explain(error)
@@ -87,8 +110,8 @@ class GlooSession(OwnedSession):
 
 
 def make_group(
-    rendezvous: Rendezvous, *, address: str, settings: SyncSettings, rank: int, size: int,
-    prefix: str = "",
+    rendezvous: Rendezvous, *, address: str, settings: SyncSettings, send_buffer_bytes: int,
+    rank: int, size: int, prefix: str = "",
 ) -> tuple[Any, Store]:  # fmt: skip
     """A process group of `size` that listens on `address`, and its store; rank 0 broadcasts.
 
@@ -104,7 +127,8 @@ def make_group(
         make.create_device(hostname=address) for _ in range(settings.threads)
     ]
     store = _RendezvousStore(rendezvous, prefix)
-    return make(store, rank, size, options), store
+    with send_buffers(send_buffer_bytes):
+        return make(store, rank, size, options), store
 
 
 def broadcast(group: Any, chunk: memoryview, seconds: float) -> Work:

@@ -29,7 +29,7 @@ from rollcall_runtime.sync.checkpoint_plan import PlannedMover, plan
 from rollcall_runtime.sync.checkpoint_store import HostStore, devices
 from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_of
 from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
-from rollcall_runtime.sync.gloo import broadcast, explain, make_group
+from rollcall_runtime.sync.gloo import SEND_BUFFER_BYTES, broadcast, explain, make_group
 from rollcall_runtime.sync.mooncake import MooncakeEngine, MooncakeSettings
 from rollcall_runtime.sync.pull import PullSession, Reader
 from rollcall_runtime.sync.registry import worker_device
@@ -53,10 +53,12 @@ class KimiSettings(MooncakeSettings):
 
     `protocol` is Mooncake's; auto is tcp on CPUs, and what checkpoint-engine chooses elsewhere,
     which then chooses the devices too. `topology` must stay auto: nodes decide who reads from whom.
+    `send_buffer_bytes` is gloo's, for the broadcast in a node.
     """
 
     protocol: str = "auto"
     node_of: str = NodeOf.BOOT.value
+    send_buffer_bytes: int = SEND_BUFFER_BYTES
 
     def __post_init__(self) -> None:
         MooncakeSettings.__post_init__(self)
@@ -64,6 +66,8 @@ class KimiSettings(MooncakeSettings):
             raise ValueError(f"node_of must be one of {', '.join(NodeOf)}")
         if self.topology != Topology.AUTO:
             raise ValueError("topology must be auto: nodes decide who reads from whom")
+        if self.send_buffer_bytes < 0:
+            raise ValueError("send_buffer_bytes must not be negative")
 
 
 class KimiEngine(MooncakeEngine):
@@ -123,11 +127,14 @@ class KimiSession(PullSession):
         self._node = next(node for node in self._nodes if self.rank in node)
         if len(self._node) == 1:
             return
+        settings = self.settings
+        if not isinstance(settings, KimiSettings):
+            raise TypeError(f"{type(settings).__name__} are not settings of kimi")
         try:
             self._group, self._store = make_group(
-                rendezvous, address=self.engine.address, settings=self.settings,
-                rank=self._node.index(self.rank), size=len(self._node),
-                prefix=f"node/{self._node[0]}/",
+                rendezvous, address=self.engine.address, settings=settings,
+                send_buffer_bytes=settings.send_buffer_bytes, rank=self._node.index(self.rank),
+                size=len(self._node), prefix=f"node/{self._node[0]}/",
             )  # fmt: skip
         except RuntimeError as error:
             cause = explain(self.name, error, [self.seats[rank] for rank in self._node])

@@ -7,12 +7,12 @@ import torch
 
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
+from rollcall_runtime.sync.engine import Role, descriptor_text
 from rollcall_runtime.sync.errors import AbortedError
-from rollcall_runtime.sync.gloo import GlooEngine
+from rollcall_runtime.sync.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.staging import Snapshotter
 
-SETTINGS = SyncSettings(operation_timeout=1.0)
+SETTINGS = GlooSettings(operation_timeout=1.0)
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.engine import Role, SyncSession, SyncSettings, descriptor_text
+from rollcall_runtime.sync.engine import Role, SyncSession, descriptor_text
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, SyncError
-from rollcall_runtime.sync.gloo import GlooEngine
+from rollcall_runtime.sync.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.parts import open_session
 
 SENDERS, RECEIVERS = 2, 2
@@ -35,7 +35,7 @@ def group() -> Iterator[Group]:
     for index, engine in enumerate(engines):
         member, address = MemberId(f"pod-{index}", "b"), f"127.0.5.{index + 1}"
         role = Role.SENDER if index < SENDERS else Role.RECEIVER
-        settings = SyncSettings(operation_timeout=2.0)
+        settings = GlooSettings(operation_timeout=2.0)
         told = engine.open(member=member, address=address, role=role, settings=settings)
         seats.append(Seat(member, address, descriptor_text(told)))
     session = SessionId(1, 1, 1)

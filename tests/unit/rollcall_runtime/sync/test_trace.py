@@ -11,8 +11,8 @@ from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
-from rollcall_runtime.sync.gloo import GlooEngine
+from rollcall_runtime.sync.engine import Role, descriptor_text
+from rollcall_runtime.sync.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.staging import checksums
 from rollcall_runtime.sync.trace import close_trace, open_trace
 
@@ -27,7 +27,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 def sync(folder: Path) -> None:
     """Two engines of one process exchange three buckets."""
-    settings = SyncSettings(profile=str(folder))
+    settings = GlooSettings(profile=str(folder))
     engines, seats = [GlooEngine(), GlooEngine()], []
     for number, engine in enumerate(engines):
         member, address = MemberId(f"pod-{number}", "boot"), "127.0.0.1"
