@@ -75,8 +75,8 @@ class Party:
 
     def __init__(self, load: Load, world: World) -> None:
         self.load = load
-        self.senders = [world.open(Role.SENDER) for _ in range(load.senders)]
-        self.receivers = [world.open(Role.RECEIVER) for _ in range(load.receivers)]
+        opened = world.open_all([Role.SENDER] * load.senders + [Role.RECEIVER] * load.receivers)
+        self.senders, self.receivers = opened[: load.senders], opened[load.senders :]
         for number, (sender, nbytes) in enumerate(
             zip(self.senders, _shares(load.nbytes, load.senders), strict=True)
         ):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,7 +59,13 @@ class Remote:
         self, role: Role, *, engine: str, config: dict[str, Any], device: str | None = None
     ) -> None:
         """Open the engine and remember the seat."""
-        self.seat = self.do(
+        self.seat = done(self.opening(role, engine=engine, config=config, device=device)).result
+
+    def opening(
+        self, role: Role, *, engine: str, config: dict[str, Any], device: str | None = None
+    ) -> "Future[Reply]":
+        """Begin to open the engine; the result is the seat."""
+        return self.start(
             "open", engine=engine, address=self.address, role=role, config=config, device=device
         )
 
@@ -152,15 +159,22 @@ class World:
 
     def open(self, role: Role) -> Remote:
         """A new process with its engine open."""
-        member = self.member()
-        member.open(role, engine=self.engine, config=self.config, device=self.device)
-        return member
+        return self.open_all([role])[0]
+
+    def open_all(self, roles: Sequence[Role]) -> list[Remote]:
+        """New processes with their engines open; at once, since some libraries take seconds."""
+        members = [self.member() for _ in roles]
+        opening = [
+            member.opening(role, engine=self.engine, config=self.config, device=self.device)
+            for member, role in zip(members, roles, strict=True)
+        ]
+        for member, future in zip(members, opening, strict=True):
+            member.seat = done(future).result
+        return members
 
     def group(self, receivers: int) -> list[Remote]:
         """A sender and its receivers, engines open."""
-        return [
-            self.open(Role.RECEIVER if number else Role.SENDER) for number in range(receivers + 1)
-        ]
+        return self.open_all([Role.SENDER] + [Role.RECEIVER] * receivers)
 
     def __enter__(self) -> Self:
         return self
@@ -189,13 +203,14 @@ def new_session() -> SessionId:
 
 def join(
     members: list[Remote], *, group: str = "job/default", session: SessionId | None = None,
-    senders: int = 1,
+    senders: int = 1, timeout: float = 5.0,
 ) -> SessionId:  # fmt: skip
     """Have all members join one session; the first `senders` send."""
     chosen = session or new_session()
     seats = tuple(member.seat for member in members)
     kwargs: dict[str, Any] = {
-        "group": group, "session": chosen, "seats": seats, "timeout": 5.0, "senders": senders,
+        "group": group, "session": chosen, "seats": seats, "timeout": timeout,
+        "senders": senders,
     }  # fmt: skip
     for future in [member.start("join", **kwargs) for member in members]:
         done(future)

@@ -16,19 +16,17 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buckets import BucketMover
-from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.engine import EngineKind, SyncSettings
-from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
+from rollcall_runtime.sync.errors import JoinFailedError
 from rollcall_runtime.sync.hccl_library import locate
-from rollcall_runtime.sync.hccl_process import Owner, Places, ProcessError
+from rollcall_runtime.sync.hccl_process import Owner, Places
+from rollcall_runtime.sync.process_sessions import ProcessSession
+from rollcall_runtime.sync.processes import ProcessError
 from rollcall_runtime.sync.rendezvous import Rendezvous
-from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession, time_left
+from rollcall_runtime.sync.sessions import OwnedEngine
 
 log = logging.getLogger(__name__)
 _HCCL, _ACL = locate("libhccl.so"), locate("libascendcl.so")
@@ -107,21 +105,7 @@ class HcclEngine(OwnedEngine):
             resting.kill()
 
 
-class _Flight:
-    """A broadcast in flight."""
-
-    def __init__(
-        self, session: "HcclSession", slot: int, chunk: memoryview, seconds: float
-    ) -> None:
-        self._session, self._slot, self._chunk = session, slot, chunk
-        self._deadline = time.monotonic() + seconds
-
-    def wait(self) -> None:
-        """Until the bytes are there; AbortedError, TimedOutError or ProcessError."""
-        self._session.finish(self._slot, self._chunk, self._deadline)
-
-
-class HcclSession(OwnedSession):
+class HcclSession(ProcessSession[Owner]):
     """One communicator, in a process of its own."""
 
     def __init__(
@@ -130,12 +114,6 @@ class HcclSession(OwnedSession):
     ) -> None:  # fmt: skip
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._engine = engine
-        self._process: Owner | None = None
-        self._broken = False
-        self._turn = 0
-        self._mover = BucketMover(
-            start=self._start, stop=self._check, settings=self.settings, landed=self._landed
-        )
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         """All ranks join at the same time, each in its own process, so none waits for another's
@@ -156,20 +134,6 @@ class HcclSession(OwnedSession):
             raise JoinFailedError(f"{self.name}: {error}") from error
         self._broken = False
 
-    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
-        self._mover.send(buffer, manifest, deadline)
-
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
-        self._mover.receive(buffer, manifest, deadline)
-
-    def _disconnect(self) -> None:
-        process, self._process = self._process, None
-        try:
-            if process is not None:
-                self._part(process)
-        finally:
-            self._mover.drain()  # waits for nothing: no other process touches the buffer
-
     def _part(self, process: Owner) -> None:
         if self._broken or process.busy:
             process.kill()
@@ -183,40 +147,6 @@ class HcclSession(OwnedSession):
             process.kill()
             return
         self._engine.put_back(process)
-
-    @property
-    def _joined(self) -> Owner:
-        if self._process is None:
-            raise TransferFailedError(f"{self.name} was not joined")
-        return self._process
-
-    def _start(self, chunk: memoryview, seconds: float) -> _Flight:
-        process, slot = self._joined, self._turn
-        self._turn = (slot + 1) % len(process.memory)
-        if self.rank == 0:
-            process.memory[slot][: len(chunk)] = chunk
-        process.ask("broadcast", slot=slot, nbytes=len(chunk))
-        return _Flight(self, slot, chunk, seconds)
-
-    def finish(self, slot: int, chunk: memoryview, deadline: float) -> None:
-        """Wait for the oldest broadcast, and take its bytes out of the slot."""
-        process = self._process
-        if process is None:  # given up since
-            return
-        self._answer(deadline)
-        if self.rank != 0:
-            chunk[:] = process.memory[slot][: len(chunk)]
-
-    def _answer(self, deadline: float) -> dict[str, Any]:
-        def rest() -> None:
-            self._check()
-            time_left(deadline, doing="while HCCL is busy")
-
-        try:
-            return self._joined.answer(rest)
-        except ProcessError:
-            self._broken = True
-            raise
 
 
 def _before(deadline: float) -> None:

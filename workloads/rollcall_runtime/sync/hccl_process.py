@@ -1,9 +1,7 @@
 """A process that owns an HCCL communicator, so that one that hangs can be killed.
 
 `Owner` is the side of the engine, `main` that of the process, which imports neither torch nor
-torch_npu. They share host memory for the buckets (a memfd, since /dev/shm is small in containers),
-and talk over a socket whose end is the end of the process: one JSON object a message, each call
-answered in order.
+torch_npu.
 """
 
 import contextlib
@@ -17,21 +15,15 @@ import subprocess
 import sys
 import threading
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rollcall_runtime.sync.acl_library import AclLibrary
 from rollcall_runtime.sync.clibrary import LibraryError
 from rollcall_runtime.sync.hccl_library import HcclLibrary
+from rollcall_runtime.sync.processes import Line, ProcessOwner
 
 _POLL_SECONDS = 0.0002
-_TICK_SECONDS = 0.002
-_MESSAGE = 1 << 16
-
-
-class ProcessError(RuntimeError):
-    """The process reported an error, or ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,86 +37,32 @@ class Places:
     slot_bytes: int
 
 
-class Owner:
-    """A process, one member's part in one communicator at a time. Used by one thread.
+class Owner(ProcessOwner):
+    """A process that speaks to HCCL. `address` is that at which peers reach this one."""
 
-    `memory[slot]` is shared with it. `address` is the IP address at which peers reach this one.
-    Methods raise ProcessError. A process that is not answering can only be killed.
-    """
+    library = "HCCL"
 
     def __init__(self, places: Places, *, address: str) -> None:
-        self._places = places
-        nbytes = places.slots * places.slot_bytes
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        shared = os.memfd_create("rollcall-hccl", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(shared, nbytes)
-            self._mapping = mmap.mmap(shared, nbytes)
-            environment = {
-                **os.environ,
-                "HCCL_IF_IP": address,
-                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            }
-            self._process = subprocess.Popen(
-                [
-                    sys.executable, "-S", "-c", f"import {__name__} as m; m.main()",
-                    json.dumps(asdict(places)), str(theirs.fileno()), str(shared),
-                ],
-                stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), shared), env=environment,
-            )  # fmt: skip
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(shared)
-        self._socket = ours
-        self._socket.setblocking(True)
-        self._asked = 1  # it will say that it has started
-        whole = memoryview(self._mapping)
-        size = places.slot_bytes
-        self.memory = [whole[slot * size : (slot + 1) * size] for slot in range(places.slots)]
+        self._places, self._address = places, address
+        super().__init__(slots=places.slots, slot_bytes=places.slot_bytes)
 
-    @property
-    def busy(self) -> bool:
-        """Whether an answer is due."""
-        return self._asked > 0
+    def _start(self, connection: int, shared: int) -> None:
+        environment = {
+            **os.environ,
+            "HCCL_IF_IP": self._address,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-S", "-c", f"import {__name__} as m; m.main()",
+                json.dumps(asdict(self._places)), str(connection), str(shared),
+            ],
+            stdin=subprocess.DEVNULL, pass_fds=(connection, shared), env=environment,
+        )  # fmt: skip
 
-    def ask(self, call: str, **details: Any) -> None:
-        """Begin a call."""
-        self._asked += 1
-        try:
-            self._socket.send(json.dumps({"call": call, **details}).encode())
-        except OSError as error:
-            raise ProcessError(f"the HCCL process ended: {error}") from error
-
-    def answer(self, rest: Callable[[], None]) -> dict[str, Any]:
-        """The answer to the oldest call; `rest` is called between short waits and may raise."""
-        self._socket.settimeout(_TICK_SECONDS)
-        while True:
-            try:
-                message = self._socket.recv(_MESSAGE)
-                break
-            except TimeoutError:
-                rest()
-            except OSError as error:
-                raise ProcessError(f"the HCCL process ended: {error}") from error
-        if not message:
-            raise ProcessError("the HCCL process ended")
-        self._asked -= 1
-        answer: dict[str, Any] = json.loads(message)
-        if "error" in answer:
-            raise ProcessError(answer["error"])
-        return answer
-
-    def kill(self) -> None:
-        """End the process, whatever it does. What it had on the NPU ends with it."""
+    def _end(self) -> None:
         self._process.kill()
-        self._socket.close()
         self._process.wait()
-        self.memory.clear()
-        with contextlib.suppress(BufferError):  # a slot is in use: freed with its last user
-            self._mapping.close()
 
 
 class _Process:
@@ -180,26 +118,13 @@ class _Process:
         return True
 
 
-def _listen(connection: socket.socket, calls: "queue.SimpleQueue[dict[str, Any]]") -> None:
-    try:
-        while message := connection.recv(_MESSAGE):
-            calls.put(json.loads(message))
-    finally:  # at the end, and when the connection is reset because answers were not read
-        os._exit(0)  # the engine's process has ended, or does not want this one any more
-
-
-def _serve(connection: socket.socket, process: _Process) -> None:
+def _serve(line: Line, process: _Process) -> None:
     """Broadcasts are begun as they are asked for, and answered when they have ended."""
-    calls: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, calls), daemon=True).start()
+    threading.Thread(target=line.listen, daemon=True).start()
     flying: list[tuple[int, int]] = []
-
-    def answer(body: dict[str, Any]) -> None:
-        connection.send(json.dumps(body).encode())
-
     while True:
         try:
-            call = calls.get(timeout=_POLL_SECONDS if flying else None)
+            call = line.calls.get(timeout=_POLL_SECONDS if flying else None)
         except queue.Empty:
             call = {}
         name = call.pop("call", "")
@@ -207,20 +132,20 @@ def _serve(connection: socket.socket, process: _Process) -> None:
             process.begin(call["slot"], call["nbytes"])
             flying.append((call["slot"], call["nbytes"]))
         elif name:
-            answer(getattr(process, name)(**call))
+            line.answer(**getattr(process, name)(**call))
         while flying and process.ended(*flying[0]):
             flying.pop(0)
-            answer({})
+            line.answer()
 
 
 def main() -> None:
     """The process's main function: places, socket and memory are its arguments."""
     places, descriptor, shared = sys.argv[1:4]
-    connection = socket.socket(fileno=int(descriptor))
+    line = Line(socket.socket(fileno=int(descriptor)))
     try:
         process = _Process(Places(**json.loads(places)), int(shared))
-        connection.send(b"{}")  # it has started
-        _serve(connection, process)
+        line.answer()  # it has started
+        _serve(line, process)
     except (LibraryError, ImportError, ValueError, OSError) as error:
         with contextlib.suppress(OSError):  # nobody is there to be told
-            connection.send(json.dumps({"error": f"{error}"}).encode())
+            line.answer(error=str(error))

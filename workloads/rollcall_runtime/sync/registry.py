@@ -54,6 +54,9 @@ _BUILTINS = {
         "rollcall_runtime.sync.store:StoreEngine", EngineKind.PEER, ("cpu",), "fsspec"
     ),
     "nixl": BuiltIn("rollcall_runtime.sync.nixl:NixlEngine", EngineKind.PEER, ("cpu",), "nixl"),
+    "ray": BuiltIn(
+        "rollcall_runtime.sync.ray_collective:RayEngine", EngineKind.GROUP, ("cpu",), "ray"
+    ),
     "hccl": BuiltIn(
         "rollcall_runtime.sync.hccl:HcclEngine", EngineKind.GROUP, ("npu",), "torch-npu"
     ),

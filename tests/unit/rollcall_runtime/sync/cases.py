@@ -35,6 +35,7 @@ CASES = [
     Case("mooncake", SHORT),
     Case("kimi", SHORT),
     Case("nixl", SHORT),
+    Case("ray", SHORT),
     Case("store", SHORT | {"url": "file://FOLDER/store", "keepSeconds": 0}),
     Case("nccl", _NCCL, device="cuda"),
     Case("nccl", _NCCL, DOUBLE_GPU, device="cuda", variant="staged"),

@@ -12,7 +12,8 @@ from rollcall_runtime.bench.world import Remote, World, abort, done, join, publi
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
 from rollcall_runtime.sync.hccl_library import HcclLibrary, locate
-from rollcall_runtime.sync.hccl_process import Owner, Places, ProcessError
+from rollcall_runtime.sync.hccl_process import Owner, Places
+from rollcall_runtime.sync.processes import ProcessError
 from tests.doubles import build as doubles
 
 MIB = 1 << 20
