@@ -18,7 +18,8 @@ compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
 compile worker.txt --extra runtime $engines \
     --excludes requirements/excludes-worker.txt -c requirements/dev.txt
-# The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves.
+# The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves,
+# and Ray in the one release that the engine on it is tried with.
 beyond_vllm() {
     out=$1
     shift

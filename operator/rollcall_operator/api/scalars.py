@@ -27,7 +27,7 @@ _LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 TRAIN_ENGINES = ("fsdp2",)
 ROLLOUT_ENGINES = ("tiny",)
-SYNC_ENGINES = ("auto", "gloo", "nccl", "hccl", "mooncake", "kimi", "nixl", "store")
+SYNC_ENGINES = ("auto", "gloo", "nccl", "hccl", "mooncake", "kimi", "nixl", "ray", "store")
 _QUALIFIED = "^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)+$"
 
 
