@@ -44,6 +44,14 @@ int aclrtFree(void *pointer) {
     return device_free(pointer) == 0 ? Success : InvalidParam;
 }
 
+int aclrtMemset(void *pointer, size_t room, int32_t value, size_t size) {
+    char *bytes = device_at(pointer, size);
+    if (bytes == NULL || size > room)
+        return InvalidParam;
+    memset(bytes, value, size);
+    return Success;
+}
+
 int aclrtMemcpy(void *to, size_t room, const void *from, size_t size, int kind) {
     if (size > room || (size > 0 && device_ends(kind, size, &to, &from) != 0))
         return InvalidParam;

@@ -70,6 +70,22 @@ int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *str
     return Success;
 }
 
+static void zeroed(void *argument) {
+    struct copy *copy = argument;
+    memset(copy->to, 0, copy->size);
+    free(copy);
+}
+
+int cudaMemsetAsync(void *pointer, int value, size_t size, void *stream) {
+    char *bytes = device_at(pointer, size);
+    if (bytes == NULL || value != 0)
+        return InvalidValue;
+    struct copy *copy = malloc(sizeof *copy);
+    *copy = (struct copy){bytes, NULL, size};
+    stream_push(stream, zeroed, copy);
+    return Success;
+}
+
 int cudaHostRegister(void *pointer, size_t size, unsigned flags) {
     (void)flags;
     return pointer != NULL && size > 0 && device_at(pointer, 1) == NULL ? Success : InvalidValue;

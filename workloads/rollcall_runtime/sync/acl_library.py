@@ -22,6 +22,7 @@ _FUNCTIONS: Functions = {
     "aclrtSetDevice": [ctypes.c_int32],
     "aclrtMalloc": [_OUT, _SIZE, _INT],
     "aclrtFree": [_POINTER],
+    "aclrtMemset": [_POINTER, _SIZE, ctypes.c_int32, _SIZE],
     "aclrtMemcpy": [_POINTER, _SIZE, _POINTER, _SIZE, _INT],
     "aclrtCreateStream": [_OUT],
     "aclrtCreateEvent": [_OUT],
@@ -61,6 +62,10 @@ class AclLibrary:
     def free(self, pointer: int) -> None:
         """Give device memory back."""
         self._library.call("aclrtFree", pointer)
+
+    def zero(self, pointer: int, nbytes: int) -> None:
+        """Fill device memory with zeros."""
+        self._library.call("aclrtMemset", pointer, nbytes, 0, nbytes)
 
     def stream(self) -> int:
         """A stream."""

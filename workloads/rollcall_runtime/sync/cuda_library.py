@@ -24,6 +24,7 @@ _FUNCTIONS: Functions = {
     "cudaStreamDestroy": [_POINTER],
     "cudaStreamQuery": [_POINTER],
     "cudaStreamSynchronize": [_POINTER],
+    "cudaMemsetAsync": [_POINTER, _INT, _SIZE, _POINTER],
     "cudaMemcpyAsync": [_POINTER, _POINTER, _SIZE, _INT, _POINTER],
     "cudaHostRegister": [_POINTER, _SIZE, ctypes.c_uint],
     "cudaHostUnregister": [_POINTER],
@@ -71,6 +72,10 @@ class CudaLibrary:
     def free(self, pointer: int) -> None:
         """Give device memory back; waits for the device."""
         self._library.call("cudaFree", pointer)
+
+    def zero(self, pointer: int, nbytes: int, stream: int) -> None:
+        """Fill device memory with zeros; done when the stream is idle."""
+        self._library.call("cudaMemsetAsync", pointer, 0, nbytes, stream)
 
     def stream(self) -> int:
         """A stream that does not wait for the default stream."""

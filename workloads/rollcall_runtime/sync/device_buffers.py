@@ -56,7 +56,7 @@ class DeviceMemory(ABC):
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:
-        """Raises ExhaustedError."""
+        """Memory that is zero. Raises ExhaustedError."""
 
     def scratch(self, nbytes: int) -> memoryview:
         """Host memory that is copied to and from at full speed."""
@@ -65,7 +65,7 @@ class DeviceMemory(ABC):
 
 
 class DeviceBuffer(WholeBuffer):
-    """`nbytes` of device memory, undefined at first. Raises ExhaustedError.
+    """`nbytes` of device memory, zero at first. Raises ExhaustedError.
 
     `address` is the device's: nothing on the host may follow it.
     """

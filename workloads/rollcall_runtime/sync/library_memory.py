@@ -31,6 +31,8 @@ class Copies(Protocol):
 
     def free(self, pointer: int) -> None: ...
 
+    def zero(self, pointer: int, nbytes: int) -> None: ...
+
     def to_device(self, pointer: int, host: int, nbytes: int) -> None: ...
 
     def to_host(self, host: int, pointer: int, nbytes: int) -> None: ...
@@ -59,6 +61,11 @@ class CudaDevice:
     def free(self, pointer: int) -> None:
         self._library.free(pointer)
 
+    def zero(self, pointer: int, nbytes: int) -> None:
+        with self._lock:
+            self._library.zero(pointer, nbytes, self._stream)
+            self._library.wait(self._stream)
+
     def to_device(self, pointer: int, host: int, nbytes: int) -> None:
         with self._lock:
             self._library.to_device(pointer, host, nbytes, self._stream)
@@ -84,7 +91,7 @@ class AclDevice:
     def __init__(self, library: AclLibrary, index: int) -> None:
         self._library, self._index = library, index
         self.to_device, self.to_host = library.to_device, library.to_host
-        self.within, self.free = library.within, library.free
+        self.within, self.free, self.zero = library.within, library.free, library.zero
 
     def use(self) -> None:
         """Make it the calling thread's device."""
@@ -128,6 +135,7 @@ class LibraryBlock(Block):
     def __init__(self, memory: LibraryMemory, nbytes: int) -> None:
         self._memory, self._nbytes = memory, nbytes
         self.address = memory.copies.allocate(nbytes)
+        memory.copies.zero(self.address, nbytes)
 
     def read(self, start: int, target: memoryview) -> None:
         """Fill host memory."""

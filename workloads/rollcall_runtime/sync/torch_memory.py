@@ -22,7 +22,7 @@ class TorchMemory(DeviceMemory):
     def allocate(self, nbytes: int) -> "TorchBlock":
         """Raises ExhaustedError."""
         try:
-            flat = torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self._device)
+            flat = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=self._device)
         except RuntimeError as error:
             raise ExhaustedError(
                 f"no memory for a buffer of {nbytes} bytes on the {self.device}: {error}"

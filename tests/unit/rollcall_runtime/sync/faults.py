@@ -13,7 +13,7 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.world import Remote, settled
-from rollcall_runtime.sync.staging import Snapshot
+from rollcall_runtime.sync.staging import Snapshot, Stage
 from tests.unit.rollcall_runtime.sync.gpu import spread
 from tests.unit.rollcall_runtime.sync.places import staging_memory
 
@@ -76,6 +76,10 @@ class FaultyMember(members.Member):
         if held is None:
             raise RuntimeError("nothing is served")
         return held
+
+    def stage_on_host(self) -> None:
+        """Although the others stage on a device."""
+        self._memory, self._stage = None, Stage()
 
     def starve(self, spare: int) -> None:
         """Let the process have `spare` more bytes of address space, and no more."""

@@ -6,11 +6,14 @@ library's copies dies, and the test with it.
 
 import os
 
+import torch
+
 from rollcall_runtime.sync.acl_library import AclLibrary
 from rollcall_runtime.sync.cuda_library import CudaLibrary
 from rollcall_runtime.sync.device_buffers import DeviceMemory
 from rollcall_runtime.sync.device_memory import device_memory
 from rollcall_runtime.sync.library_memory import AclDevice, CudaDevice, LibraryMemory
+from rollcall_runtime.sync.torch_memory import TorchMemory
 from tests.doubles.build import FOLDER, NCCL
 
 _STAGING = "ROLLCALL_TEST_STAGING"
@@ -38,3 +41,10 @@ def staging_memory() -> DeviceMemory | None:
     if where == "double npu":
         return npu_memory()
     return device_memory(where)
+
+
+def torch_memory() -> DeviceMemory:
+    """Memory of torch's allocator, as of an accelerator although it is the host's."""
+    memory = TorchMemory(torch.device("cpu"))
+    memory.device = "fake"
+    return memory
