@@ -12,7 +12,9 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.star import Star
 from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.staging import Snapshotter
+from rollcall_runtime.sync.sessions import OwnedEngine
+from rollcall_runtime.sync.shards import Shard, select
+from rollcall_runtime.sync.staging import Snapshot, Snapshotter
 
 NURSERY = f"{__name__}:nursery"
 _TENSOR_BYTES = 32 << 20  # the largest tensor, as in a model of a few billion parameters
@@ -34,7 +36,7 @@ class BenchMember(members.Member):
     def __init__(self, member: MemberId) -> None:
         super().__init__(member)
         self._tensors: list[tuple[str, torch.Tensor]] = []
-        self._scratch = self._target = HostBuffer(0)
+        self._scratch = self._target = self._part = HostBuffer(0)
         self._star = Star()
 
     # --- senders ---
@@ -75,6 +77,15 @@ class BenchMember(members.Member):
         """One for each tensor of the snapshot, in order."""
         return [members.digest(tensor) for _, tensor in self._held.tensors()]
 
+    def sent_rows(self, shard: Shard) -> list[str]:
+        """One for the rows of each tensor of the snapshot that the shard needs."""
+        found = []
+        for name, tensor in self._held.tensors():
+            rows = shard.rows(name, tuple(tensor.shape)) or (0, len(tensor))
+            if rows[0] < rows[1]:
+                found.append(members.digest(tensor[slice(*rows)]))
+        return found
+
     def star_listen(self, address: str, receivers: int) -> int:
         """The port at which `star_accept` waits."""
         return self._star.listen(address, receivers)
@@ -93,14 +104,37 @@ class BenchMember(members.Member):
             self._target = HostBuffer(nbytes)
         torch.frombuffer(self._target.memory, dtype=torch.uint8).zero_()
 
+    def hold_part(self, manifest: Manifest, shard: Shard) -> None:
+        """Make the buffer that a part arrives in."""
+        self._part = HostBuffer(select(manifest, shard).manifest.total_bytes)
+        if self._part.nbytes:
+            torch.frombuffer(self._part.memory, dtype=torch.uint8).zero_()
+
     def spoil(self) -> None:
         """Change a byte of every page, so that only what arrives anew can be right."""
-        flat = torch.frombuffer(self._target.memory, dtype=torch.uint8)
-        flat[::_PAGE] ^= 0xFF
+        for buffer in (self._target, self._part):
+            if buffer.nbytes:
+                torch.frombuffer(buffer.memory, dtype=torch.uint8)[::_PAGE] ^= 0xFF
 
     def take(self, group: str, manifest: Manifest, timeout: float) -> None:
         """Receive into the buffer."""
         self._sessions[group].receive(self._target, manifest, timeout=timeout)
+
+    def take_part(self, group: str, manifest: Manifest, shard: Shard, timeout: float) -> int:
+        """Receive what the shard needs; how many bytes were asked of others."""
+        taken, engine = select(manifest, shard), self._engine
+        if not isinstance(engine, OwnedEngine):
+            raise TypeError(f"{type(engine).__name__} does not count what it reads")
+        before = engine.read_bytes
+        self._sessions[group].receive_buckets(
+            self._part, manifest, only=taken.buckets, timeout=timeout
+        )
+        return engine.read_bytes - before
+
+    def taken_rows(self, manifest: Manifest, shard: Shard) -> list[str]:
+        """One digest for each tensor of the part that arrived, in order."""
+        part = Snapshot(select(manifest, shard).manifest, self._part.pin())
+        return [members.digest(tensor) for _, tensor in part.tensors()]
 
     def taken_digests(self, manifest: Manifest) -> list[str]:
         """One for each tensor that arrived, in order."""

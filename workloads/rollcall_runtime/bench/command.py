@@ -88,7 +88,10 @@ def _bench(options: argparse.Namespace) -> tuple[str, int]:
             f"of memory, and {available_memory() >> 20} MiB are free; choose a smaller --size"
         )
     with scratch_folder() as folder:
-        result, details = run(load, folder, kill_member=options.kill_member, naive=options.details)
+        result, details = run(
+            load, folder, kill_member=options.kill_member, naive=options.details,
+            parts=options.shard,
+        )  # fmt: skip
     if options.details:
         result["details"] = details
     if options.json:
@@ -189,6 +192,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--kill-member", action="store_true", help="also kill a receiver in mid-transfer, R times"
     )
+    bench.add_argument(
+        "--shard", type=_positive, default=0, metavar="K",
+        help="also have each receiver take one of K parts of every tensor's rows",
+    )  # fmt: skip
     bench.add_argument(
         "--details",
         action="store_true",

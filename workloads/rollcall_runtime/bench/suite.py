@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollcall_runtime.bench import recovery, throughput
+from rollcall_runtime.bench import recovery, shards, throughput
 from rollcall_runtime.bench.surroundings import available_memory, scratch_folder
 from rollcall_runtime.bench.throughput import Load, Party
 from rollcall_runtime.sync.errors import SyncError
@@ -21,11 +21,11 @@ Figures = dict[str, Any]
 
 
 def run(
-    load: Load, folder: Path, *, kill_member: bool = False, naive: bool = False
+    load: Load, folder: Path, *, kill_member: bool = False, naive: bool = False, parts: int = 0
 ) -> tuple[Figures, Figures]:
     """The figures of one load, and what they were made of. "{folder}" in the engine's settings
-    stands for `folder`. `naive` adds to kills one after which
-    the survivors wait until the engine itself gives up.
+    stands for `folder`. `naive` adds to kills one after which the survivors wait until the engine
+    itself gives up; `parts` adds what receivers read that need one of so many.
 
     Raises RuntimeError when the engine failed, or no victim died in mid-transfer, and SpecError
     when the engine cannot be used here.
@@ -33,18 +33,28 @@ def run(
     engine = create_engine(load.engine, device=worker_device())
     if load.engine == AUTO:
         load = replace(load, engine=engine.name)
+    if parts and not engine.selective:
+        raise ValueError(f"engine {engine.name!r} gives every receiver everything")
     load = replace(load, config=_placed(load.config, folder))
     try:
-        return _run(load, folder, kill_member=kill_member, naive=naive)
+        return _run(load, folder, kill_member=kill_member, naive=naive, parts=parts)
     except (SyncError, TimeoutError) as error:
         raise RuntimeError(f"{load.engine}: {type(error).__name__}: {error}") from error
 
 
-def _run(load: Load, folder: Path, *, kill_member: bool, naive: bool) -> tuple[Figures, Figures]:
+def _run(
+    load: Load, folder: Path, *, kill_member: bool, naive: bool, parts: int
+) -> tuple[Figures, Figures]:
     with load.open_world(_new(folder, "throughput")) as world:
         rounds, correct = throughput.measure(Party(load, world))
     figures = throughput.report(load, rounds, correct=correct)
     details = throughput.details(rounds)
+    if parts:
+        with load.open_world(_new(folder, "shards")) as world:
+            turns = shards.measure(Party(load, world), parts)
+        figures |= shards.report(turns, count=parts, nbytes=load.nbytes)
+        figures["verified"] = figures["verified"] and turns.correct
+        details |= shards.details(turns)
     if kill_member:
         with load.open_world(_new(folder, "recovery")) as world:
             scene = recovery.Scene(Party(recovery.survivors(load), world), world)
