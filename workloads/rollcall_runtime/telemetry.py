@@ -175,6 +175,7 @@ class TrainerMetrics(Metrics):
         self.stage_seconds = self.histogram("weight_sync_stage_seconds", "To the last STAGE ack")
         self.commit_seconds = self.histogram("weight_sync_commit_seconds", "COMMIT to the last ack")
         self.sync_bytes = self.counter("weight_sync_bytes", "Bytes that rollouts staged")
+        self.deltas = self.counter("weight_sync_deltas", "Versions of which changes were sent")
         self.buffer_depth = self.gauge("buffer_depth", "Prompts whose samples wait for a batch")
         self.staleness = self.histogram("staleness", "Versions behind, by prompt", VERSIONS)
         self.reward = self.gauge("rollout_reward", "Mean reward of the last batch, by rollouts")

@@ -14,6 +14,7 @@ from rollcall_operator.api.scalars import (
     Folder,
     GroupName,
     LongSeconds,
+    Ratio,
     RolloutName,
     Seconds,
     SyncEngineName,
@@ -40,8 +41,14 @@ class Delta(Model):
     """Sending only what has changed."""
 
     enabled: bool = False
-    """true compares each version with the one before it and sends the bytes that differ, while one
-    trainer rank sends and all rollouts serve that one."""
+    """true compares each version with the one before it and sends the bytes that differ, while all
+    rollouts serve that one."""
+    max_share: Ratio = "0.5"
+    """Everything is sent when what differs, as it travels, is a larger share of it."""
+    threads: Annotated[int, Field(ge=1, le=64)] = 2
+    """How many threads of trainer and rollouts work on buckets side by side."""
+    block_size: BucketSize = "256Ki"
+    """So many bytes are compared at a time; they should fit into a core's cache."""
 
 
 class Profile(Model):

@@ -3,7 +3,7 @@
 import json
 
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
-from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rljob import Delta, RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.training import Algorithm
 from rollcall_protocol import config as wire
@@ -47,7 +47,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             ),
             blocking=sync.blocking,
             staging=sync.staging,
-            delta=wire.DeltaConfig() if sync.delta.enabled else None,
+            delta=_delta(sync.delta) if sync.delta.enabled else None,
             profile_path=sync.profile.path if sync.profile.enabled else "",
         ),
         membership=wire.MembershipConfig(
@@ -55,6 +55,14 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             ack_timeout=float(membership.ack_timeout_seconds),
             min_rollouts=membership.min_rollouts,
         ),
+    )
+
+
+def _delta(spec: Delta) -> wire.DeltaConfig:
+    return wire.DeltaConfig(
+        max_share=float(parse_decimal(spec.max_share)),
+        threads=spec.threads,
+        block_bytes=int(parse_quantity(spec.block_size)),
     )
 
 

@@ -143,6 +143,7 @@ class Coordinator:
                 max(outcome.sent_bytes for outcome in outcomes),
                 max(outcome.stage_seconds for outcome in outcomes),
                 max(outcome.commit_seconds for outcome in outcomes),
+                all(outcome.delta for outcome in outcomes),
             )
         )  # fmt: skip
 

@@ -36,13 +36,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A publication: members that took part (the trainer too), bytes that each receiver was sent,
-    and seconds of both phases.
+    seconds of both phases, and whether the bytes were a delta.
     """
 
     members: int
     sent_bytes: int
     stage_seconds: float
     commit_seconds: float
+    delta: bool
 
 
 class SyncGroup:
@@ -79,7 +80,7 @@ class SyncGroup:
         self._after, self._fenced = after, fenced
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
-        self._sent = 0
+        self._sent, self._sent_delta = 0, False
 
     def push_roster(self, roster: Roster) -> None:
         """Take this group's members of the job's roster; nothing when they are the same."""
@@ -93,14 +94,18 @@ class SyncGroup:
         self, version: Version, manifest: Manifest, *, delta: Delta | None = None
     ) -> Outcome:
         """Bring `version` to the live session; returns when all of it acked or was excluded."""
-        began, self._committing_since, self._sent = time.monotonic(), None, 0
+        began, self._committing_since = time.monotonic(), None
+        self._sent, self._sent_delta = 0, False
         published = self._published = asyncio.get_running_loop().create_future()
         self.run(self.machine.publish(version, manifest, began, delta=delta))
         await published
         ended = time.monotonic()
         committing_since = self._committing_since or ended
         members = len(self.machine.senders) + len(self.machine.seated)
-        return Outcome(members, self._sent, committing_since - began, ended - committing_since)
+        return Outcome(
+            members, self._sent, committing_since - began, ended - committing_since,
+            self._sent_delta,
+        )  # fmt: skip
 
     def run(self, effects: list[Effect]) -> None:
         """Carry out what the machine asks for."""
@@ -134,6 +139,7 @@ class SyncGroup:
         if isinstance(effect.message, Stage):
             sent = effect.message.delta or effect.message
             self._sent = sent.manifest.total_bytes
+            self._sent_delta = effect.message.delta is not None
         if effect.to == self._member:
             self._driver.handle(effect.message)
         else:

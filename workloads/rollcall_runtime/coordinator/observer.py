@@ -9,13 +9,17 @@ from rollcall_protocol.prompts import PromptLedger
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How version `number` reached the live session; repeated stages count as one."""
+    """How version `number` reached the live session; repeated stages count as one.
+
+    `delta`: every group was sent what has changed, and no more.
+    """
 
     number: int
     members: int
     nbytes: int
     stage_seconds: float
     commit_seconds: float
+    delta: bool
 
 
 class Observer(Protocol):

@@ -45,6 +45,7 @@ class CoordinatorObserver:
         metrics.stage_seconds.observe(delivery.stage_seconds)
         metrics.commit_seconds.observe(delivery.commit_seconds)
         metrics.sync_bytes.inc(delivery.nbytes * (delivery.members - 1))
+        metrics.deltas.inc(delivery.delta)
 
     def prompts(self, ledger: PromptLedger) -> None:
         """Keep the ledger: its totals are read when somebody asks."""

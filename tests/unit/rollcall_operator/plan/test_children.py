@@ -96,7 +96,8 @@ def test_a_worker_reads_how_weights_reach_it() -> None:
     own = {"interface": "eth1", "operationTimeout": "2.5"}
     sync = {
         "engine": "mooncake", "config": own, "blocking": True, "staging": "Device",
-        "everyRankSends": False, "delta": {"enabled": True},
+        "everyRankSends": False,
+        "delta": {"enabled": True, "maxShare": "0.3", "threads": 8, "blockSize": "1Mi"},
         "groups": [{"name": "npu", "engine": "hccl", "config": {"threads": 4}}],
     }  # fmt: skip
     child = deployment({"spec.weightSync": sync, "spec.rollouts[0].syncGroup": "npu"})
@@ -105,7 +106,8 @@ def test_a_worker_reads_how_weights_reach_it() -> None:
         GroupConfig("default", EngineRef("mooncake", own)),
         GroupConfig("npu", EngineRef("hccl", {"threads": 4})),
     )
-    assert (config.blocking, config.staging, config.delta) == (True, "Device", DeltaConfig())
+    assert (config.blocking, config.staging) == (True, "Device")
+    assert config.delta == DeltaConfig(max_share=0.3, threads=8, block_bytes=1 << 20)
     assert (config.every_rank_sends, config.profile_path) == (False, "")
     assert json.loads(variables(child)[env.POOL_CONFIG])["sync_group"] == "npu"
 
