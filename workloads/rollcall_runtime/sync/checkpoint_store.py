@@ -57,7 +57,11 @@ def devices(kind: str, *, protocol: str, names: str) -> Any:
     TypeError when the device type is there, but not to be used.
     """
     if protocol == "auto" and kind in {"cuda", "npu"}:
-        return device_utils.DeviceManager()
+        manager = device_utils.DeviceManager()
+        if kind == "npu":  # its transport asks for the device of the process
+            module = manager.device_module
+            module.set_device(int(os.environ.get(_RANK, "0")) % module.device_count())
+        return manager
     return HostDevices("tcp" if protocol == "auto" else protocol, names)
 
 

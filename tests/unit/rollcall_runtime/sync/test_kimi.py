@@ -99,8 +99,13 @@ def memory() -> Any:
     return ctypes.create_string_buffer(1 << 20)
 
 
-def host_store() -> Any:
+def make_store() -> Any:
     return stores.HostStore(ADDRESS, stores.devices("cpu", protocol="auto", names=""))
+
+
+@pytest.fixture(scope="module")
+def store() -> Any:
+    return make_store()
 
 
 def test_a_store_listens_where_it_is_told_and_leaves_the_environment_alone(
@@ -108,22 +113,20 @@ def test_a_store_listens_where_it_is_told_and_leaves_the_environment_alone(
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)
     asked = stores.p2p_store.get_ip
-    assert host_store().address.startswith(f"{ADDRESS}:")
+    assert make_store().address.startswith(f"{ADDRESS}:")
     assert "RANK" not in os.environ
     assert stores.p2p_store.get_ip is asked
 
 
-def test_registering_a_hundred_times_leaves_nothing_behind(memory: Any) -> None:
-    store = host_store()
+def test_registering_a_hundred_times_leaves_nothing_behind(store: Any, memory: Any) -> None:
     for _ in range(100):
         store.unregister(store.register(ctypes.addressof(memory), len(memory)))
     assert store.registered == 0
 
 
 def test_memory_that_cannot_be_registered_is_not_kept(
-    memory: Any, monkeypatch: pytest.MonkeyPatch
+    store: Any, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = host_store()
     failing = SimpleNamespace(batch_register_memory=lambda *_: -1)
     monkeypatch.setattr(store._store, "engine", failing)
     with pytest.raises(RuntimeError, match="cannot register 1048576 bytes"):
@@ -137,16 +140,36 @@ def test_a_store_that_does_not_start_says_with_what(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(stores.p2p_store, "P2PStore", refuse)
     with pytest.raises(RuntimeError, match=rf"'tcp' on {ADDRESS}: no rdma devices found"):
-        host_store()
+        make_store()
 
 
-@pytest.mark.parametrize("kind", ["cuda", "npu"])
-def test_checkpoint_engine_chooses_devices_on_accelerators_unless_told(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+class Accelerators:
+    """Stands for checkpoint-engine's DeviceManager: eight devices."""
+
+    def __init__(self) -> None:
+        self.device_module = self
+        self.chosen: int | None = None
+
+    def device_count(self) -> int:
+        return 8
+
+    def set_device(self, index: int) -> None:
+        self.chosen = index
+
+
+@pytest.mark.parametrize(("kind", "device"), [("cuda", None), ("npu", 3)])
+def test_checkpoint_engine_chooses_on_accelerators(
+    kind: str, device: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = object()
-    monkeypatch.setattr(stores.device_utils, "DeviceManager", lambda: own)
-    assert stores.devices(kind, protocol="auto", names="") is own
+    monkeypatch.setattr(stores.device_utils, "DeviceManager", Accelerators)
+    monkeypatch.setenv("RANK", "11")
+    manager = stores.devices(kind, protocol="auto", names="")
+    assert isinstance(manager, Accelerators)
+    assert manager.chosen == device
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "npu"])
+def test_a_protocol_that_is_set_is_used_with_the_devices_that_are_set(kind: str) -> None:
     told = stores.devices(kind, protocol="rdma", names="mlx5_0")
     assert (told.transfer_engine_protocol, told.rdma_device(3)) == ("rdma", "mlx5_0")
 
