@@ -1,37 +1,75 @@
-"""Deltas in a whole job: less is sent, and every rollout ends with the newest weights."""
+"""Deltas in a whole job: it learns by them, less is sent, and a damaged base is replaced."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rollcall_protocol.config import DeltaConfig, OptimizerConfig
+from rollcall_protocol.config import DeltaConfig, JobConfig, OptimizerConfig
 from rollcall_protocol.messages import SessionCause
+from tests.local.damage import REWARD
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
 
 STEPS = 20
+LEARNT_AFTER = 100
+# Most bytes of 32-bit weights change in a step that learns quickly.
+ALWAYS = DeltaConfig(max_share=1.0)
+# So small that few bytes change.
+SMALL_STEPS = OptimizerConfig("adamw", 1e-11)
 
 
-async def sent_bytes(folder: Path, *, delta: bool) -> float:
+def job(delta: DeltaConfig | None, **changes: Any) -> JobConfig:
+    return job_config(
+        algorithm={"max_steps": STEPS, "optimizer": SMALL_STEPS}, membership=FAST,
+        weight_sync={"delta": delta}, **changes,
+    )  # fmt: skip
+
+
+async def sent_bytes(folder: Path, delta: DeltaConfig | None) -> float:
     """Of a job that ends with its newest weights on both rollouts."""
     folder.mkdir()
-    config = job_config(
-        # So small that few bytes of 32-bit weights change.
-        algorithm={"max_steps": STEPS, "optimizer": OptimizerConfig("adamw", 1e-11)},
-        membership=FAST, weight_sync={"delta": DeltaConfig() if delta else None},
-    )  # fmt: skip
-    async with LocalJob(folder, config) as job:
-        await job.start(rollouts=2)
-        seen = await job.roll.until(lambda s: s.finished is not None, seconds=120)
+    async with LocalJob(folder, job(delta)) as running:
+        await running.start(rollouts=2)
+        seen = await running.roll.until(lambda s: s.finished is not None, seconds=120)
         assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
         assert seen.snapshot.session is not None
         assert seen.snapshot.session.cause is not SessionCause.ENGINE_ERROR
-        return (await job.trainer.metrics())["weight_sync_bytes_total"]
+        return (await running.trainer.metrics())["weight_sync_bytes_total"]
 
 
 async def test_less_is_sent_when_only_changes_are(tmp_path: Path) -> None:
-    whole = await sent_bytes(tmp_path / "whole", delta=False)
-    deltas = await sent_bytes(tmp_path / "deltas", delta=True)
+    whole = await sent_bytes(tmp_path / "whole", None)
+    deltas = await sent_bytes(tmp_path / "deltas", DeltaConfig())
     assert deltas < 0.5 * whole
+
+
+async def test_it_learns_from_deltas_of_two_ranks(tmp_path: Path) -> None:
+    config = job_config(
+        algorithm={"max_steps": LEARNT_AFTER}, membership=FAST, trainer_replicas=2,
+        weight_sync={"delta": ALWAYS},
+    )  # fmt: skip
+    async with LocalJob(tmp_path, config) as running:
+        await running.start(rollouts=2)
+        await running.roll.until(lambda s: s.finished is not None, seconds=200)
+        rewards = [(await pod.metrics())["rollout_reward"] for pod in running.rollouts]
+        assert min(rewards) >= 0.7, rewards  # without new weights it stays under 0.3
+        trainer = await running.trainer.metrics()
+        assert trainer["weight_sync_deltas_total"] >= 0.9 * LEARNT_AFTER
+
+
+async def test_a_rollout_whose_base_is_damaged_refuses_the_delta_and_gets_all(
+    tmp_path: Path,
+) -> None:
+    """Its reward function flips a bit of what it serves from, once."""
+    config = job(DeltaConfig(), reward_function=REWARD)
+    async with LocalJob(tmp_path, config) as running:
+        await running.start(rollouts=2)
+        seen = await running.roll.until(lambda s: s.finished is not None, seconds=120)
+        assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
+        refused = [pod for pod in running.rollouts if "wrong checksum in buckets [0]" in pod.log()]
+        assert len(refused) == 1
+        trainer = await running.trainer.metrics()
+        assert 0 < trainer["weight_sync_deltas_total"] < STEPS
