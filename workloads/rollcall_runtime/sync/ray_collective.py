@@ -19,9 +19,8 @@ import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
-
-import ray.util.collective as ray_collective
 
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.messages import Seat
@@ -33,8 +32,9 @@ from rollcall_runtime.sync.ray_nest import Nest, Orders, RayOwner, interface_of
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.sessions import OwnedEngine, time_left
 
-if not ray_collective.gloo_available():
-    raise ImportError("this Ray has no gloo collectives")
+# Not imported here: Ray changes the process's logging and import path.
+if find_spec("ray") is None:
+    raise ModuleNotFoundError("No module named 'ray'", name="ray")
 
 _CLOSE_SECONDS = 1.0
 

@@ -109,6 +109,7 @@ class _Rank:
         """Make the group; waits for all ranks."""
         if token:
             os.environ["RAY_AUTH_TOKEN"] = token
+        os.environ["USE_LIBUV"] = "0"  # Debian's PyTorch is built without it
         if self._orders.interface:
             os.environ["GLOO_SOCKET_IFNAME"] = self._orders.interface
         worker.global_worker.mode = ray.WORKER_MODE

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +16,20 @@ from rollcall_runtime.bench.world import Remote, World, abort, join, publish, se
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
+from rollcall_runtime.sync.errors import TransferFailedError
 
 ray = pytest.importorskip("rollcall_runtime.sync.ray_collective", reason="needs Ray")
 
 MIB = 1 << 20
 SHORT = {"operationTimeout": 2, "operationBytes": MIB}
+ASK = """
+import sys
+from ray._raylet import GcsClient
+try:
+    print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", b"none"), end="")
+except Exception as error:
+    print(error)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +45,11 @@ def world(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
         yield made
 
 
-@pytest.fixture
-def pair(world: World) -> Iterator[tuple[Remote, Remote]]:
-    """A sender and a receiver."""
+@pytest.fixture(scope="module")
+def pair(world: World) -> tuple[Remote, Remote]:
+    """A sender and a receiver that survive their tests, because Ray takes seconds to start."""
     sender, receiver = world.group(1)
-    yield sender, receiver
-    sender.close()
-    receiver.close()
+    return sender, receiver
 
 
 def descendants(parent: int) -> dict[int, str]:
@@ -131,9 +139,9 @@ def test_the_sender_has_ray_s_gcs_and_each_session_a_process(pair: tuple[Remote,
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["close", "SIGKILL"])
 def test_nothing_is_left_of_ray_when_the_engine_ends(
-    pair: tuple[Remote, Remote], folder: Path, end: str
+    world: World, pair: tuple[Remote, Remote], folder: Path, end: str
 ) -> None:
-    sender, receiver = pair
+    sender, receiver = world.open(Role.SENDER), pair[1]
     join([sender, receiver])
     left = descendants(sender.pid)
     assert len(left) == 3
@@ -144,6 +152,7 @@ def test_nothing_is_left_of_ray_when_the_engine_ends(
     else:
         sender.signal(signal.SIGKILL)
     until(lambda: not alive(left) and not files.exists())
+    leave([receiver])
 
 
 @pytest.mark.slow
@@ -180,28 +189,33 @@ def test_a_rank_that_dies_is_told(pair: tuple[Remote, Remote]) -> None:
 
 
 @pytest.mark.slow
-def test_a_ray_cluster_that_is_there_already_will_do_for_who_knows_its_token(
-    world: World, tmp_path_factory: pytest.TempPathFactory
+def test_a_ray_cluster_that_is_there_already_will_do(
+    pair: tuple[Remote, Remote], tmp_path: Path
 ) -> None:
-    address, token = cluster_of(world.open(Role.SENDER))
+    address, token = cluster_of(pair[0])
     config = SHORT | {"address": address}
     environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    with World(
-        tmp_path_factory.mktemp("guests"), engine="ray", config=config, environment=environment
-    ) as guests:
+    with World(tmp_path, engine="ray", config=config, environment=environment) as guests:
         sender, receiver = guests.group(1)
         assert kinds(sender.pid) == ["python"]
         join([sender, receiver])
         manifest = sender.do("snapshot", seed=1, megabytes=2, bucket_bytes=MIB)
         publish([sender, receiver], number=1, manifest=manifest)
-        leave([sender, receiver])
-    environment["RAY_AUTH_TOKEN"] = "0" * 32
-    with World(
-        tmp_path_factory.mktemp("guests"), engine="ray", config=config, environment=environment
-    ) as guests:
-        sender, receiver = guests.group(1)
-        with pytest.raises(JoinFailedError, match="InvalidAuthToken"):
-            join([sender, receiver])
+
+
+@pytest.mark.slow
+def test_who_does_not_know_the_token_learns_nothing(pair: tuple[Remote, Remote]) -> None:
+    address, token = cluster_of(pair[0])
+
+    def ask(token: str) -> str:
+        environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        command = [sys.executable, "-c", ASK, address]
+        return subprocess.run(
+            command, env=environment, check=False, capture_output=True, text=True
+        ).stdout
+
+    assert ask(token) == "[]"
+    assert "InvalidAuthToken" in ask("0" * 32)
 
 
 def test_data_goes_over_the_interface_that_has_the_member_s_address() -> None:
