@@ -29,7 +29,7 @@ _FUNCTIONS: Functions = {
     "aclrtRecordEvent": [_POINTER, _POINTER],
     "aclrtQueryEventStatus": [_POINTER, ctypes.POINTER(_INT)],
 }
-_SHARING: Functions = {  # since CANN 8.3
+_SHARING: Functions = {  # CANN 8.5 has them, the first of 8 do not
     "aclrtIpcMemGetExportKey": [_POINTER, _SIZE, ctypes.c_char_p, _SIZE, ctypes.c_uint64],
     "aclrtIpcMemImportByKey": [_OUT, ctypes.c_char_p, ctypes.c_uint64],
     "aclrtIpcMemClose": [ctypes.c_char_p],

@@ -6,30 +6,48 @@ kills if anything hangs in it; one that is at rest is kept for the next session.
 gets HCCL_IF_IP, the engine's address, at which peers reach it. Whether the engine can be used is
 decided by whether libhccl.so and libascendcl.so are there.
 
+Weights in device memory are sent from where they are and arrive where they are staged: the process
+imports that memory, if this CANN can share it between processes. Those in host memory pass through
+pieces of memory shared with the process, and through pieces of the NPU's.
+
 Tested on this code's side of the C interface, against a double of HCCL and of AscendCL. Never run
 on an NPU. What the double cannot tell: speed, how long a killed process's memory stays taken on the
-NPU, and whether the NPU shares itself between that process and the one that serves the model.
+NPU, whether the NPU shares itself between that process and the one that serves the model, and that
+nothing writes into imported memory any more once the process has been killed.
 """
 
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rollcall_protocol.ids import SessionId
+from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.engine import EngineKind, SyncSettings
+from rollcall_runtime.sync.acl_library import AclLibrary
+from rollcall_runtime.sync.buffers import Buffer, Pin, Window
+from rollcall_runtime.sync.device_buffers import DeviceBuffer
+from rollcall_runtime.sync.engine import HOST, EngineKind, SyncSettings
 from rollcall_runtime.sync.errors import JoinFailedError
 from rollcall_runtime.sync.hccl_library import locate
 from rollcall_runtime.sync.hccl_process import Owner, Places
-from rollcall_runtime.sync.process_sessions import ProcessSession
+from rollcall_runtime.sync.process_sessions import Flight, ProcessSession
 from rollcall_runtime.sync.processes import ProcessError
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.sessions import OwnedEngine
 
 log = logging.getLogger(__name__)
 _HCCL, _ACL = locate("libhccl.so"), locate("libascendcl.so")
+
+
+def _shares(path: str) -> bool:
+    """Whether the communicator's process can reach device memory of this one."""
+    try:
+        return AclLibrary(path).shares
+    except ImportError:  # of a CANN that is not whole: joining will tell
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +72,7 @@ class HcclEngine(OwnedEngine):
     kind = EngineKind.GROUP
     devices = frozenset({"npu"})
     package = "torch-npu"
+    memories = frozenset({"cpu", "npu"}) if _shares(_ACL) else HOST
     settings_type = HcclSettings
 
     def __init__(self) -> None:
@@ -114,6 +133,53 @@ class HcclSession(ProcessSession[Owner]):
     ) -> None:  # fmt: skip
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._engine = engine
+        self._pins: list[Pin] = []  # device memory that the process may still write
+
+    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        with self._attached(buffer, deadline):
+            super()._send(buffer, manifest, deadline)
+
+    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        with self._attached(buffer, deadline):
+            super()._take(buffer, manifest, deadline)
+
+    def _disconnect(self) -> None:
+        try:
+            super()._disconnect()
+        finally:  # the process has ended, or is at rest
+            while self._pins:
+                self._pins.pop().release()
+
+    @contextmanager
+    def _attached(self, buffer: Buffer, deadline: float) -> Iterator[None]:
+        """For a transfer: the process reaches the buffer, if it is in device memory."""
+        root = buffer.root
+        if not isinstance(root, DeviceBuffer):
+            yield
+            return
+        process = self._joined
+        pin = buffer.pin()
+        self._pins.append(pin)
+        key = root.export()
+        try:
+            process.ask("attach", key=key)
+            self._answer(deadline)
+            yield
+            process.ask("detach", key=key)  # what is not used may be freed
+            self._answer(deadline)
+        finally:
+            if not process.busy:
+                self._pins.remove(pin)
+                pin.release()
+
+    def _direct(self, window: Window, seconds: float) -> Flight:
+        root, slot = window.root, self._take_slot()
+        if not isinstance(root, DeviceBuffer):
+            raise TypeError(f"{root.device} memory is not exported")
+        self._joined.ask(
+            "broadcast", slot=slot, nbytes=window.nbytes, key=root.export(), offset=window.start
+        )
+        return Flight(self, slot, None, seconds)
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         """All ranks join at the same time, each in its own process, so none waits for another's

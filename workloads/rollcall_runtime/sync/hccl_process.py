@@ -79,6 +79,7 @@ class _Process:
         self._stream = self._acl.stream()
         self._communicator = 0
         self._rank = 0
+        self._imported: dict[str, int] = {}  # addresses, by the keys of the engine's process
 
     def root(self) -> dict[str, Any]:
         """Mint the root info."""
@@ -95,25 +96,40 @@ class _Process:
         if self._communicator:
             self._hccl.destroy(self._communicator)
             self._communicator = 0
+        for key in tuple(self._imported):
+            self.detach(key)
         return {}
 
-    def begin(self, slot: int, nbytes: int) -> None:
-        """Copy at the sender, and put the broadcast into the stream.
+    def attach(self, key: str) -> dict[str, Any]:
+        """Reach device memory of the engine's process."""
+        self._imported[key] = self._acl.import_(key)
+        return {}
+
+    def detach(self, key: str) -> dict[str, Any]:
+        """Let it go; nothing is in flight."""
+        del self._imported[key]
+        self._acl.close(key)
+        return {}
+
+    def begin(self, slot: int, nbytes: int, key: str = "", offset: int = 0) -> None:
+        """Put a broadcast into the stream, of the slot (first copied, at the sender) or of memory
+        that was attached.
 
         One stream, because HCCL wants the operations of a communicator in one order; the copy of
         one slot still runs beside the broadcast of another.
         """
-        if self._rank == 0:
-            self._acl.to_device(self._slots[slot], self._hosts[slot], nbytes)
-        self._hccl.broadcast(self._communicator, self._slots[slot], nbytes, self._stream)
+        pointer = self._imported[key] + offset if key else self._slots[slot]
+        if self._rank == 0 and not key:
+            self._acl.to_device(pointer, self._hosts[slot], nbytes)
+        self._hccl.broadcast(self._communicator, pointer, nbytes, self._stream)
         self._acl.record(self._events[slot], self._stream)
 
-    def ended(self, slot: int, nbytes: int) -> bool:
-        """Whether the broadcast has ended; then copy at a receiver."""
+    def ended(self, slot: int, nbytes: int, key: str = "", offset: int = 0) -> bool:  # noqa: ARG002
+        """Whether the broadcast has ended; then copy at a receiver, unless it is there."""
         if not self._acl.happened(self._events[slot]):
             self._hccl.check(self._communicator)
             return False
-        if self._rank != 0:
+        if self._rank != 0 and not key:
             self._acl.to_host(self._hosts[slot], self._slots[slot], nbytes)
         return True
 
@@ -121,7 +137,7 @@ class _Process:
 def _serve(line: Line, process: _Process) -> None:
     """Broadcasts are begun as they are asked for, and answered when they have ended."""
     threading.Thread(target=line.listen, daemon=True).start()
-    flying: list[tuple[int, int]] = []
+    flying: list[dict[str, Any]] = []
     while True:
         try:
             call = line.calls.get(timeout=_POLL_SECONDS if flying else None)
@@ -129,11 +145,11 @@ def _serve(line: Line, process: _Process) -> None:
             call = {}
         name = call.pop("call", "")
         if name == "broadcast":
-            process.begin(call["slot"], call["nbytes"])
-            flying.append((call["slot"], call["nbytes"]))
+            process.begin(**call)
+            flying.append(call)
         elif name:
             line.answer(**getattr(process, name)(**call))
-        while flying and process.ended(*flying[0]):
+        while flying and process.ended(**flying[0]):
             flying.pop(0)
             line.answer()
 

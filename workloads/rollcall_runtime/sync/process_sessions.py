@@ -8,7 +8,7 @@ from rollcall_protocol.ids import SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buckets import BucketMover
-from rollcall_runtime.sync.buffers import Buffer
+from rollcall_runtime.sync.buffers import Buffer, Window
 from rollcall_runtime.sync.errors import TransferFailedError
 from rollcall_runtime.sync.processes import ProcessError, ProcessOwner
 from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession, time_left
@@ -16,11 +16,11 @@ from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession, time_left
 P = TypeVar("P", bound=ProcessOwner)
 
 
-class _Flight:
-    """A broadcast in flight."""
+class Flight:
+    """A broadcast in flight; `chunk` is to get what arrives in the slot."""
 
     def __init__(
-        self, session: "ProcessSession[Any]", slot: int, chunk: memoryview, seconds: float
+        self, session: "ProcessSession[Any]", slot: int, chunk: memoryview | None, seconds: float
     ) -> None:
         self._session, self._slot, self._chunk = session, slot, chunk
         self._deadline = time.monotonic() + seconds
@@ -46,8 +46,9 @@ class ProcessSession(OwnedSession, Generic[P]):
         self._broken = False
         self._turn = 0
         self._mover = BucketMover(
-            start=self._start, stop=self._check, settings=self.settings, landed=self._landed
-        )
+            start=self._start, stop=self._check, settings=self.settings, landed=self._landed,
+            direct=self._direct,
+        )  # fmt: skip
 
     def _part(self, process: P) -> None:
         process.kill()
@@ -72,21 +73,29 @@ class ProcessSession(OwnedSession, Generic[P]):
             raise TransferFailedError(f"{self.name} was not joined")
         return self._process
 
-    def _start(self, chunk: memoryview, seconds: float) -> _Flight:
-        process, slot = self._joined, self._turn
-        self._turn = (slot + 1) % len(process.memory)
+    def _start(self, chunk: memoryview, seconds: float) -> Flight:
+        process, slot = self._joined, self._take_slot()
         if self.rank == 0:
             process.memory[slot][: len(chunk)] = chunk
         process.ask("broadcast", slot=slot, nbytes=len(chunk))
-        return _Flight(self, slot, chunk, seconds)
+        return Flight(self, slot, chunk if self.rank != 0 else None, seconds)
 
-    def finish(self, slot: int, chunk: memoryview, deadline: float) -> None:
-        """Wait for the oldest broadcast, and take its bytes out of the slot."""
+    def _direct(self, window: Window, seconds: float) -> Flight:
+        """For libraries whose process can reach memory of a device that is in this one."""
+        raise TypeError(f"{self.engine.name} cannot reach {window.device} memory in {seconds:g} s")
+
+    def _take_slot(self) -> int:
+        slot = self._turn
+        self._turn = (slot + 1) % len(self._joined.memory)
+        return slot
+
+    def finish(self, slot: int, chunk: memoryview | None, deadline: float) -> None:
+        """Wait for the oldest broadcast, and take its bytes, if they are in the slot."""
         process = self._process
         if process is None:  # given up since
             return
         self._answer(deadline)
-        if self.rank != 0:
+        if chunk is not None:
             chunk[:] = process.memory[slot][: len(chunk)]
 
     def _answer(self, deadline: float) -> dict[str, Any]:

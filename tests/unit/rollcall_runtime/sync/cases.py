@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.doubles.build import FOLDER, NCCL
-from tests.unit.rollcall_runtime.sync.places import DOUBLE_GPU
+from tests.unit.rollcall_runtime.sync.places import DOUBLE_GPU, DOUBLE_NPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +40,5 @@ CASES = [
     Case("nccl", _NCCL, device="cuda"),
     Case("nccl", _NCCL, DOUBLE_GPU, device="cuda", variant="staged"),
     Case("hccl", SHORT, _CANN, device="npu"),
+    Case("hccl", SHORT, _CANN | DOUBLE_NPU, device="npu", variant="staged"),
 ]

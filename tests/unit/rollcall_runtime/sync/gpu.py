@@ -14,7 +14,7 @@ import torch
 from rollcall_protocol.ids import MemberId
 from rollcall_runtime.sync.hccl_library import locate
 from tests.unit.rollcall_runtime.sync.cases import Case
-from tests.unit.rollcall_runtime.sync.places import REAL_GPU
+from tests.unit.rollcall_runtime.sync.places import REAL_GPU, REAL_NPU
 
 DEVICES = 4
 _SPREAD = "ROLLCALL_TEST_SPREAD"
@@ -26,6 +26,7 @@ CASES = [
     Case("nccl", _NCCL, _ENVIRONMENT, device="cuda"),
     Case("nccl", _NCCL, _ENVIRONMENT | REAL_GPU, device="cuda", variant="staged"),
     Case("hccl", _SETTINGS, _ENVIRONMENT, device="npu"),
+    Case("hccl", _SETTINGS, _ENVIRONMENT | REAL_NPU, device="npu", variant="staged"),
 ]
 
 
