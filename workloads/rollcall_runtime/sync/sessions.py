@@ -34,7 +34,8 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from rollcall_runtime.sync.owner import Owner
-from rollcall_runtime.sync.rendezvous import Rendezvous, RendezvousServer
+from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 from rollcall_runtime.sync.trace import Trace, close_trace, open_trace
 
 _JOIN_GRACE = 0.25  # seconds for a join at its deadline to find out who is missing

@@ -14,7 +14,8 @@ from rollcall_protocol.ids import MemberId
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.engine import descriptor_text
 from rollcall_runtime.sync.errors import AbortedError, JoinFailedError
-from rollcall_runtime.sync.rendezvous import Address, Rendezvous, RendezvousServer
+from rollcall_runtime.sync.rendezvous import Address, Rendezvous
+from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 
 HOST = "127.0.2.1"
 
