@@ -168,6 +168,7 @@ class KimiSession(PullSession):
             mover.take(buffer, manifest, planned, deadline)
             self.source = None
             self._await_passed(0)
+            self._mover = None  # all has ended; it leads back here, which would keep the buffer
 
     def pass_on(self, chunk: memoryview, buffer: Buffer) -> None:
         """Begin to give the node's others what was read; a few at a time are under way."""

@@ -170,3 +170,19 @@ def test_a_session_whose_reader_is_stuck_and_a_new_one_use_the_senders_store_at_
     assert deliver(members, manifest) == [sender.do("digests")] * 4
     stopped.close()
     settle(members)
+
+
+def test_a_hundred_rebuilds_with_new_buffers_leave_no_memory_behind(members: list[Remote]) -> None:
+    sender = members[0]
+    held: list[list[dict[str, int]]] = []
+    for turn in range(100):
+        manifest = sender.do("snapshot", seed=turn, megabytes=1 + turn % 4, bucket_bytes=MIB)
+        join(members)
+        assert deliver(members, manifest) == [sender.do("digests")] * 4
+        settle(members)
+        if turn in (19, 99):  # what failed sessions left is collected before, nothing later
+            held.append([member.do("held", tidy=turn == 19) for member in members])
+    early, late = held
+    assert [one["registered"] for one in late] == [one["registered"] for one in early]
+    growth = [after["bytes"] - before["bytes"] for before, after in zip(early, late, strict=True)]
+    assert max(growth) < 32 * MIB, growth  # all that travelled meanwhile is 200 MiB

@@ -1,6 +1,8 @@
 """Members that tell what has come over their TCP connections, as the kernel counts it."""
 
+import gc
 import os
+import resource
 import signal
 import socket
 import struct
@@ -43,6 +45,17 @@ class CountingMember(FaultyMember):
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
                 (found[ends],) = _RECEIVED.unpack(info)
         return found
+
+    def held(self, tidy: bool) -> dict[str, int]:
+        """Bytes of memory, and pieces of it that are registered; `tidy` has garbage collected."""
+        if tidy:
+            gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        engine: Any = self._engine
+        return {
+            "bytes": pages * resource.getpagesize(),
+            "registered": engine.store.registered,
+        }
 
     def receive_and_stop(
         self, group: str, number: int, manifest: Manifest, timeout: float, pid: int, after: int
