@@ -6,10 +6,8 @@ attempt at once with those who are left; a join waits for `settle`, so that a sc
 session. A version is STAGEd to the session and COMMITted when every member holds it whole.
 """
 
-from enum import StrEnum
-
 from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, SessionFormed, Timing
-from rollcall_protocol.env import MEMBERSHIP_PORT
+from rollcall_protocol.formation import MAX_ENGINE_FAILURES, Formation, Forming
 from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.members import Member, Members
@@ -32,17 +30,7 @@ from rollcall_protocol.messages import (
 )
 from rollcall_protocol.publication import Publication
 from rollcall_protocol.roster import Roster
-
-MAX_ENGINE_FAILURES = 3  # in a row, before the members that did not acknowledge are left out
-
-
-class Forming(StrEnum):
-    """Where the session stands; the middle two are the phases that are acknowledged."""
-
-    NONE = "none"
-    PREPARE = Phase.PREPARE.value
-    JOIN = Phase.JOIN.value
-    STABLE = "stable"
+from rollcall_protocol.senders import Senders
 
 
 class CoordinatorMachine:
@@ -58,8 +46,7 @@ class CoordinatorMachine:
         timing: Timing, max_staleness: int, since_epoch: int | None = None, senders: int = 1,
     ) -> None:  # fmt: skip
         self.boot, self.sender, self.timing = boot, sender.member, timing
-        self._senders: dict[int, Seat] = {0: sender}
-        self._expected_senders = senders
+        self._senders = Senders(sender, expected=senders)
         self.since_epoch = since_epoch
         self.members = Members(
             job_uid=job_uid, group=group, coordinator_uid=sender.member.pod_uid,
@@ -67,15 +54,10 @@ class CoordinatorMachine:
             catch_up_timeout=timing.stage_timeout,
         )  # fmt: skip
         self.session: SessionId | None = None
-        self.forming = Forming.NONE
         self.seated: tuple[MemberId, ...] = ()  # receivers, without the sender
         self.last_report: SessionReport | None = None
         self.rebuilds = 0
-        self._pending: set[MemberId] = set()
-        self._deadline: float | None = None  # of PREPARE or JOIN
-        self._due: float | None = None  # when gathered joins form a session
-        self._began: tuple[float, SessionCause, str] | None = None
-        self._engine_failures = 0
+        self._formation = Formation()
         self._publication: Publication | None = None
         self._out: list[Effect] = []
 
@@ -106,9 +88,8 @@ class CoordinatorMachine:
 
     def lost(self, member: MemberId, reason: str, now: float) -> list[Effect]:
         """The stream of `member` ended or its heartbeats stopped."""
-        rank = next((r for r, seat in self._senders.items() if seat.member == member), 0)
-        if rank:
-            del self._senders[rank]
+        rank = self._senders.leave(member)
+        if rank is not None:
             self._form(SessionCause.MEMBER_LOST, f"sender {rank}: {reason}", now)
         known = self.members.find(member)
         if known is not None:
@@ -152,7 +133,8 @@ class CoordinatorMachine:
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""
-        if self._deadline is not None and now >= self._deadline:
+        deadline = self._formation.deadline
+        if deadline is not None and now >= deadline:
             self._forming_timed_out(now)
         publication = self._publication
         if publication and publication.deadline is not None and now >= publication.deadline:
@@ -163,16 +145,22 @@ class CoordinatorMachine:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due at the latest; None when nothing is waited for."""
-        times = [self._deadline, self._publication.deadline if self._publication else None]
+        publishing = self._publication.deadline if self._publication else None
+        times = [self._formation.deadline, publishing]
         times += [member.deadline for member in self.members.by_pod.values()]
         if not self._busy:
-            times.append(self._due)
+            times.append(self._formation.due)
         return min((time for time in times if time is not None), default=None)
 
     @property
     def senders(self) -> tuple[MemberId, ...]:
         """The trainer's seats, in the order of ranks."""
-        return tuple(seat.member for _, seat in sorted(self._senders.items()))
+        return self._senders.members
+
+    @property
+    def forming(self) -> Forming:
+        """Where the session stands."""
+        return self._formation.phase
 
     @property
     def current(self) -> Version | None:
@@ -205,7 +193,7 @@ class CoordinatorMachine:
     def _busy(self) -> bool:
         """Joins do not interrupt a session that is being formed nor a version being sent."""
         staging = self._publication is not None and self._publication.staging
-        return staging or self.forming in {Forming.PREPARE, Forming.JOIN}
+        return staging or self._formation.busy
 
     def _settle(self, now: float) -> list[Effect]:
         """After every event: let newcomers in, drop the overdue, form a session for joins."""
@@ -218,28 +206,26 @@ class CoordinatorMachine:
         return out
 
     def _gather(self, now: float) -> None:
-        roster = self.members.roster
-        if roster is None or self._busy or len(self._senders) < self._expected_senders:
+        roster, formation = self.members.roster, self._formation
+        if roster is None or self._busy or not self._senders.complete:
             return
         wanted = {member.id for member in self.members.eligible()}
         same_epoch = self.session is not None and self.session.epoch == roster.epoch
         if same_epoch and wanted == set(self.seated):
-            self._due = None
+            formation.due = None
             return
-        if self._due is None:
-            self._due = now + self.timing.settle
-        if now >= self._due or len(wanted) == len(roster.members):
+        if formation.due is None:
+            formation.due = now + self.timing.settle
+        if now >= formation.due or len(wanted) == len(roster.members):
             cause = SessionCause.MEMBER_CAUGHT_UP if same_epoch else SessionCause.NEW_ROSTER
             self._form(cause, "" if same_epoch else roster.cause.value, now)
 
     def _sender_joined(self, rank: int, hello: Hello, now: float) -> list[Effect]:
-        if not 0 < rank < self._expected_senders:
-            self._out.append(Close(hello.member, f"sender {rank} of {self._expected_senders}"))
+        refused = self._senders.enter(rank, hello)
+        if refused:
+            self._out.append(Close(hello.member, refused))
             return self._settle(now)
-        self._senders[rank] = Seat(hello.member, hello.address, hello.descriptor)
-        self.members.fallback_donor = "+".join(
-            f"{seat.address}:{MEMBERSHIP_PORT}" for _, seat in sorted(self._senders.items())
-        )
+        self.members.fallback_donor = self._senders.donors
         if self.session is not None:
             self._form(SessionCause.NEW_ROSTER, f"sender {rank} registered", now)
         return self._settle(now)
@@ -252,21 +238,18 @@ class CoordinatorMachine:
         self.session = SessionId(roster.epoch, self.boot, attempt)
         members = self.members.eligible()
         self.seated = tuple(member.id for member in members)
-        self.forming, self._due = Forming.PREPARE, None
-        self._began = self._began or (now, cause, detail)
+        self._formation.begin(cause, detail, now)
         if self._publication is not None:
             self._publication.interrupt()
-        if len(self._senders) < self._expected_senders:
-            self.forming, self._deadline = Forming.NONE, None
-            return
-        trainers = [seat for _, seat in sorted(self._senders.items())]
-        seats = (*trainers, *(member.seat() for member in members))
-        prepare = Prepare(self.session, seats, len(trainers))
-        self._ask(prepare, now + self.timing.ack_timeout)
+        if self._senders.complete:
+            trainers = self._senders.seats
+            seats = (*trainers, *(member.seat() for member in members))
+            prepare = Prepare(self.session, seats, len(trainers))
+            self._ask(Forming.PREPARE, prepare, now + self.timing.ack_timeout)
 
-    def _ask(self, message: Prepare | Join, deadline: float) -> None:
+    def _ask(self, phase: Forming, message: Prepare | Join, deadline: float) -> None:
         everybody = (*self.senders, *self.seated)
-        self._pending, self._deadline = set(everybody), deadline
+        self._formation.ask(phase, set(everybody), deadline)
         self._out += [Send(member, message) for member in everybody]
 
     def _on_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
@@ -278,24 +261,18 @@ class CoordinatorMachine:
             self._suspect({sender}, f"{ack.phase.value} failed: {ack.error}", now)
         elif ack.phase is Phase.STAGE:
             self._on_stage_ack(sender, ack, now)
-        elif ack.phase.value == self.forming.value and sender in self._pending:
+        elif self._formation.awaits(sender, ack.phase):
             if ack.error:
                 self._engine_failed(ack.error, now)
-                return
-            self._pending.discard(sender)
-            if not self._pending:
+            elif self._formation.acknowledged(sender):
                 self._next_phase(self.session, now)
 
     def _next_phase(self, session: SessionId, now: float) -> None:
         if self.forming is Forming.PREPARE:
-            self.forming = Forming.JOIN
-            self._ask(Join(session), now + self.timing.join_timeout)
+            self._ask(Forming.JOIN, Join(session), now + self.timing.join_timeout)
             return
-        self.forming, self._deadline, self._engine_failures = Forming.STABLE, None, 0
         self.rebuilds += 1
-        since, cause, detail = self._began or (now, SessionCause.NEW_ROSTER, "")
-        self._began = None
-        report = SessionReport(session, cause, len(self.seated) + 1, now - since, detail)
+        report = self._formation.succeeded(session, len(self.seated) + 1, now)
         self.last_report = report
         self._out += [Send(m, SessionReady(session)) for m in (*self.senders, *self.seated)]
         self._out.append(SessionFormed(report))
@@ -304,7 +281,7 @@ class CoordinatorMachine:
             self._stage(now)
 
     def _forming_timed_out(self, now: float) -> None:
-        silent = self._pending - set(self.senders)
+        silent = self._formation.waiting - set(self.senders)
         if self.forming is Forming.PREPARE and silent:
             self._suspect(silent, "did not answer PREPARE in time", now)
         else:
@@ -313,10 +290,8 @@ class CoordinatorMachine:
             self._engine_failed(f"{self.forming.value} timed out", now)
 
     def _engine_failed(self, error: str, now: float) -> None:
-        self._engine_failures += 1
-        accused = self._pending - set(self.senders) or set(self.seated)
-        if self._engine_failures >= MAX_ENGINE_FAILURES and accused:
-            self._engine_failures = 0
+        accused = self._formation.waiting - set(self.senders) or set(self.seated)
+        if self._formation.failed() and accused:
             self._suspect(accused, f"engine failed {MAX_ENGINE_FAILURES} times: {error}", now)
         else:
             self._form(SessionCause.ENGINE_ERROR, error, now)

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from rollcall_protocol.coordinator import CoordinatorMachine, Forming
+from rollcall_protocol.coordinator import CoordinatorMachine
 from rollcall_protocol.effects import Close, Effect, Send
+from rollcall_protocol.formation import Forming
 from rollcall_protocol.ids import MemberId, Version
 from rollcall_protocol.messages import Ack, CatchUp, Hello, Phase, Prepare, SessionReady
 from tests.unit.rollcall_protocol.world import SENDER, hello, machine, roster

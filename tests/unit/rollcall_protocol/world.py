@@ -4,8 +4,9 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from rollcall_protocol.coordinator import CoordinatorMachine, Forming
+from rollcall_protocol.coordinator import CoordinatorMachine
 from rollcall_protocol.effects import Close, Effect, Published, Send, SessionFormed, Timing
+from rollcall_protocol.formation import Forming
 from rollcall_protocol.ids import MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.member import (
