@@ -31,8 +31,10 @@ lint: $(STAMP) ## Style, types, layers, drift of the generated files
 unit: $(STAMP) ## The fast tests alone
 	$(BIN)/pytest tests/unit tests/local -m "not slow and not cluster and not gpu"
 
-test-gpu: $(STAMP) ## The sync engines' tests with real NCCL or HCCL, on a machine with 4 devices (NCCL: 1 will do)
+test-gpu: $(STAMP) ## Sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/unit -m gpu
+	$(SYNC) bench --engine auto --staging host --size 2Gi --json
+	$(SYNC) bench --engine auto --staging device --size 2Gi --json
 
 cluster: $(STAMP) ## The local cluster alone (kind), or check the one of ROLLCALL_USE_KUBECONFIG=1
 	$(CLUSTER) up

@@ -11,7 +11,12 @@ from rollcall_protocol.ids import MemberId
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.star import Star
-from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.bench.surroundings import spread
+from rollcall_runtime.sync.buffers import HostBuffer, WholeBuffer
+from rollcall_runtime.sync.device_buffers import DeviceBuffer, DeviceMemory
+from rollcall_runtime.sync.device_memory import device_memory
+from rollcall_runtime.sync.engine import HOST
+from rollcall_runtime.sync.registry import worker_device
 from rollcall_runtime.sync.sessions import OwnedEngine
 from rollcall_runtime.sync.shards import Shard, select
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter
@@ -31,20 +36,42 @@ class Taken:
 
 
 class BenchMember(members.Member):
-    """A sender holds `tensors` (the trainer's) and snapshots of them; a receiver one buffer."""
+    """A sender holds `tensors` (the trainer's) and snapshots of them; a receiver one buffer.
+
+    All in host memory, or what can be on a device; bare sockets and memcpy know host memory alone.
+    """
 
     def __init__(self, member: MemberId) -> None:
+        spread(int(member.pod_uid.rpartition("-")[2]))
         super().__init__(member)
+        self._device: DeviceMemory | None = None
         self._tensors: list[tuple[str, torch.Tensor]] = []
-        self._scratch = self._target = self._part = HostBuffer(0)
+        self._scratch = self._plain = self._landing = self._part = HostBuffer(0)
+        self._target: WholeBuffer = self._landing
         self._star = Star()
+
+    def stage_on_device(self) -> None:
+        """From now on; weights arrive in host memory if the engine knows no other."""
+        self._device = self._accelerator()
+        if self._device is None:
+            raise RuntimeError("no accelerator is here, whose memory weights could be staged in")
+        if self._device.device in self._engine.memories:
+            self._stage_in(self._device)
+
+    def _accelerator(self) -> DeviceMemory | None:
+        return device_memory(worker_device())
 
     # --- senders ---
 
     def hold_weights(self, seed: int, nbytes: int, bucket_bytes: int) -> None:
         """Random bf16 tensors of `nbytes` (even) in all, and warm buffers for two snapshots."""
         self._tensors = bf16_tensors(seed, nbytes)
-        self._snapshotter = Snapshotter(bucket_bytes=bucket_bytes, buffers=2, spare_bytes=0)
+        if torch.accelerator.is_available() and self._device is not None:
+            self._tensors = [(name, held.to(worker_device())) for name, held in self._tensors]
+        self._snapshotter = Snapshotter(
+            bucket_bytes=bucket_bytes, buffers=2, spare_bytes=0, memory=self._device,
+            keep=frozenset() if self._memory is not None else HOST,
+        )  # fmt: skip
         for _ in range(2):  # faults the pages in, and fills both buffers
             self.take_snapshot()
         self._scratch = HostBuffer(self._held.buffer.nbytes)
@@ -60,6 +87,7 @@ class BenchMember(members.Member):
         held, self._snapshot = self._snapshot, sealed
         if held is not None:
             held.release()
+        self._plain = self._in_host_memory(sealed.buffer)
         return Taken(copied - began, ended - copied, sealed.manifest)
 
     def send(self, group: str, manifest: Manifest, timeout: float) -> None:
@@ -68,7 +96,7 @@ class BenchMember(members.Member):
 
     def memcpy(self) -> float:
         """Bytes per second of a plain copy of the snapshot."""
-        source = self._held.buffer
+        source = self._plain
         began = time.perf_counter()
         self._scratch.memory[:] = source.memory
         return source.nbytes / (time.perf_counter() - began)
@@ -94,15 +122,24 @@ class BenchMember(members.Member):
         self._star.accept(receivers)
 
     def star_send(self) -> None:
-        self._star.send(self._held.buffer.memory)
+        self._star.send(self._plain.memory)
+
+    def _in_host_memory(self, buffer: WholeBuffer) -> HostBuffer:
+        if isinstance(buffer, HostBuffer):
+            return buffer
+        plain = self._plain if self._plain.nbytes == buffer.nbytes else HostBuffer(buffer.nbytes)
+        buffer.read(0, buffer.nbytes, plain.memory)
+        return plain
 
     # --- receivers ---
 
     def hold_target(self, nbytes: int) -> None:
         """Make the buffer that everything arrives in; writing to it faults its pages in."""
-        if self._target.nbytes != nbytes:
-            self._target = HostBuffer(nbytes)
-        torch.frombuffer(self._target.memory, dtype=torch.uint8).zero_()
+        if self._landing.nbytes != nbytes:
+            self._target = self._landing = HostBuffer(nbytes)
+        torch.frombuffer(self._landing.memory, dtype=torch.uint8).zero_()
+        if self._memory is not None:
+            self._target = DeviceBuffer(self._memory, nbytes)
 
     def hold_part(self, manifest: Manifest, shard: Shard) -> None:
         """Make the buffer that a part arrives in."""
@@ -114,7 +151,10 @@ class BenchMember(members.Member):
         """Change a byte of every page, so that only what arrives anew can be right."""
         for buffer in (self._target, self._part):
             if buffer.nbytes:
-                torch.frombuffer(buffer.memory, dtype=torch.uint8)[::_PAGE] ^= 0xFF
+                held = buffer.read(0, buffer.nbytes)
+                torch.frombuffer(held, dtype=torch.uint8)[::_PAGE] ^= 0xFF
+                if buffer.device != "cpu":
+                    buffer.write(0, held)
 
     def take(self, group: str, manifest: Manifest, timeout: float) -> None:
         """Receive into the buffer."""
@@ -138,7 +178,7 @@ class BenchMember(members.Member):
 
     def taken_digests(self, manifest: Manifest) -> list[str]:
         """One for each tensor that arrived, in order."""
-        memory = self._target.memory
+        memory = self._target.read(0, self._target.nbytes)
         return [
             _digest(spec.dtype, spec.shape, memory[spec.offset : spec.offset + spec.nbytes])
             for spec in manifest.tensors
@@ -149,7 +189,7 @@ class BenchMember(members.Member):
 
     def star_receive(self, manifest: Manifest) -> None:
         bounds = manifest.bounds()
-        self._star.receive([self._target.memory[start:end] for start, end in bounds])
+        self._star.receive([self._landing.memory[start:end] for start, end in bounds])
 
     def star_close(self) -> None:
         self._star.close()

@@ -108,7 +108,7 @@ def _load(options: argparse.Namespace, *, engine: str, receivers: int, nbytes: i
     return Load(
         engine=engine, receivers=receivers, nbytes=nbytes, bucket_bytes=options.bucket_size,
         rounds=options.rounds, senders=options.senders, config=config, timeout=options.timeout,
-        verbose=options.verbose,
+        verbose=options.verbose, staging=options.staging,
     )  # fmt: skip
 
 
@@ -231,6 +231,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=setting, action="append", default=[], metavar="[ENGINE.]KEY=VALUE",
         help="a setting as in spec.weightSync.config; {folder} is a folder of the run; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--staging", choices=["host", "device"], default="host",
+        help="where snapshots are, and what arrives if the engine can; a device must be here",
     )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=90.0, help="seconds for a transfer")
     parser.add_argument("--verbose", action="store_true", help="show what the members log")

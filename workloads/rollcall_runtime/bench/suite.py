@@ -13,7 +13,7 @@ from rollcall_runtime.bench import recovery, shards, throughput
 from rollcall_runtime.bench.surroundings import available_memory, scratch_folder
 from rollcall_runtime.bench.throughput import Load, Party
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.registry import AUTO, create_engine, engines, worker_device
+from rollcall_runtime.sync.registry import AUTO, CPU, create_engine, engines, worker_device
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,11 @@ def run(
     stands for `folder`. `naive` adds to kills one after which the survivors wait until the engine
     itself gives up; `parts` adds what receivers read that need one of so many.
 
-    Raises RuntimeError when the engine failed, or no victim died in mid-transfer, and SpecError
-    when the engine cannot be used here.
+    Raises RuntimeError when the engine failed, or no victim died in mid-transfer, SpecError when
+    the engine cannot be used here, and ValueError when there is no device to stage on.
     """
+    if load.staging == throughput.DEVICE and worker_device() == CPU:
+        raise ValueError("--staging device: torch finds no accelerator here")
     engine = create_engine(load.engine, device=worker_device())
     if load.engine == AUTO:
         load = replace(load, engine=engine.name)

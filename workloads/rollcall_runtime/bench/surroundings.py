@@ -36,6 +36,21 @@ def own_output() -> Iterator[TextIO]:
         os.close(kept)
 
 
+def spread(number: int) -> None:
+    """In the process of the `number`-th member, before it opens its engine: choose its device.
+
+    NCCL refuses two ranks of one host on one GPU. Where there are more members than GPUs, those
+    that share one claim to be hosts of their own, and talk over sockets.
+    """
+    import torch  # noqa: PLC0415 - it takes seconds
+
+    count = torch.accelerator.device_count()
+    if count:
+        os.environ["LOCAL_RANK"] = str(number % count)
+        if number >= count:
+            os.environ["NCCL_HOSTID"] = f"member-{number}"
+
+
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder for a while; in a worker with a read-only file system it is in its state volume.

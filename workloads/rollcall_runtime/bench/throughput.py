@@ -19,6 +19,7 @@ from rollcall_runtime.bench.world import Remote, World, abort, done, join
 from rollcall_runtime.sync.engine import Role
 
 GROUP = "job/default"
+HOST, DEVICE = "host", "device"
 _GB = 1e9
 _WARM_ROUNDS = 2
 _COPIES_AT_SENDER = 4  # tensors, two snapshots, the target of memcpy
@@ -30,7 +31,8 @@ _HEADROOM = 256 << 20  # for the processes themselves, together
 class Load:
     """What to measure: `nbytes` of bf16 weights (even), cut into buckets of `bucket_bytes`.
 
-    `config` is the engine's, as in an RLJob. `timeout` (seconds) bounds each transfer.
+    `config` is the engine's, as in an RLJob. `timeout` (seconds) bounds each transfer. `staging`
+    is "host" or "device".
     """
 
     engine: str
@@ -42,6 +44,7 @@ class Load:
     config: dict[str, Any] = field(default_factory=dict)
     timeout: float = 90.0
     verbose: bool = False
+    staging: str = HOST
 
     def open_world(self, folder: Path) -> World:
         """Where this load's members come from."""
@@ -77,6 +80,8 @@ class Party:
         self.load = load
         opened = world.open_all([Role.SENDER] * load.senders + [Role.RECEIVER] * load.receivers)
         self.senders, self.receivers = opened[: load.senders], opened[load.senders :]
+        if load.staging == DEVICE:
+            _all(opened, "stage_on_device")
         for number, (sender, nbytes) in enumerate(
             zip(self.senders, _shares(load.nbytes, load.senders), strict=True)
         ):
@@ -185,6 +190,7 @@ def report(load: Load, found: Rounds, *, correct: bool) -> dict[str, Any]:
         "memcpy_gbps": round(statistics.median(found.memcpy) / _GB, 3),
         "snapshot_seconds": round(snapshot, 5), "blocking_seconds": round(blocking, 5),
         "visible_ratio": round(blocking / snapshot, 2), "verified": correct,
+        **({"staging": load.staging} if load.staging != HOST else {}),
     }  # fmt: skip
 
 

@@ -1,0 +1,71 @@
+"""`rollcall-sync bench --staging device`, with a double's device."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rollcall_protocol.env import ExitCode
+from rollcall_protocol.ids import MemberId
+from rollcall_runtime.bench import command, member, throughput
+from rollcall_runtime.bench.bencher import BenchMember
+from rollcall_runtime.bench.throughput import DEVICE, Load, Party
+from rollcall_runtime.bench.world import World
+from rollcall_runtime.sync.device_buffers import DeviceMemory
+from tests.doubles import build as doubles
+from tests.unit.rollcall_runtime.sync.places import gpu_memory
+
+ALONE = pytest.mark.skipif(torch.accelerator.is_available(), reason="a device is here")
+NURSERY = f"{__name__}:nursery"
+DOUBLE = {"library": doubles.NCCL, "cudaRuntime": doubles.NCCL}
+
+
+class DoubleMember(BenchMember):
+    """Its accelerator is the double's."""
+
+    def _accelerator(self) -> DeviceMemory | None:
+        return gpu_memory()
+
+    def places(self) -> tuple[str, str]:
+        """Where a sender's snapshot and a receiver's target are."""
+        snapshot = self._snapshot.buffer.device if self._snapshot else ""
+        return snapshot, self._target.device
+
+
+def nursery() -> None:
+    """Where such members come from."""
+    member.nursery(DoubleMember)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "config", "place"), [("nccl", DOUBLE, "cuda"), ("gloo", {}, "cpu")]
+)
+def test_weights_are_where_the_engine_takes_them(
+    tmp_path: Path, engine: str, config: dict[str, Any], place: str
+) -> None:
+    doubles.build()
+    load = Load(
+        engine=engine, receivers=2, nbytes=300_000, bucket_bytes=64 << 10, rounds=2, staging=DEVICE
+    )
+    with World(tmp_path, engine=engine, config=config, device="cuda", start=NURSERY) as world:
+        party = Party(load, world)
+        rounds, correct = throughput.measure(party)
+        assert party.senders[0].do("places")[0] == place
+        assert [receiver.do("places")[1] for receiver in party.receivers] == [place] * 2
+    assert correct
+    assert throughput.report(load, rounds, correct=correct)["staging"] == "device"
+
+
+@ALONE
+def test_a_device_is_needed(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "--engine", "gloo", "--size", "64Ki", "--staging", "device", "--json"]
+    assert command.main(arguments) == ExitCode.FAILED
+    assert "torch finds no accelerator here" in capfd.readouterr().err
+
+
+@ALONE
+def test_a_member_without_a_device_says_so() -> None:
+    with pytest.raises(RuntimeError, match="no accelerator is here"):
+        BenchMember(MemberId("pod-0", "boot")).stage_on_device()
