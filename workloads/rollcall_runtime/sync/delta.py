@@ -41,6 +41,7 @@ _LENGTH = struct.Struct("<Q")
 _LONGEST_GAP = 0xFFFF
 _LEVEL = 1  # zstd's: more effort finds nothing more in gaps
 _WORD = 8  # bytes, of which a shift by three makes the number of a word
+_STRETCH = 2 << 20  # bytes decoded at a time: they stay in the cache
 _BUFFERS = 3  # what is sent, what comes next, and what a broken session still reads
 _UNREADABLE = (ValueError, IndexError, struct.error, zstandard.ZstdError)
 
@@ -137,14 +138,13 @@ def decode(
         )
     pieces = _pieces(encoded, short, manifest)
     after = np.frombuffer(target, np.uint8)
-    before = np.frombuffer(held, np.uint8)
+    before = None if base is None else np.frombuffer(base, np.uint8)
 
     def work(bucket: int, place: Place) -> bool:
         cut = slice(*place)
-        if base is not None:
-            after[cut] = before[cut]
-        _decode(pieces[numbers[bucket]], after[cut])
-        return crc32(target[cut]) == kept.checksums[bucket]
+        old = None if before is None else before[cut]
+        checksum = _decode(pieces[numbers[bucket]], old, after[cut])
+        return checksum == kept.checksums[bucket]
 
     try:
         good = _each(kept.buckets(), work, config.threads)
@@ -201,7 +201,11 @@ def _changes(before: Bytes, after: Bytes) -> tuple[Positions, Bytes]:
     )
 
 
-def _decode(piece: memoryview, after: Bytes) -> None:
+def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
+    """Put a bucket's changes into `after`, copied from `before` if that is given; its CRC-32.
+
+    A stretch at a time, so that it is copied, changed and summed while it is in the cache.
+    """
     low_bytes, high_bytes, changes = _BUCKET.unpack_from(piece)
     low_end = _BUCKET.size + low_bytes
     high_end = low_end + high_bytes
@@ -211,7 +215,21 @@ def _decode(piece: memoryview, after: Bytes) -> None:
     values = np.frombuffer(piece[high_end:], np.uint8)
     if len(values) != changes:
         raise ValueError(f"{changes} changes have {len(values)} values")
-    after[np.cumsum(gaps, dtype=np.int64)] = values
+    step = changes * _STRETCH // len(after) + 1
+    checksum, done, last = 0, 0, 0
+    for first in range(0, changes + 1, step):
+        positions = last + np.cumsum(gaps[first : first + step], dtype=np.int64)
+        if first + step <= changes:
+            last = int(positions[-1])
+            end = last + 1
+        else:
+            end = len(after)
+        if before is not None:
+            after[done:end] = before[done:end]
+        after[positions] = values[first : first + step]
+        checksum = crc32(after[done:end].data, checksum)
+        done = end
+    return checksum
 
 
 def _pack(stream: Bytes) -> bytes:
