@@ -125,7 +125,8 @@ class WeightSync(Model):
     """true only to compare: training waits until the rollouts have the weights."""
     staging: Literal["Host", "Device", "Streamed"] = "Host"
     """Where the copy lives that is sent while training goes on. Host: host memory. Device: device
-    memory first, which is faster and takes as much of it as the weights. Streamed: one copy in host
+    memory, which is faster and takes at least twice as much of it as the weights, at rollouts too;
+    engines that cannot send from there get a copy in host memory. Streamed: one copy in host
     memory, so the next version waits until this one has arrived."""
     delta: Delta = nested(Delta)
     profile: Profile = nested(Profile)
