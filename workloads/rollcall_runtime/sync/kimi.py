@@ -31,7 +31,8 @@ from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_of
 from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
 from rollcall_runtime.sync.gloo import SEND_BUFFER_BYTES, broadcast, explain, make_group
 from rollcall_runtime.sync.mooncake import MooncakeEngine, MooncakeSettings
-from rollcall_runtime.sync.pull import PullSession, Reader
+from rollcall_runtime.sync.pull import PullSession
+from rollcall_runtime.sync.reader import Reader
 from rollcall_runtime.sync.registry import worker_device
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.topology import Topology

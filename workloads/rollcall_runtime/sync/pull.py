@@ -14,8 +14,9 @@ import json
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,23 +24,23 @@ from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buckets import BucketMover
-from rollcall_runtime.sync.buffers import Buffer, Pin, WholeBuffer
+from rollcall_runtime.sync.buffers import Buffer, WholeBuffer
 from rollcall_runtime.sync.engine import SyncSettings, descriptor_of
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError, TimedOutError
 from rollcall_runtime.sync.errors import TransferFailedError as Failed
+from rollcall_runtime.sync.reader import Reader
+from rollcall_runtime.sync.reads import Flights, Read
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession
-from rollcall_runtime.sync.topology import Topology, choose, downstream, line, upstream
-
-_FIRST_REST, _LONGEST_REST = 0.0001, 0.002  # seconds between two looks at a read
+from rollcall_runtime.sync.topology import Topology, choose, downstream, hops, line, upstream
 
 
 @dataclass(frozen=True, slots=True)
 class PullSettings(SyncSettings):
     """`topology` is auto, star, tree or chain.
 
-    A read that was given up may go on writing until its source dies; its buffer is lent to nobody
-    for `drain_timeout` seconds, and if it has not ended by then, never again.
+    A read that was given up may go on writing until its source dies. Its session waits
+    `drain_timeout` seconds for that; the buffer is lent to nobody until it has come.
     """
 
     operation_bytes: int = 16 << 20
@@ -54,17 +55,6 @@ class PullSettings(SyncSettings):
             raise ValueError("drain_timeout must not be negative")
 
 
-class Read(ABC):
-    """One read in flight."""
-
-    @abstractmethod
-    def done(self) -> bool:
-        """Whether it has ended well; RuntimeError if it failed."""
-
-    def release(self) -> None:  # noqa: B027 - not every library holds anything
-        """Free what the library holds of it; it has ended, or is given up."""
-
-
 class PullEngine(OwnedEngine):
     """Registered memory and connections of one process."""
 
@@ -76,7 +66,8 @@ class PullEngine(OwnedEngine):
         self._registered: weakref.WeakKeyDictionary[WholeBuffer, object] = (
             weakref.WeakKeyDictionary()
         )
-        self.forsaken: list[Pin] = []  # buffers that a read may still write into
+        self._settling = threading.Lock()
+        self._stuck: list[PullSession] = []  # gone, but for reads that have not ended
 
     def source(self, buffer: Buffer) -> dict[str, Any]:
         """Register the whole buffer, once; returns, as JSON, how others can read this part."""
@@ -86,6 +77,31 @@ class PullEngine(OwnedEngine):
                 self._registered[root] = handle = self._register(root.address, root.nbytes)
                 weakref.finalize(root, self._forget, handle, root.address).atexit = False
         return {"address": buffer.address, **self._describe()}
+
+    @property
+    def abandoned(self) -> int:
+        """Also sessions that are gone but for a read that may still write into their buffer."""
+        return super().abandoned + self._settle()
+
+    def leave(self, session: "PullSession") -> None:
+        """Look after what a session that is gone has in flight."""
+        with self._settling:
+            self._stuck.append(session)
+
+    def refresh(self) -> None:
+        """A session begins: free what has ended, forget peers that are in no session."""
+        self._settle()
+        with self._lock:
+            sessions = [session for session in self._sessions if not session.aborted]
+        self._keep({seat.member for session in sessions for seat in session.seats})
+
+    def _settle(self) -> int:
+        with self._settling:
+            self._stuck = [session for session in self._stuck if not session.settled(0.0)]
+            return len(self._stuck)
+
+    def _keep(self, members: AbstractSet[MemberId]) -> None:
+        """Forget all peers but these; for engines that know them."""
 
     def _forget(self, handle: object, address: int) -> None:
         with contextlib.suppress(RuntimeError):  # the memory goes, whatever the library says
@@ -130,9 +146,13 @@ class PullSession(OwnedSession):
             raise TypeError(f"{type(settings).__name__} are not settings of a peer engine")
         self._wanted, self._drain_timeout = Topology(settings.topology), settings.drain_timeout
         self._publications = 0
-        self.flying: set[_Work] = set()
+        self.flights = Flights(rest=self._rest, faults=self._faults)
         self.source: MemberId | None = None  # who is read from
         self._mover: BucketMover | None = None
+
+    def _join(self, deadline: float) -> None:
+        self.pulls.refresh()
+        super()._join(deadline)
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         """The room is all that is needed; neighbours are known when there is something to read."""
@@ -160,7 +180,7 @@ class PullSession(OwnedSession):
         number = self._next(deadline)
         told = self._await_source(number, manifest, deadline)
         kept = manifest if only is None else manifest.only(only)
-        source, readers = self._neighbours(len(kept.checksums))
+        source, readers, patience = self._neighbours(len(kept.checksums))
         with buffer.pin():
             self.pulls.source(buffer)
             if readers:
@@ -170,7 +190,7 @@ class PullSession(OwnedSession):
             self.source = self.seats[source].member
             reader = Reader(
                 self, number=number, source=source, told=told, buffer=buffer, manifest=manifest,
-                only=only,
+                only=only, patience=patience,
             )  # fmt: skip
             self._mover = BucketMover(
                 start=reader.start, stop=self._check, settings=self.settings,
@@ -180,14 +200,15 @@ class PullSession(OwnedSession):
             self.source = None
             self._await_readers(number, readers, manifest, deadline)
 
-    def _neighbours(self, buckets: int) -> tuple[int, tuple[int, ...]]:
-        """The rank to read from, and those that read here."""
+    def _neighbours(self, buckets: int) -> tuple[int, tuple[int, ...], int]:
+        """The rank to read from, those that read here, and how far away the sender is."""
         shards = [str(descriptor_of(seat).get("shard", "")) for seat in self.seats]
         ranks = line(shards, self.rank)
         place = ranks.index(self.rank)
         topology = choose(self._wanted, receivers=len(ranks) - 1, buckets=buckets)
         below = downstream(place, len(ranks), topology)
-        return ranks[upstream(place, topology)], tuple(ranks[other] for other in below)
+        readers = tuple(ranks[other] for other in below)
+        return ranks[upstream(place, topology)], readers, hops(place, topology)
 
     def _readers(self) -> Sequence[int]:
         """The ranks that the sender waits for."""
@@ -205,12 +226,16 @@ class PullSession(OwnedSession):
         return told
 
     def _disconnect(self) -> None:
-        deadline = time.monotonic() + self._drain_timeout
-        for work in tuple(self.flying):
-            if not work.drain(deadline):
-                self.pulls.forsaken.append(work.forsake())
+        if not self.settled(self._drain_timeout):
+            self.pulls.leave(self)
+
+    def settled(self, seconds: float) -> bool:
+        """Whether all reads end within `seconds`, well or not; the buffer is free then."""
+        if not self.flights.drain(seconds):
+            return False
         if self._mover is not None:
             self._mover.drain()  # all has ended: it lets go of its own pins
+        return True
 
     def _explain(self, error: Exception) -> SyncError:
         return Failed(f"{self.name}: {error}", peer=self.source)
@@ -250,119 +275,34 @@ class PullSession(OwnedSession):
         self, keys: Sequence[str], deadline: float, *, who: Sequence[int] = ()
     ) -> list[bytes]:
         """The values of `keys`; TimedOutError names the first of `who` that did not tell."""
-        if self._room is None:
-            raise Failed(f"{self.name} has no room")
-        values = self._room.wait(keys, deadline=deadline)
+        values = self._look(keys, deadline)
         for index, value in enumerate(values):
             if value is None:
                 peer = self.seats[who[index]].member if who else None
                 raise TimedOutError(f"{self.name}: nobody told {keys[index]}", peer=peer)
         return [value for value in values if value is not None]
 
+    def _look(self, keys: Sequence[str], deadline: float) -> tuple[bytes | None, ...]:
+        if self._room is None:
+            raise Failed(f"{self.name} has no room")
+        return self._room.wait(keys, deadline=deadline)
+
     def _await_readers(
         self, number: int, ranks: Sequence[int], manifest: Manifest, deadline: float
     ) -> None:
-        """Wait until `ranks` hold everything; each stretch has `operation_timeout`."""
-        if not ranks:
-            return
+        """Wait until `ranks` hold everything. Each stretch has `operation_timeout` at each of
+        them: in a chain the last one gets it when all others have it.
+        """
         last = len(manifest.checksums) - 1
-        for stretch in range(self.stretch(last, manifest) + 1 if last >= 0 else 0):
-            soon = min(deadline, time.monotonic() + self.settings.operation_timeout)
-            self._wait([f"{number}/have/{rank}/{stretch}" for rank in ranks], soon, who=ranks)
+        for stretch in range(self.stretch(last, manifest) + 1 if ranks and last >= 0 else 0):
+            keys = [f"{number}/have/{rank}/{stretch}" for rank in ranks]
+            lacking, before = len(keys), len(keys) + 1
+            while 0 < lacking < before:
+                soon = min(deadline, time.monotonic() + self.settings.operation_timeout)
+                before, lacking = lacking, self._look(keys, soon).count(None)
+            if lacking:
+                self._wait(keys, time.monotonic(), who=ranks)
 
     def stretch(self, bucket: int, manifest: Manifest) -> int:
         """Small buckets are told of together, as many as an operation holds."""
         return bucket // max(1, self.settings.operation_bytes // manifest.bucket_bytes)
-
-
-class Reader:
-    """Reads one publication from upstream, in order; `only` some of its buckets, if given."""
-
-    def __init__(
-        self, session: PullSession, *, number: int, source: int, told: dict[str, Any],
-        buffer: Buffer, manifest: Manifest, only: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
-        self._session, self._number, self._source = session, number, source
-        self._remote, self._local = int(told["address"]), buffer
-        self._manifest, self._position = manifest, 0
-        self._peer = session.pulls.reach(told)
-        self._only = range(len(manifest.checksums)) if only is None else only
-        session.holds(number, 0, self._following(-1), manifest)
-
-    def start(self, chunk: memoryview, seconds: float) -> "_Work":
-        """Read the next chunk, once upstream holds its bucket."""
-        session, start = self._session, self._position
-        self._position += len(chunk)
-        index, inside = divmod(start, self._manifest.bucket_bytes)
-        bucket = self._only[index]
-        remote = bucket * self._manifest.bucket_bytes + inside
-        if self._source:
-            remote = start  # it holds what is held here
-            stretch = session.stretch(bucket, self._manifest)
-            session.wait_for(f"{self._number}/have/{self._source}/{stretch}", seconds, self._source)
-        read = session.pulls.read(
-            self._peer, remote=self._remote + remote, local=self._local.address + start,
-            nbytes=len(chunk),
-        )  # fmt: skip
-        session.pulls.count_read(len(chunk))
-        return _Work(session, read, time.monotonic() + seconds, self._local.pin())
-
-    def landed(self, bucket: int) -> None:
-        """The `bucket`-th of those that are taken is here and was compared: others may read it."""
-        number = self._only[bucket]
-        self._session._landed(number)  # noqa: SLF001 - a part of its session
-        self._session.holds(self._number, number, self._following(bucket), self._manifest)
-
-    def _following(self, index: int) -> int:
-        """The bucket that is taken after the `index`-th; beyond the last when it is that."""
-        after = index + 1
-        return self._only[after] if after < len(self._only) else len(self._manifest.checksums)
-
-
-class _Work:
-    """A read as BucketMover sees it; kept by its session until it has ended."""
-
-    def __init__(self, session: PullSession, read: Read, deadline: float, pin: Pin) -> None:
-        self._session, self._read, self._deadline, self._pin = session, read, deadline, pin
-        self._over = False
-        session.flying.add(self)
-
-    def wait(self) -> None:
-        """Look until it has ended; raises what the session or the transport says."""
-        rest = _FIRST_REST
-        while not self.ended():
-            self._session._rest(rest)  # noqa: SLF001 - a part of its session
-            if time.monotonic() >= self._deadline:
-                raise TimedOutError("no time is left for a read", peer=self._session.source)
-            rest = min(rest * 2, _LONGEST_REST)
-
-    def ended(self) -> bool:
-        """Whether nothing is written any more; raises if the read failed, the first time."""
-        if self._over:  # libraries do not survive a question about what they have freed
-            return True
-        done = True  # a failure is an end too
-        try:
-            done = self._read.done()
-        finally:
-            if done:
-                self._over = True
-                self._session.flying.discard(self)
-                self._read.release()
-                self._pin.release()
-        return done
-
-    def drain(self, deadline: float) -> bool:
-        """Wait for the end until `deadline` (monotonic); whether it came."""
-        while time.monotonic() < deadline:
-            with contextlib.suppress(*self._session._faults):  # noqa: SLF001 - told already
-                if not self.ended():
-                    time.sleep(_LONGEST_REST)
-                    continue
-            return True
-        self._read.release()
-        return False
-
-    def forsake(self) -> Pin:
-        """The pin, for ever."""
-        self._over = True
-        return self._pin

@@ -43,6 +43,14 @@ def upstream(rank: int, topology: Topology) -> int:
     return rank - 1 if topology is Topology.CHAIN else (rank - 1) // 2
 
 
+def hops(rank: int, topology: Topology) -> int:
+    """How many members the bytes of rank 0 pass until receiver `rank` has them, itself included."""
+    steps = 0
+    while rank:
+        rank, steps = upstream(rank, topology), steps + 1
+    return steps
+
+
 def downstream(rank: int, size: int, topology: Topology) -> tuple[int, ...]:
     """The ranks that take from `rank` in a session of `size`."""
     return tuple(other for other in range(1, size) if upstream(other, topology) == rank)
