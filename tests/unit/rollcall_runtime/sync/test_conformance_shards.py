@@ -59,18 +59,20 @@ def receiving(members: list[Remote], manifest: Manifest, number: int) -> list[Fu
     return [receiver.start("receive", **kwargs) for receiver in members]
 
 
-@pytest.mark.parametrize("bucket_bytes", [MIB, 100_000])
+@pytest.mark.parametrize(
+    ("megabytes", "bucket_bytes"), [(SIZE, MIB), (SIZE, 100_000), (96, 8 * MIB)]
+)
 def test_each_receiver_takes_only_its_part(
-    world: World, trio: list[Remote], halves: list[Remote], bucket_bytes: int
+    world: World, trio: list[Remote], halves: list[Remote], megabytes: int, bucket_bytes: int
 ) -> None:
     sender, whole, _ = trio
     everyone = [sender, whole, *halves]
-    manifest = sender.do("snapshot", seed=50, megabytes=SIZE, bucket_bytes=bucket_bytes)
+    manifest = sender.do("snapshot", seed=50, megabytes=megabytes, bucket_bytes=bucket_bytes)
     before = [one.do("reads") for one in halves]
     join(everyone)
     publish(everyone, number=50, manifest=manifest)
     for half, shard, reads in zip(halves, HALVES, before, strict=True):
-        assert half.do("served_digests") == rows(world, shard, 50)
+        assert half.do("served_digests") == rows(world, shard, 50, megabytes)
         if world.engine in SELECTIVE:
             part = select(manifest, shard).manifest.total_bytes
             assert part < manifest.total_bytes / 2 + 3 * bucket_bytes
