@@ -12,7 +12,7 @@ JOB = "reverse"
 STEPS = 12
 STORE = "/mnt/weights"
 CONFIG: dict[str, dict[str, Any]] = {"store": {"url": f"file://{STORE}"}}
-ENGINES = ("mooncake", "kimi", "nixl", "store")
+ENGINES = ("mooncake", "kimi", "nixl", "ray", "store")
 
 CLAIM = {
     "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "weights"},
