@@ -5,7 +5,8 @@
 Each receiver is a process of its own; whole versions and deltas take turns, and medians are
 reported. A stage lasts from the start of sending until the last receiver has verified all buckets.
 Outside of it are `encode`, and `prepare`: a receiver's copy of its base, made before the delta
-comes; in a `cold_delta` the copy is part of the stage. The last line is JSON.
+comes; in a `cold_delta` the copy is part of the stage. `cpu` seconds are all members' together,
+which a busy machine changes least. The last line is JSON.
 """
 
 import argparse
@@ -72,25 +73,29 @@ class DeltaMember(Member):
         self._whole = Manifest((), size, bucket_bytes, sums)
         return self._whole
 
-    def encode(self) -> Manifest | None:
-        """Make the delta; None when it is too long."""
+    def encode(self) -> tuple[Manifest | None, float]:
+        """Make the delta; None when it is too long. And seconds of CPU."""
+        used = time.process_time()
         self._encoded = None  # lets its buffer go
         self._encoded = encode(
             self._base.memory, self._new.memory, self._whole, config=self._config, pool=self._pool
         )
-        return self._encoded.manifest if self._encoded else None
+        used = time.process_time() - used
+        return self._encoded.manifest if self._encoded else None, used
 
-    def send(self, *, delta: bool) -> None:
-        """The sender's half."""
+    def send(self, *, delta: bool) -> float:
+        """The sender's half; seconds of CPU."""
+        used = time.process_time()
         session = self._sessions[GROUP]
         if delta and self._encoded is not None:
             session.publish(self._encoded.buffer, self._encoded.manifest, timeout=TIMEOUT)
         else:
             session.publish(self._new, self._whole, timeout=TIMEOUT)
+        return time.process_time() - used
 
-    def take(self, *, whole: Manifest, short: Manifest | None) -> tuple[float, float]:
-        """Stage version 2, and forget it: seconds of the transfer, and of decoding."""
-        began = time.monotonic()
+    def take(self, *, whole: Manifest, short: Manifest | None) -> tuple[float, float, float]:
+        """Stage version 2, and forget it: seconds of the transfer, of decoding, and of CPU."""
+        began, used = time.monotonic(), time.process_time()
         session = self._sessions[GROUP]
         if short is None:
             with self._stage.staging(version(2), whole, timeout=0) as buffer:
@@ -109,11 +114,13 @@ class DeltaMember(Member):
                 )
             ended = time.monotonic()
         self._stage.discard()
-        return received - began, ended - received
+        return received - began, ended - received, time.process_time() - used
 
-    def prepare(self) -> None:
-        """Copy the base to where the delta goes."""
+    def prepare(self) -> float:
+        """Copy the base to where the delta goes; seconds of CPU."""
+        used = time.process_time()
         self._stage.prepare()
+        return time.process_time() - used
 
 
 def delta_nursery() -> None:
@@ -128,11 +135,12 @@ def stage(members: list[Remote], whole: Manifest, short: Manifest | None) -> dic
     futures.append(sender.start("send", delta=short is not None))
     replies = [done(future) for future in futures]
     ended = max(reply.ended for reply in replies)
-    halves = [reply.result for reply in replies[:-1]]
+    *taken, sent = [reply.result for reply in replies]
     return {
         "stage": ended - min(reply.began for reply in replies),
-        "transfer": max(transfer for transfer, _ in halves),
-        "decode": max(decoding for _, decoding in halves),
+        "transfer": max(transfer for transfer, _, _ in taken),
+        "decode": max(decoding for _, decoding, _ in taken),
+        "cpu": sent + sum(used for _, _, used in taken),
     }
 
 
@@ -156,11 +164,12 @@ def measure(arguments: argparse.Namespace, receivers: int, folder: Path) -> dict
         for number in range(arguments.rounds + 1):
             row = {}
             reply = done(members[0].start("encode"))
-            if (short := reply.result) is None:
+            short, used = reply.result
+            if short is None:
                 raise SystemExit("too much has changed for a delta")
-            row["encode"] = {"seconds": reply.ended - reply.began}
+            row["encode"] = {"seconds": reply.ended - reply.began, "cpu": used}
             row["whole"] = stage(members, whole, None)
-            row["prepare"] = {"seconds": call_all(members[1:], "prepare")}
+            row["prepare"] = call_all(members[1:], "prepare")
             row["delta"] = stage(members, whole, short)
             row["cold_delta"] = stage(members, whole, short)
             print(f"{receivers} receivers, round {number}: {row}", file=sys.stderr)
@@ -179,20 +188,32 @@ def measure(arguments: argparse.Namespace, receivers: int, folder: Path) -> dict
                 rows, ("delta", "stage"), ("encode", "seconds"), ("prepare", "seconds")
             ),
         },
+        "times_less_cpu": {
+            "stage": ratio(rows, ("delta", "cpu"), of="cpu"),
+            "stage_cold": ratio(rows, ("cold_delta", "cpu"), of="cpu"),
+            "stage_encode_and_prepare": ratio(
+                rows, ("delta", "cpu"), ("encode", "cpu"), ("prepare", "cpu"), of="cpu"
+            ),
+        },
     }
 
 
-def call_all(members: list[Remote], name: str, **kwargs: Any) -> float:
-    """Give all a command at once; seconds until the last has done it."""
+def call_all(members: list[Remote], name: str, **kwargs: Any) -> dict[str, float]:
+    """Give all a command at once: seconds until the last has done it, and of CPU if they tell."""
     replies = [done(future) for future in [member.start(name, **kwargs) for member in members]]
-    return max(reply.ended for reply in replies) - min(reply.began for reply in replies)
+    return {
+        "seconds": max(reply.ended for reply in replies) - min(reply.began for reply in replies),
+        "cpu": sum(reply.result or 0 for reply in replies),
+    }
 
 
-def ratio(rows: list[dict[str, dict[str, float]]], *parts: tuple[str, str]) -> float:
-    """How many times longer whole versions take than these parts together, by median."""
+def ratio(
+    rows: list[dict[str, dict[str, float]]], *parts: tuple[str, str], of: str = "stage"
+) -> float:  # fmt: skip
+    """How many times more of that whole versions take than these parts together, by median."""
     return round(
         statistics.median(
-            row["whole"]["stage"] / sum(row[name][what] for name, what in parts) for row in rows
+            row["whole"][of] / sum(row[name][what] for name, what in parts) for row in rows
         ),
         2,
     )

@@ -71,7 +71,7 @@ class DeltaConfig:
 
     max_share: float = 0.5
     threads: int = 2
-    block_bytes: int = 256 * 2**10
+    block_bytes: int = 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Delta(Model):
     """Everything is sent when what differs, as it travels, is a larger share of it."""
     threads: Annotated[int, Field(ge=1, le=64)] = 2
     """How many threads of trainer and rollouts work on buckets side by side."""
-    block_size: BucketSize = "256Ki"
+    block_size: BucketSize = "1Mi"
     """So many bytes are compared at a time; they should fit into a core's cache."""
 
 

@@ -163,27 +163,27 @@ def _each(places: Sequence[Place], work: Callable[[int, Place], R], threads: int
 
 def _encode(before: Bytes, after: Bytes, config: DeltaConfig) -> list[Any] | None:
     """A bucket's streams, the numbers that tell them apart first; None if too much changed."""
-    found: list[Positions] = []
-    values: list[Bytes] = []
-    left = config.max_share * len(after)  # a position takes eight bytes until it is packed
+    found, values, last = [np.empty(0, "<u2")], [after[:0]], 0
+    left = config.max_share * len(after)
     for start in range(0, len(after), config.block_bytes):
         end = start + config.block_bytes
         inside, new = _changes(before[start:end], after[start:end])
-        found.append(inside + start)
-        values.append(new)
-        left -= len(new)
-        if left < 0:
-            return None
-    positions = np.concatenate(found)
-    gaps = np.diff(positions, prepend=0)
-    if len(gaps) and gaps.max() > _LONGEST_GAP:
-        positions = np.union1d(positions, np.arange(_LONGEST_GAP, len(after), _LONGEST_GAP))
-        gaps = np.diff(positions, prepend=0)
-        values = [after.take(positions)]
-    halves = gaps.astype("<u2").view(np.uint8).reshape(-1, 2)
+        if len(new):
+            positions = inside + start
+            gaps = np.diff(positions, prepend=last)
+            if gaps.max() > _LONGEST_GAP:
+                told = np.arange(last + _LONGEST_GAP, positions[-1], _LONGEST_GAP)
+                positions = np.union1d(positions, told)
+                gaps, new = np.diff(positions, prepend=last), after.take(positions)
+            found.append(gaps.astype("<u2"))
+            values.append(new)
+            last, left = int(positions[-1]), left - len(new)
+            if left < 0:
+                return None
+    halves = np.concatenate(found).view(np.uint8).reshape(-1, 2)
     low, high = (_pack(np.ascontiguousarray(halves[:, half])) for half in (0, 1))
-    head = _BUCKET.pack(len(low), len(high), len(positions))
-    return [head, low, high, *(part.data for part in values)]
+    head = _BUCKET.pack(len(low), len(high), len(halves))
+    return [head, low, high, np.concatenate(values).data]
 
 
 def _changes(before: Bytes, after: Bytes) -> tuple[Positions, Bytes]:
@@ -194,11 +194,11 @@ def _changes(before: Bytes, after: Bytes) -> tuple[Positions, Bytes]:
     taken = new.take(words).view(np.uint8)
     inside = np.flatnonzero(old.take(words).view(np.uint8) != taken)
     shifts = (words - np.arange(len(words))) * _WORD  # from a place in `taken` to one in `after`
-    rest = whole + np.flatnonzero(before[whole:] != after[whole:])
-    return (
-        np.concatenate((shifts.take(inside >> 3) + inside, rest)),
-        np.concatenate((taken.take(inside), after.take(rest))),
-    )
+    found, values = shifts.take(inside >> 3) + inside, taken.take(inside)
+    if whole < len(after):
+        rest = whole + np.flatnonzero(before[whole:] != after[whole:])
+        return np.concatenate((found, rest)), np.concatenate((values, after.take(rest)))
+    return found, values
 
 
 def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:

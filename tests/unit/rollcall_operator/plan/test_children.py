@@ -97,7 +97,7 @@ def test_a_worker_reads_how_weights_reach_it() -> None:
     sync = {
         "engine": "mooncake", "config": own, "blocking": True, "staging": "Device",
         "everyRankSends": False,
-        "delta": {"enabled": True, "maxShare": "0.3", "threads": 8, "blockSize": "1Mi"},
+        "delta": {"enabled": True, "maxShare": "0.3", "threads": 8, "blockSize": "64Ki"},
         "groups": [{"name": "npu", "engine": "hccl", "config": {"threads": 4}}],
     }  # fmt: skip
     child = deployment({"spec.weightSync": sync, "spec.rollouts[0].syncGroup": "npu"})
@@ -107,7 +107,7 @@ def test_a_worker_reads_how_weights_reach_it() -> None:
         GroupConfig("npu", EngineRef("hccl", {"threads": 4})),
     )
     assert (config.blocking, config.staging) == (True, "Device")
-    assert config.delta == DeltaConfig(max_share=0.3, threads=8, block_bytes=1 << 20)
+    assert config.delta == DeltaConfig(max_share=0.3, threads=8, block_bytes=1 << 16)
     assert (config.every_rank_sends, config.profile_path) == (False, "")
     assert json.loads(variables(child)[env.POOL_CONFIG])["sync_group"] == "npu"
 
