@@ -28,7 +28,7 @@ from rollcall_runtime.bench.world import Remote, World, done, join
 from rollcall_runtime.sync.buffers import GrowingPool, HostBuffer
 from rollcall_runtime.sync.delta import Encoded, decode, encode
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.staging import checksums
+from rollcall_runtime.sync.sealing import checksums
 
 GROUP = "job/default"
 TIMEOUT = 60.0

@@ -25,7 +25,8 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.sync.buckets import wrong_checksums
 from rollcall_runtime.sync.buffers import GrowingPool, Pin, Window
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
-from rollcall_runtime.sync.staging import Snapshot, checksums
+from rollcall_runtime.sync.sealing import checksums
+from rollcall_runtime.sync.staging import Snapshot
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Checksums of a snapshot that is in device memory: they need its bytes on the host, once."""
+"""Checksums of a snapshot: on the host, which a device's bytes are copied to once for that."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,13 +9,21 @@ from rollcall_runtime.sync.buffers import WholeBuffer
 _PIECE = 32 << 20  # of two, in host memory
 
 
+def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
+    """CRC-32 of each bucket."""
+    starts = range(0, len(memory), bucket_bytes)
+    return tuple(crc32(memory[start : start + bucket_bytes]) for start in starts)
+
+
 def checksums_of(
     buffer: WholeBuffer, bucket_bytes: int, *, copy: WholeBuffer | None = None
 ) -> tuple[int, ...]:
-    """CRC-32 of each bucket; the host buffer `copy`, of the same length, gets all bytes too.
+    """CRC-32 of each bucket; the host buffer `copy`, of the same length, gets a device's too.
 
     A piece is copied while the one before is summed.
     """
+    if buffer.device == "cpu":
+        return checksums(buffer.memory, bucket_bytes)
     pieces = [
         (bucket, start, min(start + _PIECE, end))
         for bucket, first in enumerate(range(0, buffer.nbytes, bucket_bytes))

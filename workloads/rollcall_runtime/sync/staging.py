@@ -5,22 +5,20 @@ a version that was staged whole has been applied; it is never overwritten in pla
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
-from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest, TensorSpec
 from rollcall_runtime.sync.buffers import BufferPool, Pin, PoolState, WholeBuffer
-from rollcall_runtime.sync.device_buffers import DeviceBuffer, DeviceMemory, maker
+from rollcall_runtime.sync.device_buffers import DeviceMemory, maker
 from rollcall_runtime.sync.errors import StagingError, SyncError
+from rollcall_runtime.sync.layout import fill, lay_out, tensor_in
 from rollcall_runtime.sync.sealing import checksums_of
 from rollcall_runtime.sync.spare import Spare
 
-_ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
 _SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
 
 _HOST = frozenset({"cpu"})
@@ -71,7 +69,7 @@ class Snapshot:
         for spec in self.manifest.tensors:
             pieces.setdefault(spec.name, []).append(spec)
         for name, specs in pieces.items():
-            views = [_view(*_part(self.buffer, spec)) for spec in specs]
+            views = [tensor_in(self.buffer, spec) for spec in specs]
             yield name, views[0] if len(views) == 1 else torch.cat(views)
 
     def share(self) -> "Snapshot":
@@ -105,16 +103,8 @@ class Draft:
         """Compute the checksums (outside the GIL) and hand the buffers on; once."""
         buffer = self._pin.buffer
         copy = self._copy.buffer if self._copy else None
-        if buffer.device == "cpu":
-            sums = checksums(buffer.memory, self._bucket_bytes)
-        else:
-            sums = checksums_of(buffer, self._bucket_bytes, copy=copy)
-        manifest = Manifest(
-            tensors=self._specs,
-            total_bytes=buffer.nbytes,
-            bucket_bytes=self._bucket_bytes,
-            checksums=sums,
-        )
+        sums = checksums_of(buffer, self._bucket_bytes, copy=copy)
+        manifest = Manifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
         if self._copy is None or self._stays:
             return Snapshot(manifest, self._pin, self._copy)
         self._pin.release()
@@ -175,7 +165,7 @@ class Snapshotter:
         try:
             for pool in self._pools:
                 pins.append(pool.take(total, timeout=timeout))  # noqa: PERF401 - kept on an error
-            _fill(pins[0].buffer, zip(specs, (weight for _, weight in named), strict=True))
+            fill(pins[0].buffer, zip(specs, (weight for _, weight in named), strict=True))
         except BaseException:
             for pin in pins:
                 pin.release()
@@ -305,50 +295,3 @@ class Stage:
 def _release(held: tuple[Version, Snapshot] | None) -> None:
     if held is not None:
         held[1].release()
-
-
-def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec, ...], int]:
-    """Where each tensor goes in the flat buffer, and the buffer's length. Names are unique."""
-    specs: list[TensorSpec] = []
-    end = 0
-    for name, tensor in named:
-        nbytes = tensor.numel() * tensor.element_size()
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), end, nbytes))
-        end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-    if len({spec.name for spec in specs}) != len(specs):
-        raise ValueError("two tensors have the same name")
-    return tuple(specs), end
-
-
-def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
-    """CRC-32 of each bucket."""
-    starts = range(0, len(memory), bucket_bytes)
-    return tuple(crc32(memory[start : start + bucket_bytes]) for start in starts)
-
-
-def _fill(buffer: WholeBuffer, placed: Iterable[tuple[TensorSpec, torch.Tensor]]) -> None:
-    if isinstance(buffer, DeviceBuffer):
-        buffer.put((spec.offset, weight) for spec, weight in placed)
-        return
-    for spec, weight in placed:
-        _view(*_part(buffer, spec)).copy_(weight)
-
-
-def _part(buffer: WholeBuffer, spec: TensorSpec) -> tuple[torch.Tensor, TensorSpec]:
-    """Memory that holds the tensor, and where it is in it."""
-    if isinstance(buffer, DeviceBuffer):
-        return buffer.tensor(spec.offset, spec.nbytes), replace(spec, offset=0)
-    if buffer.nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8), spec
-    return torch.frombuffer(buffer.memory, dtype=torch.uint8), spec
-
-
-def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    dtype = getattr(torch, spec.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise StagingError(f"tensor {spec.name}: this torch has no dtype {spec.dtype!r}")
-    part = flat[spec.offset : spec.offset + spec.nbytes]
-    if spec.offset % dtype.itemsize:  # behind some of the buckets of a whole
-        part = part.clone()
-    return part.view(dtype).reshape(spec.shape)

@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 ON_DEVICE = "Device"
 STREAMED = "Streamed"  # one copy of the weights, so that training waits until it is sent
 SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a broken session holds
-# On the device the next one waits for the one on its way. Ranks that send parts learn late that the
-# oldest is not needed any more.
-DEVICE_SNAPSHOTS, DEVICE_PARTS = 2, 3
+# The same on the device, but that training waits for broken sessions. The third is only made when a
+# send takes longer than a step. Ranks that send parts learn late that the oldest is not needed.
+DEVICE_SNAPSHOTS, DEVICE_PARTS = 3, 4
 
 
 def make_snapshotter(sync: WeightSyncConfig, *, senders: int) -> Snapshotter:

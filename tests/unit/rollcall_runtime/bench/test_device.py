@@ -40,15 +40,17 @@ def nursery() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "config", "place"), [("nccl", DOUBLE, "cuda"), ("gloo", {}, "cpu")]
+    ("engine", "config", "place", "senders"),
+    [("nccl", DOUBLE, "cuda", 1), ("nccl", DOUBLE, "cuda", 2), ("gloo", {}, "cpu", 1)],
 )
 def test_weights_are_where_the_engine_takes_them(
-    tmp_path: Path, engine: str, config: dict[str, Any], place: str
+    tmp_path: Path, engine: str, config: dict[str, Any], place: str, senders: int
 ) -> None:
     doubles.build()
     load = Load(
-        engine=engine, receivers=2, nbytes=300_000, bucket_bytes=64 << 10, rounds=2, staging=DEVICE
-    )
+        engine=engine, receivers=2, nbytes=300_000, bucket_bytes=64 << 10, rounds=2,
+        staging=DEVICE, senders=senders,
+    )  # fmt: skip
     with World(tmp_path, engine=engine, config=config, device="cuda", start=NURSERY) as world:
         party = Party(load, world)
         rounds, correct = throughput.measure(party)

@@ -81,6 +81,12 @@ class FaultyMember(members.Member):
         """Although the others stage on a device."""
         self._memory, self._stage = None, Stage()
 
+    def begun(self, group: str) -> int:
+        """How many broadcasts NCCL has been told to do."""
+        session: Any = self._sessions[group]
+        count: int = session._communicator.begun
+        return count
+
     def starve(self, spare: int) -> None:
         """Let the process have `spare` more bytes of address space, and no more."""
         pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -10,7 +10,7 @@ from rollcall_runtime.sync.buckets import BucketMover, Work
 from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, TimedOutError
-from rollcall_runtime.sync.staging import checksums
+from rollcall_runtime.sync.sealing import checksums
 
 BUCKET = 10
 OPERATION = 4

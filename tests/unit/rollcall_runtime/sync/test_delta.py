@@ -10,7 +10,7 @@ from rollcall_protocol.manifest import Manifest, combine
 from rollcall_runtime.sync.buffers import GrowingPool, HostBuffer
 from rollcall_runtime.sync.delta import Encoded, decode, encode
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
-from rollcall_runtime.sync.staging import checksums
+from rollcall_runtime.sync.sealing import checksums
 
 SIZE, BUCKET = 1_000_003, 300_000
 CONFIG = DeltaConfig(block_bytes=4_096)

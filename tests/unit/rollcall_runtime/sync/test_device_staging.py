@@ -1,5 +1,9 @@
 """Snapshots and stages in device memory: the same promises as in host memory."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from zlib_ng.zlib_ng import crc32
@@ -8,6 +12,7 @@ from rollcall_protocol.config import DeltaConfig, EngineRef, GroupConfig, Weight
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
+from rollcall_runtime.rollout import agent
 from rollcall_runtime.sync import sealing
 from rollcall_runtime.sync.catchup import fetch
 from rollcall_runtime.sync.device_buffers import DeviceMemory
@@ -16,11 +21,16 @@ from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError, StagingEr
 from rollcall_runtime.sync.gloo import GlooEngine
 from rollcall_runtime.sync.parts import open_session
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
-from rollcall_runtime.train.snapshots import kept_in
+from rollcall_runtime.train import snapshots
+from rollcall_runtime.train.snapshots import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, torch_memory
 from tests.unit.rollcall_runtime.sync.test_catchup import SEVEN, TOKEN, donor, holder
+
+_MEMORIES: dict[str, Callable[[], DeviceMemory | None]] = {
+    "fake": torch_memory, "cpu": lambda: None,
+}  # fmt: skip
 
 
 @pytest.fixture(
@@ -190,6 +200,51 @@ def test_an_engine_that_cannot_take_device_memory_says_so(senders: int) -> None:
             session.receive(snapshot.buffer, snapshot.manifest, timeout=1)
     session.abort()
     engine.close()
+
+
+def test_a_device_that_is_not_there_is_done_without() -> None:
+    taker = make_snapshotter(sync_of(staging="Device"), senders=1)
+    snapshot = taker.take(odd_tensors(1, 1), timeout=0).seal()
+    assert snapshot.buffer is snapshot.host
+
+
+@pytest.mark.parametrize(
+    ("engine", "places"), [("gloo", ["cpu"]), ("nccl", ["fake"]), ("mixed", ["fake", "cpu"])]
+)
+def test_the_trainer_snapshots_on_its_device(
+    monkeypatch: pytest.MonkeyPatch, engine: str, places: list[str]
+) -> None:
+    monkeypatch.setattr(snapshots, "device_memory", lambda _: torch_memory())
+    monkeypatch.setattr(snapshots, "kept_in", lambda _, device: frozenset(places))  # noqa: ARG005
+    taker = make_snapshotter(sync_of(engine=engine, staging="Device"), senders=1)
+    draft = taker.take(odd_tensors(1, 1), timeout=0)
+    assert draft._pin.buffer.device == "fake"
+    snapshot = draft.seal()
+    assert [snapshot.buffer_in(frozenset({place})).device for place in places] == places
+
+
+@pytest.mark.parametrize(
+    ("model", "memories", "sync", "place"),
+    [
+        ("fake", {"cpu", "fake"}, {"staging": "Device"}, "fake"),
+        ("fake", {"cpu"}, {"staging": "Device"}, "cpu"),  # the engine cannot reach it
+        ("cpu", {"cpu", "fake"}, {"staging": "Device"}, "cpu"),  # the model is elsewhere
+        ("fake", {"cpu", "fake"}, {"staging": "Host"}, "cpu"),
+        ("fake", {"cpu", "fake"}, {"staging": "Device", "delta": DeltaConfig()}, "cpu"),
+    ],
+)
+def test_a_rollout_stages_where_its_model_is_if_weights_can_arrive_there(
+    monkeypatch: pytest.MonkeyPatch, model: str, memories: set[str], sync: dict[str, object],
+    place: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(agent, "device_memory", lambda device: _MEMORIES[device]())
+    parts: Any = SimpleNamespace(
+        engine=SimpleNamespace(device=model),
+        sync=SimpleNamespace(engine=SimpleNamespace(memories=memories)),
+    )
+    stage = agent.make_stage(sync_of(**sync), parts)
+    with stage.staging(version(1), on_host().manifest, timeout=0) as buffer:
+        assert buffer.device == place
 
 
 def sync_of(**changes: object) -> WeightSyncConfig:

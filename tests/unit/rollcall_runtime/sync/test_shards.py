@@ -11,8 +11,9 @@ from rollcall_runtime.bench.member import odd_tensors
 from rollcall_runtime.sync.buffers import GrowingPool, HostBuffer
 from rollcall_runtime.sync.delta import decode, encode
 from rollcall_runtime.sync.errors import ChecksumMismatchError, StagingError
+from rollcall_runtime.sync.sealing import checksums
 from rollcall_runtime.sync.shards import Rows, RowShard, Shard, cut, select
-from rollcall_runtime.sync.staging import Snapshot, Snapshotter, checksums
+from rollcall_runtime.sync.staging import Snapshot, Snapshotter
 
 HALVES = RowShard(0, 2), RowShard(1, 2)
 

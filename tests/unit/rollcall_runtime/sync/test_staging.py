@@ -9,7 +9,8 @@ from rollcall_protocol.manifest import Manifest, TensorSpec, combine
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.sync.buffers import BufferPool, HostBuffer
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
-from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage, checksums
+from rollcall_runtime.sync.sealing import checksums
+from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
 
 
 def snapshot(seed: int = 1, *, bucket_bytes: int = 1000) -> Snapshot:

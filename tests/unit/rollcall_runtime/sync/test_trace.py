@@ -13,7 +13,7 @@ from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import Role, descriptor_text
 from rollcall_runtime.sync.gloo import GlooEngine, GlooSettings
-from rollcall_runtime.sync.staging import checksums
+from rollcall_runtime.sync.sealing import checksums
 from rollcall_runtime.sync.trace import close_trace, open_trace
 
 TRACK = "job/default"
