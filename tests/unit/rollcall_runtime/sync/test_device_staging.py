@@ -10,10 +10,13 @@ from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.config import DeltaConfig, EngineRef, GroupConfig, WeightSyncConfig
 from rollcall_protocol.ids import MemberId, SessionId
+from rollcall_protocol.manifest import Manifest, combine
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
+from rollcall_runtime.coordinator.sender import SenderDuties
 from rollcall_runtime.rollout import agent
 from rollcall_runtime.sync import sealing
+from rollcall_runtime.sync.buffers import WholeBuffer
 from rollcall_runtime.sync.catchup import fetch
 from rollcall_runtime.sync.device_buffers import DeviceMemory
 from rollcall_runtime.sync.engine import HOST, Role, SyncSettings
@@ -22,6 +25,7 @@ from rollcall_runtime.sync.gloo import GlooEngine
 from rollcall_runtime.sync.parts import open_session
 from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
 from rollcall_runtime.train import snapshots
+from rollcall_runtime.train.sender import PartDuties
 from rollcall_runtime.train.snapshots import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -200,6 +204,36 @@ def test_an_engine_that_cannot_take_device_memory_says_so(senders: int) -> None:
             session.receive(snapshot.buffer, snapshot.manifest, timeout=1)
     session.abort()
     engine.close()
+
+
+class _Session:
+    """Of an engine that takes these memories; keeps what it is to send."""
+
+    def __init__(self, *memories: str) -> None:
+        self.memories = frozenset(memories)
+        self.sent: list[WholeBuffer] = []
+
+    def publish(self, buffer: WholeBuffer, manifest: Manifest, *, timeout: float) -> None:
+        assert buffer.nbytes == manifest.total_bytes
+        assert timeout > 0
+        self.sent.append(buffer)
+
+
+async def test_each_group_is_sent_the_copy_that_its_engine_takes() -> None:
+    taker = snapshotter(torch_memory(), keep=frozenset({"cpu", "fake"}))
+    snapshot = taker.take(odd_tensors(1, 1), timeout=0).seal()
+    sender, part = SenderDuties(stage_timeout=1), PartDuties(rank=0, stage_timeout=1)
+    sender.offer(version(1), snapshot)
+    await part.offer(1, snapshot)
+    direct, other = _Session("cpu", "fake"), _Session("cpu")
+    manifest, whole = snapshot.manifest, combine([snapshot.manifest])
+    for session in (direct, other):
+        made: Any = session
+        await sender.transfer(made, version(1), manifest, None)
+        await part.transfer(made, version(1), whole, None)
+    assert direct.sent == [snapshot.buffer] * 2
+    assert other.sent == [snapshot.host] * 2
+    assert (snapshot.buffer.device, snapshot.host.device) == ("fake", "cpu")
 
 
 def test_a_device_that_is_not_there_is_done_without() -> None:
