@@ -65,6 +65,11 @@ class CLibrary:
         self._functions[name] = function
 
 
+def address_of(memory: memoryview) -> int:
+    """Where writable host memory is, for a C function."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
 def load(what: str, candidates: Iterator[str]) -> ctypes.CDLL:
     """The first candidate (a path, or a name for the loader) that loads.
 

@@ -4,14 +4,13 @@ Never run on a GPU or an NPU; tested against doubles of the libraries, whose mem
 reach.
 """
 
-import ctypes
 import threading
 from typing import Protocol
 
 import torch
 
 from rollcall_runtime.sync.acl_library import AclLibrary
-from rollcall_runtime.sync.clibrary import LibraryError
+from rollcall_runtime.sync.clibrary import LibraryError, address_of
 from rollcall_runtime.sync.cuda_library import CudaLibrary
 from rollcall_runtime.sync.device_buffers import Block, DeviceMemory, Placed, host_view
 from rollcall_runtime.sync.errors import ExhaustedError
@@ -141,13 +140,13 @@ class LibraryBlock(Block):
         """Fill host memory."""
         self._memory.copies.use()
         if len(target):
-            self._memory.copies.to_host(_address(target), self.address + start, len(target))
+            self._memory.copies.to_host(address_of(target), self.address + start, len(target))
 
     def write(self, start: int, source: memoryview) -> None:
         """Overwrite."""
         self._memory.copies.use()
         if len(source):
-            host = _address(source)
+            host = address_of(source)
             self._memory.copies.to_device(self.address + start, host, len(source))
 
     def put(self, placed: Placed) -> None:
@@ -189,7 +188,3 @@ class LibraryBlock(Block):
     def _free(self) -> None:
         self._memory.copies.use()
         self._memory.copies.free(self.address)
-
-
-def _address(host: memoryview) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(host))

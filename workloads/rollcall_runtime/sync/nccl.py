@@ -12,7 +12,6 @@ NCCL before), and how long a real ncclCommShrink or ncclCommAbort takes. Bootstr
 NCCL listen where NCCL decides.
 """
 
-import ctypes
 import logging
 import os
 import threading
@@ -27,7 +26,7 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buckets import BucketMover
 from rollcall_runtime.sync.buffers import Buffer, Window
-from rollcall_runtime.sync.clibrary import LibraryError
+from rollcall_runtime.sync.clibrary import LibraryError, address_of
 from rollcall_runtime.sync.cuda_library import CudaLibrary
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
@@ -272,7 +271,7 @@ class NcclSession(OwnedSession):
         lane = self._joined.lane
         slot = lane.take()
         if self.rank == 0:
-            lane.copy_in(slot, _address(chunk), len(chunk))
+            lane.copy_in(slot, address_of(chunk), len(chunk))
         self._broadcast(slot, slot.pointer, len(chunk), seconds)
         return _Flight(self, slot, None if self.rank == 0 else chunk, seconds)
 
@@ -298,8 +297,4 @@ class NcclSession(OwnedSession):
             self._rest(_REST_SECONDS)
         communicator.ended += 1
         if chunk is not None:
-            communicator.lane.copy_out(slot, _address(chunk), len(chunk))
-
-
-def _address(chunk: memoryview) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(chunk))
+            communicator.lane.copy_out(slot, address_of(chunk), len(chunk))
