@@ -241,8 +241,12 @@ class PullSession(OwnedSession):
         return Failed(f"{self.name}: {error}", peer=self.source)
 
     def wait_for(self, key: str, seconds: float, rank: int) -> None:
-        """Wait until `rank` has told `key`."""
+        """Wait until `rank` has told `key`; TimedOutError."""
         self._wait([key], time.monotonic() + seconds, who=[rank])
+
+    def knows(self, key: str) -> bool:
+        """Whether `key` was told already."""
+        return self._look([key], time.monotonic())[0] is not None
 
     def holds(self, number: int, bucket: int, following: int, manifest: Manifest) -> None:
         """Buckets of the `number`-th publication before `following` may be read here, from
