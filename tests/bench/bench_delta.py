@@ -58,8 +58,8 @@ class DeltaMember(Member):
         with self._stage.committing(version(1)):
             self._base = base
 
-    def change(self, share: float) -> Manifest:
-        """The sender's new version: `share` of all bytes differ."""
+    def change(self, share: float, most: int) -> Manifest:
+        """The sender's new version: `share` of all bytes differ, by 1 to `most` (modulo 256)."""
         generator = np.random.default_rng(2)
         size, bucket_bytes = self._whole.total_bytes, self._whole.bucket_bytes
         self._new = HostBuffer(size)
@@ -68,7 +68,7 @@ class DeltaMember(Member):
         for start in range(0, size, _CHUNK):
             length = len(flat[start : start + _CHUNK])
             picked = start + generator.choice(length, int(length * share), replace=False)
-            flat[picked] += generator.integers(1, 256, len(picked), dtype=np.uint8)
+            flat[picked] += generator.integers(1, most + 1, len(picked), dtype=np.uint8)
         sums = checksums(self._new.memory, bucket_bytes)
         self._whole = Manifest((), size, bucket_bytes, sums)
         return self._whole
@@ -158,7 +158,7 @@ def measure(arguments: argparse.Namespace, receivers: int, folder: Path) -> dict
     ) as world:
         members = [world.open(Role.RECEIVER if n else Role.SENDER) for n in range(receivers + 1)]
         call_all(members, "serve", size=size, bucket_bytes=bucket, config=config)
-        whole = members[0].do("change", share=arguments.share)
+        whole = members[0].do("change", share=arguments.share, most=arguments.by)
         join(members, group=GROUP)
         rows: list[dict[str, dict[str, float]]] = []
         for number in range(arguments.rounds + 1):
@@ -226,6 +226,7 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=512)
     parser.add_argument("--bucket-mebibytes", type=int, default=64)
     parser.add_argument("--share", type=float, default=0.02, help="of bytes that change")
+    parser.add_argument("--by", type=int, default=255, help="bytes change by 1 to this")
     parser.add_argument("--receivers", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=DeltaConfig().threads)
@@ -235,6 +236,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             results.append(measure(arguments, receivers, Path(folder)))
     print(json.dumps({"mebibytes": arguments.mebibytes, "share": arguments.share,
+                      "by": arguments.by,
                       "engine": arguments.engine, "results": results}))  # fmt: skip
 
 

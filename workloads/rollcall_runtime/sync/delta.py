@@ -4,8 +4,9 @@ A layer over any engine: what travels is a flat buffer like any other, from whic
 base make the new weights. Reinforcement learning changes few bytes of 16-bit weights in a step.
 
 Encoded are, for each bucket, the gaps between changed bytes (two bytes each, split into two
-streams, entropy coded) and the bytes themselves: 2 % of random changes make less than 4 %. After
-_LONGEST_GAP equal bytes one more is told although it is equal, so that two bytes always suffice.
+streams) and by how much the bytes differ, which is little when an optimizer changed them; all of it
+entropy coded. 2 % of random changes make less than 4 %. After _LONGEST_GAP equal bytes one more is
+told although it is equal, so that two bytes always suffice.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ Positions = Any  # numpy.ndarray of int64
 Place = tuple[int, int]  # a bucket's first byte, and its end
 R = TypeVar("R")
 
-_MAGIC = b"rolldel2"
+_MAGIC = b"rolldel3"
 _HEADER = struct.Struct("<8sQ")  # magic, number of buckets
 _BUCKET = struct.Struct("<QQQ")  # bytes of the gaps' low and high halves, changes
 _LENGTH = struct.Struct("<Q")
@@ -164,42 +165,44 @@ def _each(places: Sequence[Place], work: Callable[[int, Place], R], threads: int
 
 def _encode(before: Bytes, after: Bytes, config: DeltaConfig) -> list[Any] | None:
     """A bucket's streams, the numbers that tell them apart first; None if too much changed."""
-    found, values, last = [np.empty(0, "<u2")], [after[:0]], 0
+    found, sizes, last = [np.empty(0, "<u2")], [after[:0]], 0
     left = config.max_share * len(after)
     for start in range(0, len(after), config.block_bytes):
         end = start + config.block_bytes
-        inside, new = _changes(before[start:end], after[start:end])
-        if len(new):
+        inside, differences = _changes(before[start:end], after[start:end])
+        if len(inside):
             positions = inside + start
             gaps = np.diff(positions, prepend=last)
             if gaps.max() > _LONGEST_GAP:
                 told = np.arange(last + _LONGEST_GAP, positions[-1], _LONGEST_GAP)
                 positions = np.union1d(positions, told)
-                gaps, new = np.diff(positions, prepend=last), after.take(positions)
+                gaps = np.diff(positions, prepend=last)
+                differences = after.take(positions) - before.take(positions)
             found.append(gaps.astype("<u2"))
-            values.append(new)
-            last, left = int(positions[-1]), left - len(new)
+            sizes.append(differences)
+            last, left = int(positions[-1]), left - len(positions)
             if left < 0:
                 return None
     halves = np.concatenate(found).view(np.uint8).reshape(-1, 2)
     low, high = (_pack(np.ascontiguousarray(halves[:, half])) for half in (0, 1))
     head = _BUCKET.pack(len(low), len(high), len(halves))
-    return [head, low, high, np.concatenate(values).data]
+    return [head, low, high, _pack(np.concatenate(sizes))]
 
 
 def _changes(before: Bytes, after: Bytes) -> tuple[Positions, Bytes]:
-    """Where bytes differ, and the new ones. Words are compared first, because most are equal."""
+    """Where bytes differ, and how (modulo 256). First words are compared: most are equal."""
     whole = len(after) // _WORD * _WORD
     old, new = before[:whole].view(np.uint64), after[:whole].view(np.uint64)
     words = np.flatnonzero(old != new)
-    taken = new.take(words).view(np.uint8)
-    inside = np.flatnonzero(old.take(words).view(np.uint8) != taken)
-    shifts = (words - np.arange(len(words))) * _WORD  # from a place in `taken` to one in `after`
-    found, values = shifts.take(inside >> 3) + inside, taken.take(inside)
+    differences = new.take(words).view(np.uint8) - old.take(words).view(np.uint8)
+    inside = np.flatnonzero(differences != 0)
+    shifts = (words - np.arange(len(words))) * _WORD  # from a place in `differences` to `after`
+    found, told = shifts.take(inside >> 3) + inside, differences.take(inside)
     if whole < len(after):
         rest = whole + np.flatnonzero(before[whole:] != after[whole:])
-        return np.concatenate((found, rest)), np.concatenate((values, after.take(rest)))
-    return found, values
+        last = after.take(rest) - before.take(rest)
+        return np.concatenate((found, rest)), np.concatenate((told, last))
+    return found, told
 
 
 def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
@@ -213,9 +216,7 @@ def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
     gaps = _unpack(piece[low_end:high_end], changes).astype(np.uint16)
     gaps <<= 8
     gaps |= _unpack(piece[_BUCKET.size : low_end], changes)
-    values = np.frombuffer(piece[high_end:], np.uint8)
-    if len(values) != changes:
-        raise ValueError(f"{changes} changes have {len(values)} values")
+    differences = _unpack(piece[high_end:], changes)
     step = changes * _STRETCH // len(after) + 1
     checksum, done, last = 0, 0, 0
     for first in range(0, changes + 1, step):
@@ -227,20 +228,20 @@ def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
             end = len(after)
         if before is not None:
             after[done:end] = before[done:end]
-        after[positions] = values[first : first + step]
+        after[positions] += differences[first : first + step]
         checksum = crc32(after[done:end].data, checksum)
         done = end
     return checksum
 
 
 def _pack(stream: Bytes) -> bytes:
-    """Entropy coding and runs: high halves are mostly zeros; nothing else is there twice."""
+    """Entropy coding; runs too, because high halves are mostly zeros."""
     return zstandard.ZstdCompressor(level=_LEVEL).compress(stream)
 
 
 def _unpack(stream: memoryview, changes: int) -> Bytes:
     if zstandard.frame_content_size(stream) != changes:
-        raise ValueError(f"gaps are told of {zstandard.frame_content_size(stream)} of {changes}")
+        raise ValueError(f"{zstandard.frame_content_size(stream)} of {changes} changes are told")
     return np.frombuffer(zstandard.ZstdDecompressor().decompress(stream), np.uint8)
 
 

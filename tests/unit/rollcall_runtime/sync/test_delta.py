@@ -25,7 +25,8 @@ def weights(seed: int = 1) -> HostBuffer:
 def changed(base: HostBuffer, positions: Any) -> HostBuffer:
     buffer = HostBuffer(SIZE)
     buffer.memory[:] = base.memory
-    np.frombuffer(buffer.memory, np.uint8)[positions] ^= 0x5A
+    flat = np.frombuffer(buffer.memory, np.uint8)
+    flat[positions] += np.random.default_rng(4).integers(1, 256, len(positions), dtype=np.uint8)
     return buffer
 
 
@@ -99,6 +100,17 @@ def test_two_percent_of_random_changes_are_less_than_four_percent() -> None:
     made = delta(base, changed(base, picked))
     assert made is not None
     assert made.buffer.nbytes < 0.04 * SIZE
+
+
+def test_changes_by_little_take_little_more_than_half_of_that() -> None:
+    """An optimizer's: most change the last bit of a number."""
+    base, new = weights(), weights()
+    flat = np.frombuffer(new.memory, np.uint8)
+    picked = np.random.default_rng(3).permutation(SIZE)[: SIZE // 50]
+    flat[picked] += np.where(picked % 2, 1, 255).astype(np.uint8)
+    made = delta(base, new)
+    assert made is not None
+    assert made.buffer.nbytes < 0.024 * SIZE
 
 
 @pytest.mark.parametrize(("share", "is_made"), [(0.11, False), (0.14, True)])
