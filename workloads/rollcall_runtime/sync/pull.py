@@ -235,6 +235,7 @@ class PullSession(OwnedSession):
             return False
         if self._mover is not None:
             self._mover.drain()  # all has ended: it lets go of its own pins
+            self._mover = None  # it leads back here, which would keep the buffer
         return True
 
     def _explain(self, error: Exception) -> SyncError:
