@@ -34,6 +34,9 @@ class Operation:
     last: bool = True
 
 
+Row = tuple[Operation, ...]  # moved at once
+
+
 class BucketMover:
     """Runs one session's transfers; used by one thread.
 
@@ -90,26 +93,41 @@ class BucketMover:
 
     def fill(
         self, buffer: Buffer, manifest: Manifest, deadline: float, *,
-        numbers: Sequence[int] | None = None,
+        numbers: Sequence[int] | None = None, together: bool = False,
     ) -> None:  # fmt: skip
         """Receive all buckets, for transports that need no header.
 
-        `numbers` are what an error calls them, if they are some of a whole.
+        `numbers` are what the sender calls them, if they are some of a whole. `together` moves
+        small ones that follow each other there in one operation.
         """
+        operations = self._operations(manifest)
+        rows: list[Row] = [(operation,) for operation in operations]
+        if together:
+            rows = self._together(operations, numbers or range(len(manifest.checksums)))
+        self.fill_rows(buffer, manifest, rows, deadline, numbers=numbers)
+
+    def fill_rows(
+        self, buffer: Buffer, manifest: Manifest, rows: Sequence[Row], deadline: float, *,
+        numbers: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        """Receive all buckets, each row in one operation."""
         bad: list[int] = []
         sums = [0] * len(manifest.checksums)
         scratch = buffer.scratch(self._settings.operation_bytes)
+        parts = {row[0].start: row for row in rows}
 
-        def check(operation: Operation) -> None:
-            bucket = operation.bucket
-            chunk = buffer.read(operation.start, operation.end, scratch)
-            sums[bucket] = crc32(chunk, sums[bucket])  # while it is in the cache
-            if operation.last:
-                if sums[bucket] != manifest.checksums[bucket]:
-                    bad.append(bucket)
-                self._landed(bucket)
+        def check(whole: Operation) -> None:
+            for operation in parts[whole.start]:
+                bucket = operation.bucket
+                chunk = buffer.read(operation.start, operation.end, scratch)
+                sums[bucket] = crc32(chunk, sums[bucket])  # while it is in the cache
+                if operation.last:
+                    if sums[bucket] != manifest.checksums[bucket]:
+                        bad.append(bucket)
+                    self._landed(bucket)
 
-        self._move(buffer, self._operations(manifest), deadline, landed=check)
+        wholes = [Operation(row[0].start, row[-1].end) for row in rows]
+        self._move(buffer, wholes, deadline, landed=check)
         if bad:  # only now: leaving early would stall the other receivers
             raise wrong_checksums(bad, manifest, numbers)
 
@@ -174,6 +192,18 @@ class BucketMover:
             for bucket, (start, end) in enumerate(manifest.buckets())
             for first in range(start, end, size)
         ]
+
+    def _together(self, operations: Sequence[Operation], numbers: Sequence[int]) -> list[Row]:
+        """Rows of what one operation can move, if it lies together at the sender too."""
+        rows: list[Row] = []
+        for operation in operations:
+            row = rows[-1] if rows else ()
+            fits = row and operation.end - row[0].start <= self._settings.operation_bytes
+            if fits and numbers[operation.bucket] - numbers[row[-1].bucket] <= 1:
+                rows[-1] = (*row, operation)
+            else:
+                rows.append((operation,))
+        return rows
 
 
 def wrong_checksums(

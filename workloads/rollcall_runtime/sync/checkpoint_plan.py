@@ -11,12 +11,10 @@ from dataclasses import dataclass
 import torch
 from checkpoint_engine.data_types import MemoryBufferMetaList, MemoryBufferMetas, ParameterMeta
 from checkpoint_engine.ps import _gen_h2d_buckets
-from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.sync.buckets import BucketMover, Operation
 from rollcall_runtime.sync.buffers import Buffer
-from rollcall_runtime.sync.errors import ChecksumMismatchError
 
 _SENDER = 0
 _PLACE = "node"
@@ -74,21 +72,4 @@ class PlannedMover(BucketMover):
 
     def take(self, buffer: Buffer, manifest: Manifest, plan: Plan, deadline: float) -> None:
         """Fill the buffer and compare each bucket's CRC-32; ChecksumMismatchError."""
-        bad: list[int] = []
-        sums = [0] * len(manifest.checksums)
-        rows = {row[0].start: row for row in plan.operations}
-
-        def check(operation: Operation) -> None:
-            for piece in rows[operation.start]:
-                bucket = piece.bucket
-                sums[bucket] = crc32(buffer.memory[piece.start : piece.end], sums[bucket])
-                if piece.last:
-                    if sums[bucket] != manifest.checksums[bucket]:
-                        bad.append(bucket)
-                    self._landed(bucket)
-
-        whole = [Operation(row[0].start, row[-1].end) for row in plan.operations]
-        self._move(buffer, whole, deadline, landed=check)
-        if bad:  # only now: leaving early would stall the node's others
-            count = len(manifest.checksums)
-            raise ChecksumMismatchError(f"wrong checksum in buckets {bad} of {count}")
+        self.fill_rows(buffer, manifest, plan.operations, deadline)

@@ -43,8 +43,10 @@ class Wire:
         if self.aborted:
             raise AbortedError("aborted")
 
-    def mover(self, in_flight: int = 2) -> BucketMover:
-        settings = SyncSettings(operation_bytes=OPERATION, operation_timeout=1, in_flight=in_flight)
+    def mover(self, in_flight: int = 2, operation_bytes: int = OPERATION) -> BucketMover:
+        settings = SyncSettings(
+            operation_bytes=operation_bytes, operation_timeout=1, in_flight=in_flight
+        )
         return BucketMover(start=self.start, stop=self.stop, settings=settings)
 
 
@@ -130,6 +132,23 @@ def test_operations_never_cross_a_bucket() -> None:
     wire = Wire()
     wire.mover().send(*weights(2 * BUCKET + 1), deadline=soon())
     assert [len(chunk) for chunk in wire.chunks[1:]] == [4, 4, 2, 4, 4, 2, 1]
+
+
+def test_small_buckets_that_follow_each_other_at_the_sender_are_read_at_once() -> None:
+    buffer, manifest = weights(5 * BUCKET)
+    numbers = (0, 1, 2, 7, 8)  # of the sender's
+    bounds = [(0, 20), (20, 30), (30, 50)]
+    wire = Wire([bytes(buffer.memory[start:end]) for start, end in bounds], receiving=True)
+    target = HostBuffer(5 * BUCKET)
+    wire.mover(operation_bytes=2 * BUCKET).fill(
+        target, manifest, soon(), numbers=numbers, together=True
+    )
+    assert target.memory == buffer.memory
+    wire.begun, wire.chunks[2] = 0, bytes(20)
+    with pytest.raises(ChecksumMismatchError, match=r"buckets \[7, 8\] of 5"):
+        wire.mover(operation_bytes=2 * BUCKET).fill(
+            target, manifest, soon(), numbers=numbers, together=True
+        )
 
 
 def test_each_operation_has_a_timeout_of_its_own() -> None:
