@@ -14,7 +14,8 @@ from mooncake.engine import TransferEngine
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
-from rollcall_runtime.sync.pull import PullEngine, PullSession, PullSettings
+from rollcall_runtime.sync.pull import PullSession
+from rollcall_runtime.sync.pull_engine import PullEngine, PullSettings
 from rollcall_runtime.sync.reads import Read
 
 _COMPLETED = 1

@@ -24,7 +24,8 @@ import torch  # noqa: F401 - first, for what it links
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
-from rollcall_runtime.sync.pull import PullEngine, PullSession, PullSettings
+from rollcall_runtime.sync.pull import PullSession
+from rollcall_runtime.sync.pull_engine import PullEngine, PullSettings
 from rollcall_runtime.sync.reads import Read
 
 if hasattr(ctypes.CDLL(None), "ucs_init"):

@@ -15,7 +15,8 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_text
-from rollcall_runtime.sync.pull import PullEngine, PullSession, PullSettings
+from rollcall_runtime.sync.pull import PullSession
+from rollcall_runtime.sync.pull_engine import PullEngine, PullSettings
 from rollcall_runtime.sync.reads import Read
 
 BUCKET = 1000

@@ -9,7 +9,7 @@ from rollcall_runtime.bench.world import Remote, World, join, settled
 from rollcall_runtime.bench.world import abort as abort_remote
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import SyncError, TimedOutError, TransferFailedError
-from rollcall_runtime.sync.pull import PullSettings
+from rollcall_runtime.sync.pull_engine import PullSettings
 from rollcall_runtime.sync.topology import Topology, upstream
 from tests.unit.rollcall_runtime.sync.pulling import (
     BUCKET,
