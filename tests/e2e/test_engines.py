@@ -13,6 +13,10 @@ STEPS = 12
 STORE = "/mnt/weights"
 CONFIG: dict[str, dict[str, Any]] = {"store": {"url": f"file://{STORE}"}}
 ENGINES = ("mooncake", "kimi", "nixl", "ray", "store")
+RUNS = [
+    *(pytest.param(engine, CONFIG.get(engine, {}), id=engine) for engine in ENGINES),
+    pytest.param("kimi", {"nodeOf": "address"}, id="kimi-where-each-pod-is-a-node"),
+]
 
 CLAIM = {
     "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "weights"},
@@ -22,10 +26,10 @@ CLAIM = {
 }  # fmt: skip
 
 
-def job_with(engine: str) -> dict[str, Any]:
+def job_with(engine: str, config: dict[str, Any]) -> dict[str, Any]:
     """The example with two trainer ranks and this engine."""
     job = example("reverse.yaml", maxSteps=STEPS)
-    job["spec"]["weightSync"] = {"engine": engine, "config": CONFIG.get(engine, {})}
+    job["spec"]["weightSync"] = {"engine": engine, "config": config}
     job["spec"]["trainer"]["replicas"] = 2
     if engine == "store":
         for owner in (job["spec"]["trainer"], *job["spec"]["rollouts"]):
@@ -38,11 +42,13 @@ def job_with(engine: str) -> dict[str, Any]:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_versions_travel_between_pods_with_every_engine(kubectl: Kubectl, engine: str) -> None:
+@pytest.mark.parametrize(("engine", "config"), RUNS)
+def test_versions_travel_between_pods_with_every_engine(
+    kubectl: Kubectl, engine: str, config: dict[str, Any]
+) -> None:
     if engine == "store":
         kubectl.apply(CLAIM)
-    kubectl.apply(job_with(engine))
+    kubectl.apply(job_with(engine, config))
     job = Follower(kubectl, JOB)
     sight = job.until(lambda s: s.phase == "Succeeded", seconds=240)
     assert len(sight.rollouts) == 2
