@@ -95,7 +95,7 @@ class PullSession(OwnedSession):
                 start=reader.start, stop=self._check, settings=self.settings,
                 landed=reader.landed,
             )  # fmt: skip
-            self._mover.fill(buffer, kept, deadline, numbers=only)
+            self._mover.fill(buffer, kept, deadline, numbers=only, together=True)
             self.source = None
             self._await_readers(number, readers, manifest, deadline)
 
