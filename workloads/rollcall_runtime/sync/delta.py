@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 import zstandard
 from zlib_ng.zlib_ng import crc32
 
@@ -45,7 +46,7 @@ _LEVEL = 1  # zstd's: more effort finds nothing more in gaps
 _WORD = 8  # bytes, of which a shift by three makes the number of a word
 _STRETCH = 2 << 20  # bytes decoded at a time: they stay in the cache
 _BUFFERS = 3  # what is sent, what comes next, and what a broken session still reads
-_UNREADABLE = (ValueError, IndexError, struct.error, zstandard.ZstdError)
+_UNREADABLE = (ValueError, IndexError, RuntimeError, struct.error, zstandard.ZstdError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,21 +217,20 @@ def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
     gaps = _unpack(piece[low_end:high_end], changes).astype(np.uint16)
     gaps <<= 8
     gaps |= _unpack(piece[_BUCKET.size : low_end], changes)
-    differences = _unpack(piece[high_end:], changes)
+    # By torch, which adds at places faster than numpy; it takes nothing that is read-only.
+    weights = torch.from_numpy(after)
+    differences = torch.from_numpy(_unpack(piece[high_end:], changes).copy())
     step = changes * _STRETCH // len(after) + 1
     checksum, done, last = 0, 0, 0
     for first in range(0, changes + 1, step):
-        positions = last + np.cumsum(gaps[first : first + step], dtype=np.int64)
-        if first + step <= changes:
-            last = int(positions[-1])
-            end = last + 1
-        else:
-            end = len(after)
+        positions = np.cumsum(gaps[first : first + step], dtype=np.int64)  # seen from `last`
+        end = len(after) if first + step > changes else last + int(positions[-1]) + 1
         if before is not None:
             after[done:end] = before[done:end]
-        after[positions] += differences[first : first + step]
+        told = differences[first : first + step]
+        weights[last:].scatter_add_(0, torch.from_numpy(positions), told)
         checksum = crc32(after[done:end].data, checksum)
-        done = end
+        done, last = end, end - 1
     return checksum
 
 

@@ -152,6 +152,19 @@ def test_a_delta_that_is_cut_off_is_refused(end: int) -> None:
         )  # fmt: skip
 
 
+def test_changes_behind_a_bucket_are_refused() -> None:
+    base, new = weights(), changed(weights(), np.array([299_999]))
+    made = delta(base, new)
+    assert made is not None
+    narrow = 260_000  # as many buckets
+    other = Manifest((), SIZE, narrow, checksums(new.memory, narrow))
+    with pytest.raises(ChecksumMismatchError, match="cannot be read"):
+        decode(
+            made.buffer.memory, made.manifest, other, HostBuffer(SIZE).memory,
+            base=base.memory, config=CONFIG,
+        )  # fmt: skip
+
+
 def test_buffers_of_deltas_are_used_again() -> None:
     """An engine that registers memory then sees the same few."""
     pool, seen = GrowingPool(limit=1), set()
