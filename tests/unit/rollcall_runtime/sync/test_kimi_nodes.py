@@ -4,6 +4,7 @@ import itertools
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +89,14 @@ def test_each_node_gets_one_copy_and_every_receiver_the_same_bytes(members: list
     abort(members)
 
 
+def await_stop(member: Remote) -> None:
+    """Wait until the member's process is stopped."""
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline, "nobody has stopped it"
+        time.sleep(0.01)
+
+
 def settle(members: list[Remote]) -> None:
     """Have all abort, and see that nothing is left behind but what is served."""
     abort(members)
@@ -135,12 +144,14 @@ def test_a_session_stuck_in_reading_and_a_new_one_use_the_store_at_once(
     stuck.start("publish", group=GROUP, timeout=10)
     kwargs = {"group": GROUP, "number": next(_NUMBERS), "manifest": manifest, "timeout": 10}
     receiving = [
-        leader.start("receive_and_stop", pid=stuck.pid, after=8, **kwargs),
+        leader.start("receive_and_stop", pid=stuck.pid, **kwargs),
         *(other.start("receive", **kwargs) for other in others),
     ]
-    time.sleep(0.5)
+    await_stop(stuck)
     abort([leader, *others])
-    assert all(isinstance(future.result(5).error, SyncError) for future in receiving)
+    errors = [future.result(5).error for future in receiving]
+    assert isinstance(errors[0], SyncError)
+    assert all(isinstance(error, (SyncError, type(None))) for error in errors)
     manifest = snapshot(sender, 5)
     join(members)
     assert deliver(members, manifest) == [sender.do("digests")] * 4
@@ -158,9 +169,9 @@ def test_a_session_whose_reader_is_stuck_and_a_new_one_use_the_senders_store_at_
     join([sender, stopped, *others])
     sending = sender.start("publish", group=GROUP, timeout=10)
     kwargs = {"group": GROUP, "number": next(_NUMBERS), "manifest": manifest, "timeout": 10}
-    stopped.start("receive_and_stop", pid=stopped.pid, after=8, **kwargs)
+    stopped.start("receive_and_stop", pid=stopped.pid, **kwargs)
     receiving = [other.start("receive", **kwargs) for other in others]
-    time.sleep(0.5)
+    await_stop(stopped)
     abort(members)
     for future in (sending, *receiving):
         assert isinstance(future.result(5).error, (SyncError, type(None)))

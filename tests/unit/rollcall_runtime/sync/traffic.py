@@ -58,24 +58,24 @@ class CountingMember(FaultyMember):
         }
 
     def receive_and_stop(
-        self, group: str, number: int, manifest: Manifest, timeout: float, pid: int, after: int
+        self, group: str, number: int, manifest: Manifest, timeout: float, pid: int
     ) -> None:
-        """Stop a process between two steps of a transfer: at the `after`-th time."""
+        """Stop a process as soon as a read is in flight, before the next one."""
         session: Any = self._sessions[group]
-        session._owner.abandoned = _Stopping(pid, after)
+        session._owner.abandoned = _Stopping(pid, session.flights)
         self.receive(group, number, manifest, timeout)
 
 
 class _Stopping(threading.Event):
     """An owner's flag, which sessions look at between two steps."""
 
-    def __init__(self, pid: int, looks: int) -> None:
+    def __init__(self, pid: int, flights: Any) -> None:
         super().__init__()
-        self._pid, self._looks = pid, looks
+        self._pid, self._flights, self._stopped = pid, flights, False
 
     def is_set(self) -> bool:
-        self._looks -= 1
-        if self._looks == 0:
+        if self._flights._flying and not self._stopped:
+            self._stopped = True
             os.kill(self._pid, signal.SIGSTOP)
         return super().is_set()
 
