@@ -139,8 +139,9 @@ def test_a_session_stuck_in_reading_and_a_new_one_use_the_store_at_once(
 ) -> None:
     sender, leader, *others = members
     (stuck,) = open_at(world, [(TRAINER, Role.SENDER)])
-    manifest = snapshot(stuck, 4)
     join([stuck, leader, *others])
+    deliver([stuck, leader, *others], snapshot(stuck, 4))  # so that Mooncake knows it
+    manifest = snapshot(stuck, 8)
     stuck.start("publish", group=GROUP, timeout=10)
     kwargs = {"group": GROUP, "number": next(_NUMBERS), "manifest": manifest, "timeout": 10}
     receiving = [
