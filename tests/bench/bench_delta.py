@@ -25,10 +25,10 @@ from rollcall_protocol.ids import MemberId
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.bench.member import Member, nursery, version
 from rollcall_runtime.bench.world import Remote, World, done, join
-from rollcall_runtime.sync.buffers import GrowingPool, HostBuffer
-from rollcall_runtime.sync.delta import Encoded, decode, encode
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.sealing import checksums
+from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
+from rollcall_runtime.sync.weights.delta import Encoded, decode, encode
+from rollcall_runtime.sync.weights.sealing import checksums
 
 GROUP = "job/default"
 TIMEOUT = 60.0

@@ -33,7 +33,7 @@ from rollcall_runtime.bench import bencher
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.throughput import Load, Party
 from rollcall_runtime.bench.world import Remote, World
-from rollcall_runtime.sync.buffers import HostBuffer
+from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.registry import create_engine
 
 MIB = 1 << 20

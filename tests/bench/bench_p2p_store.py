@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.checkpoint_store import HostStore, devices
+from rollcall_runtime.sync.engines.kimi_store import HostStore, devices
+from rollcall_runtime.sync.memory.buffers import HostBuffer
 
 MIB = 1 << 20
 OPERATION = 16 * MIB

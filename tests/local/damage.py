@@ -9,8 +9,8 @@ import threading
 from collections.abc import Sequence
 
 from rollcall_protocol import env
-from rollcall_runtime.sync.buffers import HostBuffer
-from rollcall_runtime.sync.staging import Stage
+from rollcall_runtime.sync.memory.buffers import HostBuffer
+from rollcall_runtime.sync.weights.staging import Stage
 from rollcall_runtime.tasks import reverse
 
 REWARD = f"{__name__}:reward"

@@ -12,14 +12,14 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.star import Star
 from rollcall_runtime.bench.surroundings import spread
-from rollcall_runtime.sync.buffers import HostBuffer, WholeBuffer
-from rollcall_runtime.sync.device_buffers import DeviceBuffer, DeviceMemory
-from rollcall_runtime.sync.device_memory import device_memory
 from rollcall_runtime.sync.engine import HOST
+from rollcall_runtime.sync.memory.buffers import HostBuffer, WholeBuffer
+from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer, DeviceMemory
+from rollcall_runtime.sync.memory.device_memory import device_memory
 from rollcall_runtime.sync.registry import worker_device
 from rollcall_runtime.sync.sessions import OwnedEngine
-from rollcall_runtime.sync.shards import Shard, select
-from rollcall_runtime.sync.staging import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.shards import Shard, select
+from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter
 
 NURSERY = f"{__name__}:nursery"
 _TENSOR_BYTES = 32 << 20  # the largest tensor, as in a model of a few billion parameters

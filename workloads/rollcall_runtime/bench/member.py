@@ -26,12 +26,12 @@ from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_protocol.roster import DEFAULT_GROUP
-from rollcall_runtime.sync.device_buffers import DeviceMemory
 from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession
+from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
 from rollcall_runtime.sync.opening import open_engine
 from rollcall_runtime.sync.parts import open_session
-from rollcall_runtime.sync.shards import Shard, receive
-from rollcall_runtime.sync.staging import Snapshot, Snapshotter, Stage
+from rollcall_runtime.sync.weights.shards import Shard, receive
+from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter, Stage
 
 
 @dataclass(frozen=True, slots=True)

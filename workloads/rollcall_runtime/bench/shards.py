@@ -14,7 +14,7 @@ from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench.member import Reply
 from rollcall_runtime.bench.throughput import Party
 from rollcall_runtime.bench.world import Remote, abort, done, join
-from rollcall_runtime.sync.shards import RowShard
+from rollcall_runtime.sync.weights.shards import RowShard
 
 _GROUP = "job/shards"
 _WARM_ROUNDS = 2

@@ -40,7 +40,7 @@ from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.parts import Parts
 from rollcall_runtime.coordinator.sender import SenderDuties
 from rollcall_runtime.sync.opening import OpenEngine
-from rollcall_runtime.sync.staging import Snapshot
+from rollcall_runtime.sync.weights.staging import Snapshot
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest, combine
 from rollcall_protocol.messages import Delta
-from rollcall_runtime.sync.buffers import Buffer
-from rollcall_runtime.sync.delta import Encoded, Encoder
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.staging import Snapshot
+from rollcall_runtime.sync.memory.buffers import Buffer
+from rollcall_runtime.sync.weights.delta import Encoded, Encoder
+from rollcall_runtime.sync.weights.staging import Snapshot
 
 
 class SenderDuties:

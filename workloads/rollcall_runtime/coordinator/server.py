@@ -10,7 +10,7 @@ from rollcall_runtime.coordinator.completions import take_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.observer import Observer
 from rollcall_runtime.coordinator.operator_stream import take_roster
-from rollcall_runtime.sync.catchup import weights_handler
+from rollcall_runtime.sync.weights.catchup import weights_handler
 
 STOP_SECONDS = 2.0
 

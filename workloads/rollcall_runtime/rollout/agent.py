@@ -29,9 +29,9 @@ from rollcall_runtime.rollout.completions import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.drain import Drain
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode
 from rollcall_runtime.rollout.generation import Drawn, Generator, ServedVersions
-from rollcall_runtime.sync.device_memory import device_memory
+from rollcall_runtime.sync.memory.device_memory import device_memory
 from rollcall_runtime.sync.opening import OpenEngine
-from rollcall_runtime.sync.staging import Stage
+from rollcall_runtime.sync.weights.staging import Stage
 from rollcall_runtime.tasks.rewards import Reward
 from rollcall_runtime.telemetry import MetricsServer, RolloutMetrics
 

@@ -9,13 +9,13 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Delta
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode, WeightMismatchError
 from rollcall_runtime.rollout.generation import ServedVersions
-from rollcall_runtime.sync.buffers import GrowingPool
-from rollcall_runtime.sync.catchup import fetch
-from rollcall_runtime.sync.delta import decode
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.shards import Shard, receive, select, tensors
-from rollcall_runtime.sync.staging import Stage
+from rollcall_runtime.sync.memory.buffers import GrowingPool
+from rollcall_runtime.sync.weights.catchup import fetch
+from rollcall_runtime.sync.weights.delta import decode
+from rollcall_runtime.sync.weights.shards import Shard, receive, select, tensors
+from rollcall_runtime.sync.weights.staging import Stage
 from rollcall_runtime.telemetry import RolloutMetrics
 
 BUFFER_SECONDS = 5.0  # to wait for a staging buffer that an aborted session still holds

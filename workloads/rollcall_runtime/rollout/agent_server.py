@@ -7,8 +7,8 @@ from aiohttp import web
 from rollcall_protocol import env
 from rollcall_protocol.ids import Version
 from rollcall_runtime.auth import guard
-from rollcall_runtime.sync.catchup import weights_handler
-from rollcall_runtime.sync.staging import Snapshot
+from rollcall_runtime.sync.weights.catchup import weights_handler
+from rollcall_runtime.sync.weights.staging import Snapshot
 
 STOP_SECONDS = 2.0
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rollcall_runtime.sync.shards import Shard
+    from rollcall_runtime.sync.weights.shards import Shard
 
 FIELD = "spec.rollouts[].engine"
 

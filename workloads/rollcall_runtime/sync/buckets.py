@@ -10,9 +10,9 @@ from typing import Protocol
 from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.manifest import Manifest
-from rollcall_runtime.sync.buffers import Buffer, HostBuffer, Pin, Window
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
+from rollcall_runtime.sync.memory.buffers import Buffer, HostBuffer, Pin, Window
 
 _HEADER = struct.Struct("<8sQQ")  # magic, total_bytes, bucket_bytes
 _MAGIC = b"rollcal1"

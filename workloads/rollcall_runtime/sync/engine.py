@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.errors import JoinFailedError
+from rollcall_runtime.sync.memory.buffers import Buffer
 
 HOST = frozenset({"cpu"})
 _POSITIVE = ("operation_bytes", "in_flight", "threads", "max_abandoned", "profile_bytes")

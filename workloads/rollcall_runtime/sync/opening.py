@@ -11,7 +11,7 @@ from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
 from rollcall_runtime.sync.interfaces import address_of
 from rollcall_runtime.sync.registry import create_engine, worker_device
-from rollcall_runtime.sync.shards import Shard
+from rollcall_runtime.sync.weights.shards import Shard
 
 _FIELD = "spec.weightSync"
 

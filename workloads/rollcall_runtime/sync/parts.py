@@ -11,9 +11,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
 from rollcall_runtime.sync.errors import ChecksumMismatchError
+from rollcall_runtime.sync.memory.buffers import Buffer
 
 
 def open_session(

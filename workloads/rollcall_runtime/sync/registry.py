@@ -36,33 +36,18 @@ class BuiltIn:
     package: str
 
 
+_ENGINES = "rollcall_runtime.sync.engines"
+_GROUP, _PEER = EngineKind.GROUP, EngineKind.PEER
+_MOONCAKE = "mooncake-transfer-engine-non-cuda"
 _BUILTINS = {
-    "gloo": BuiltIn("rollcall_runtime.sync.gloo:GlooEngine", EngineKind.GROUP, ("cpu",), "torch"),
-    "mooncake": BuiltIn(
-        "rollcall_runtime.sync.mooncake:MooncakeEngine",
-        EngineKind.PEER,
-        ("cpu",),
-        "mooncake-transfer-engine-non-cuda",
-    ),
-    "kimi": BuiltIn(
-        "rollcall_runtime.sync.kimi:KimiEngine",
-        EngineKind.GROUP,
-        ("cpu",),
-        "checkpoint-engine",
-    ),
-    "store": BuiltIn(
-        "rollcall_runtime.sync.store:StoreEngine", EngineKind.PEER, ("cpu",), "fsspec"
-    ),
-    "nixl": BuiltIn("rollcall_runtime.sync.nixl:NixlEngine", EngineKind.PEER, ("cpu",), "nixl"),
-    "ray": BuiltIn(
-        "rollcall_runtime.sync.ray_collective:RayEngine", EngineKind.GROUP, ("cpu",), "ray"
-    ),
-    "hccl": BuiltIn(
-        "rollcall_runtime.sync.hccl:HcclEngine", EngineKind.GROUP, ("npu",), "torch-npu"
-    ),
-    "nccl": BuiltIn(
-        "rollcall_runtime.sync.nccl:NcclEngine", EngineKind.GROUP, ("cuda",), "nvidia-nccl-cu13"
-    ),
+    "gloo": BuiltIn(f"{_ENGINES}.gloo:GlooEngine", _GROUP, ("cpu",), "torch"),
+    "mooncake": BuiltIn(f"{_ENGINES}.mooncake:MooncakeEngine", _PEER, ("cpu",), _MOONCAKE),
+    "kimi": BuiltIn(f"{_ENGINES}.kimi:KimiEngine", _GROUP, ("cpu",), "checkpoint-engine"),
+    "store": BuiltIn(f"{_ENGINES}.store:StoreEngine", _PEER, ("cpu",), "fsspec"),
+    "nixl": BuiltIn(f"{_ENGINES}.nixl:NixlEngine", _PEER, ("cpu",), "nixl"),
+    "ray": BuiltIn(f"{_ENGINES}.ray:RayEngine", _GROUP, ("cpu",), "ray"),
+    "hccl": BuiltIn(f"{_ENGINES}.hccl:HcclEngine", _GROUP, ("npu",), "torch-npu"),
+    "nccl": BuiltIn(f"{_ENGINES}.nccl:NcclEngine", _GROUP, ("cuda",), "nvidia-nccl-cu13"),
 }
 
 

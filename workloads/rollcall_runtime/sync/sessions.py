@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buffers import Buffer
 from rollcall_runtime.sync.engine import (
     Role,
     SyncEngine,
@@ -33,6 +32,7 @@ from rollcall_runtime.sync.errors import (
     TimedOutError,
     TransferFailedError,
 )
+from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.owner import Owner
 from rollcall_runtime.sync.rendezvous import Rendezvous
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer

@@ -23,7 +23,7 @@ from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
-from rollcall_runtime.sync.staging import Draft
+from rollcall_runtime.sync.weights.staging import Draft
 from rollcall_runtime.telemetry import MetricsServer, TrainerMetrics
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import FIELD, EngineSetup

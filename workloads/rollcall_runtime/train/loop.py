@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from rollcall_protocol.config import JobConfig
 from rollcall_protocol.ids import Version
 from rollcall_protocol.prompts import Answered, LedgerState
-from rollcall_runtime.sync.staging import Draft, Snapshot
+from rollcall_runtime.sync.weights.staging import Draft, Snapshot
 from rollcall_runtime.telemetry import TrainerMetrics
 from rollcall_runtime.train.checkpoint import TrainState
 from rollcall_runtime.train.rank import StepResult, TrainerRank

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rollcall_protocol.prompts import Answered
-from rollcall_runtime.sync.staging import Draft, Snapshotter
+from rollcall_runtime.sync.weights.staging import Draft, Snapshotter
 from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import TrainEngine, UpdateStats

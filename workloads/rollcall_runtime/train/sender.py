@@ -29,13 +29,13 @@ from rollcall_runtime.concurrency import first_of
 from rollcall_runtime.environment import TrainerEnvironment, new_member
 from rollcall_runtime.membership import MemberDriver
 from rollcall_runtime.rollout.agent_stream import MemberStream
-from rollcall_runtime.sync.buffers import Buffer
-from rollcall_runtime.sync.catchup import weights_handler
-from rollcall_runtime.sync.delta import Encoded, Encoder
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.opening import OpenEngine
-from rollcall_runtime.sync.staging import Draft, Snapshot
+from rollcall_runtime.sync.weights.catchup import weights_handler
+from rollcall_runtime.sync.weights.delta import Encoded, Encoder
+from rollcall_runtime.sync.weights.staging import Draft, Snapshot
 
 log = logging.getLogger(__name__)
 

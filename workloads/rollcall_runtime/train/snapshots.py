@@ -3,10 +3,10 @@
 import logging
 
 from rollcall_protocol.config import WeightSyncConfig
-from rollcall_runtime.sync.device_memory import device_memory
 from rollcall_runtime.sync.engine import HOST
+from rollcall_runtime.sync.memory.device_memory import device_memory
 from rollcall_runtime.sync.registry import engine_class, worker_device
-from rollcall_runtime.sync.staging import Snapshotter
+from rollcall_runtime.sync.weights.staging import Snapshotter
 
 log = logging.getLogger(__name__)
 

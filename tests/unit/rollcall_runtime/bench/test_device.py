@@ -12,7 +12,7 @@ from rollcall_runtime.bench import command, member, throughput
 from rollcall_runtime.bench.bencher import BenchMember
 from rollcall_runtime.bench.throughput import DEVICE, Load, Party
 from rollcall_runtime.bench.world import World
-from rollcall_runtime.sync.device_buffers import DeviceMemory
+from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync.places import gpu_memory
 

@@ -5,7 +5,7 @@ import pytest
 from rollcall_protocol.ids import MemberId
 from rollcall_runtime.bench import shards
 from rollcall_runtime.bench.bencher import BenchMember
-from rollcall_runtime.sync.shards import RowShard, select
+from rollcall_runtime.sync.weights.shards import RowShard, select
 from tests.unit.rollcall_runtime.bench.test_command import KEYS, run
 
 SHARD_KEYS = ["shards", "bytes_per_receiver", "bytes_ratio", "whole_seconds", "shard_seconds",

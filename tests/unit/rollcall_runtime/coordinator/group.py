@@ -44,10 +44,10 @@ from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.observer import Delivery
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.membership import MemberDriver
-from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
+from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.opening import OpenEngine
-from rollcall_runtime.sync.staging import Snapshot
+from rollcall_runtime.sync.weights.staging import Snapshot
 
 TOKENS = Tokens(member="member-token", operator="operator-token")
 ADDRESS = "127.0.0.1"

@@ -21,8 +21,8 @@ from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
 from rollcall_runtime.sync.sessions import OwnedEngine
-from rollcall_runtime.sync.shards import RowShard, Shard
-from rollcall_runtime.sync.staging import Snapshotter
+from rollcall_runtime.sync.weights.shards import RowShard, Shard
+from rollcall_runtime.sync.weights.staging import Snapshotter
 from rollcall_runtime.tasks.reverse import reward
 from tests.unit.rollcall_runtime.coordinator.group import CONFIG, TOKENS, Group
 from tests.unit.rollcall_runtime.jobs import pool_config

@@ -16,7 +16,7 @@ from rollcall_runtime.rollout.agent_duties import Bounds, RolloutDuties
 from rollcall_runtime.rollout.engine import PauseMode
 from rollcall_runtime.rollout.generation import ServedVersions
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
-from rollcall_runtime.sync.staging import Snapshotter, Stage
+from rollcall_runtime.sync.weights.staging import Snapshotter, Stage
 from rollcall_runtime.train.sender import PartDuties
 from tests.unit.rollcall_runtime.coordinator.group import MemorySession
 from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics

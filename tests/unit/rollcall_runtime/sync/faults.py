@@ -13,7 +13,7 @@ from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.world import Remote, settled
-from rollcall_runtime.sync.staging import Snapshot, Stage
+from rollcall_runtime.sync.weights.staging import Snapshot, Stage
 from tests.unit.rollcall_runtime.sync.gpu import spread
 from tests.unit.rollcall_runtime.sync.places import staging_memory
 

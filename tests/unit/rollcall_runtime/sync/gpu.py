@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rollcall_protocol.ids import MemberId
-from rollcall_runtime.sync.hccl_library import locate
+from rollcall_runtime.sync.bindings.hccl_library import locate
 from tests.unit.rollcall_runtime.sync.cases import Case
 from tests.unit.rollcall_runtime.sync.places import REAL_GPU, REAL_NPU
 

@@ -13,11 +13,11 @@ from typing import Any
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_text
-from rollcall_runtime.sync.pull import PullSession
-from rollcall_runtime.sync.pull_engine import PullEngine, PullSettings
-from rollcall_runtime.sync.reads import Read
+from rollcall_runtime.sync.engines.pull import PullSession
+from rollcall_runtime.sync.engines.pull_engine import PullEngine, PullSettings
+from rollcall_runtime.sync.engines.pull_reads import Read
+from rollcall_runtime.sync.memory.buffers import HostBuffer
 
 BUCKET = 1000
 BUCKETS = 6

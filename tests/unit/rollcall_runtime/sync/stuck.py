@@ -8,9 +8,9 @@ import torch
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.engine import Role, descriptor_text
+from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.errors import AbortedError
-from rollcall_runtime.sync.gloo import GlooEngine, GlooSettings
-from rollcall_runtime.sync.staging import Snapshotter
+from rollcall_runtime.sync.weights.staging import Snapshotter
 
 SETTINGS = GlooSettings(operation_timeout=1.0)
 

@@ -7,10 +7,10 @@ import pytest
 
 from rollcall_protocol.manifest import Manifest
 from rollcall_runtime.sync.buckets import BucketMover, Work
-from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, TimedOutError
-from rollcall_runtime.sync.sealing import checksums
+from rollcall_runtime.sync.memory.buffers import HostBuffer
+from rollcall_runtime.sync.weights.sealing import checksums
 
 BUCKET = 10
 OPERATION = 4

@@ -13,7 +13,7 @@ from rollcall_runtime.bench.member import Reply, digest, odd_tensors
 from rollcall_runtime.bench.world import Remote, World, abort, done, join, publish, settled
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
-from rollcall_runtime.sync.shards import RowShard, Shard, select
+from rollcall_runtime.sync.weights.shards import RowShard, Shard, select
 
 GROUP = "job/default"
 MIB = 1 << 20

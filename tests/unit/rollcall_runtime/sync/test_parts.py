@@ -10,10 +10,10 @@ import pytest
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import Role, SyncSession, descriptor_text
+from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, SyncError
-from rollcall_runtime.sync.gloo import GlooEngine, GlooSettings
+from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.parts import open_session
 
 SENDERS, RECEIVERS = 2, 2

@@ -7,7 +7,7 @@ import pytest
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.sync import registry
 from rollcall_runtime.sync.engine import EngineKind
-from rollcall_runtime.sync.gloo import GlooEngine
+from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.registry import BuiltIn, EngineInfo, create_engine, engines
 
 

@@ -7,8 +7,8 @@ import pytest
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
+from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.errors import JoinFailedError
-from rollcall_runtime.sync.gloo import GlooEngine
 
 SENDER, RECEIVER = MemberId("pod-0", "boot"), MemberId("pod-1", "boot")
 

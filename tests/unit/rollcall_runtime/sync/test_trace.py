@@ -10,11 +10,11 @@ import pytest
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buffers import HostBuffer
 from rollcall_runtime.sync.engine import Role, descriptor_text
-from rollcall_runtime.sync.gloo import GlooEngine, GlooSettings
-from rollcall_runtime.sync.sealing import checksums
+from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
+from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.trace import close_trace, open_trace
+from rollcall_runtime.sync.weights.sealing import checksums
 
 TRACK = "job/default"
 

@@ -12,7 +12,7 @@ import torch
 from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.messages import Completion, Lease, Sample
 from rollcall_protocol.prompts import Answered, LedgerState
-from rollcall_runtime.sync.staging import Draft, Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.staging import Draft, Snapshot, Snapshotter
 from rollcall_runtime.telemetry import TrainerMetrics
 from rollcall_runtime.train import loop as loop_module
 from rollcall_runtime.train.checkpoint import TrainState

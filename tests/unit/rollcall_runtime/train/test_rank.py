@@ -11,7 +11,7 @@ from torch import Tensor
 from rollcall_protocol.config import CheckpointConfig, LossConfig, OptimizerConfig
 from rollcall_protocol.prompts import LedgerState
 from rollcall_runtime.errors import SpecError
-from rollcall_runtime.sync.staging import Draft, Snapshotter
+from rollcall_runtime.sync.weights.staging import Draft, Snapshotter
 from rollcall_runtime.train import checkpoints as folders
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.checkpoint import KEPT, Checkpoints, TrainState

@@ -9,7 +9,7 @@ from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest, combine
 from rollcall_protocol.messages import Named, Seat
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.staging import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter
 from rollcall_runtime.train.sender import PartDuties
 from tests.unit.rollcall_runtime.coordinator.group import MemorySession
 

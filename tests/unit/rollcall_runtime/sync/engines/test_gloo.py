@@ -1,0 +1,58 @@
+"""What only gloo does: operations that nobody can end."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcall_runtime.bench.world import World, abort, join, new_session, settled
+from rollcall_runtime.sync.errors import AbortedError, ExhaustedError
+
+ROOT = Path(__file__).parents[5]
+GROUP = "job/default"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Members whose stuck operations take a while to end."""
+    config = {"operationTimeout": 2, "maxAbandoned": 3}
+    with World(tmp_path, engine="gloo", config=config) as made:
+        yield made
+
+
+def test_stuck_sessions_are_bounded(world: World) -> None:
+    sender, receiver = world.group(1)
+    sender.do("snapshot", seed=21, megabytes=16, bucket_bytes=8 * MIB)
+    for _ in range(3):  # max_abandoned
+        join([sender, receiver])
+        sending = sender.start("publish", group=GROUP, timeout=2)  # nobody receives
+        time.sleep(0.05)
+        sender.do("abort", group=GROUP)
+        assert isinstance(sending.result(5).error, AbortedError)
+    seats = (sender.seat, receiver.seat)
+    with pytest.raises(ExhaustedError, match="3 abandoned"):
+        sender.do("join", group=GROUP, session=new_session(), seats=seats, timeout=0.2)
+    abort([sender, receiver])
+    settled(sender, "abandoned", 0)
+    join([sender, receiver])
+
+
+@pytest.mark.slow
+def test_a_program_can_end_while_gloo_is_stuck() -> None:
+    script = Path(__file__).parents[1] / "stuck.py"
+    paths = os.pathsep.join([str(ROOT / "workloads"), str(ROOT)])
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "aborted after 0.2 s, 1 stuck\n"

@@ -1,0 +1,202 @@
+"""Snapshots are copies; what is served changes whole, or not at all."""
+
+import threading
+
+import pytest
+import torch
+
+from rollcall_protocol.manifest import Manifest, TensorSpec, combine
+from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
+from rollcall_runtime.sync.errors import ExhaustedError, StagingError
+from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
+from rollcall_runtime.sync.weights.sealing import checksums
+from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter, Stage
+
+
+def snapshot(seed: int = 1, *, bucket_bytes: int = 1000) -> Snapshot:
+    taker = Snapshotter(bucket_bytes=bucket_bytes)
+    return taker.take(odd_tensors(seed, 1), timeout=0).seal()
+
+
+def stage_version(stage: Stage, number: int) -> Snapshot:
+    """Stage what a transport would have brought."""
+    source = snapshot(number)
+    with stage.staging(version(number), source.manifest, timeout=0) as buffer:
+        buffer.memory[:] = source.buffer.memory
+    return source
+
+
+def serve_version(stage: Stage, number: int) -> Snapshot:
+    source = stage_version(stage, number)
+    with stage.committing(version(number)):
+        pass
+    return source
+
+
+def served_digests(stage: Stage) -> dict[str, str]:
+    assert stage.served is not None
+    held = stage.held(stage.served)
+    assert held is not None
+    return digests(held)
+
+
+def test_every_dtype_and_shape_survives_the_flat_buffer() -> None:
+    expected = {name: digest(tensor) for name, tensor in odd_tensors(1, 1)}
+    assert digests(snapshot()) == expected
+
+
+def test_tensors_are_aligned_and_do_not_overlap() -> None:
+    end = 0
+    for spec in snapshot().manifest.tensors:
+        assert spec.offset % 64 == 0
+        assert spec.offset >= end
+        end = spec.offset + spec.nbytes
+
+
+def test_checksums_cover_every_byte() -> None:
+    taken = snapshot(bucket_bytes=999)
+    assert taken.manifest.checksums == checksums(taken.buffer.memory, 999)
+    assert len(taken.manifest.checksums) == -(-taken.buffer.nbytes // 999)
+
+
+def test_a_snapshot_does_not_follow_the_model() -> None:
+    weight = torch.ones(10)
+    taken = Snapshotter(bucket_bytes=64).take([("w", weight)], timeout=0).seal()
+    weight.zero_()
+    assert dict(taken.tensors())["w"].sum() == 10
+
+
+def test_pieces_of_a_tensor_are_put_together_in_their_order() -> None:
+    whole = torch.arange(20.0).reshape(5, 4)
+    pieces = [
+        Snapshotter(bucket_bytes=64).take([("w", part)], timeout=0).seal()
+        for part in (whole[:3], whole[3:])
+    ]
+    manifest = combine([piece.manifest for piece in pieces])
+    buffer = HostBuffer(manifest.total_bytes)
+    for piece, (start, end) in zip(pieces, manifest.bounds(), strict=True):
+        buffer.memory[start:end] = piece.buffer.memory
+    ((name, found),) = Snapshot(manifest, buffer.pin()).tensors()
+    assert name == "w"
+    assert torch.equal(found, whole)
+
+
+def test_a_model_without_tensors_is_a_model() -> None:
+    taken = Snapshotter(bucket_bytes=64).take([], timeout=0).seal()
+    assert taken.manifest.checksums == ()
+    assert dict(taken.tensors()) == {}
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    tensors = [("w", torch.ones(1)), ("w", torch.ones(2))]
+    with pytest.raises(ValueError, match="same name"):
+        Snapshotter(bucket_bytes=64).take(tensors, timeout=0)
+
+
+def test_a_buffer_that_is_still_sent_is_not_overwritten() -> None:
+    taker = Snapshotter(bucket_bytes=64, buffers=2, spare_bytes=0)
+    sending = taker.take([("w", torch.full((4,), 1.0))], timeout=0).seal()
+    newest = taker.take([("w", torch.full((4,), 2.0))], timeout=0).seal()
+    with pytest.raises(ExhaustedError):
+        taker.take([("w", torch.full((4,), 3.0))], timeout=0.01)
+    assert dict(sending.tensors())["w"].tolist() == [1, 1, 1, 1]
+    threading.Timer(0.02, sending.release).start()
+    third = taker.take([("w", torch.full((4,), 3.0))], timeout=5).seal()
+    assert third.buffer is sending.buffer
+    assert dict(newest.tensors())["w"].tolist() == [2, 2, 2, 2]
+
+
+def test_a_draft_that_is_dropped_gives_its_buffer_back() -> None:
+    taker = Snapshotter(bucket_bytes=64, buffers=1)
+    taker.take([("w", torch.ones(4))], timeout=0)
+    assert taker.state.pinned == 0
+
+
+def test_staging_leaves_the_served_weights_alone() -> None:
+    stage = Stage()
+    first = serve_version(stage, 1)
+    stage_version(stage, 2)
+    assert stage.served == version(1)
+    assert served_digests(stage) == digests(first)
+
+
+def test_a_commit_serves_what_was_staged() -> None:
+    stage = Stage()
+    serve_version(stage, 1)
+    second = stage_version(stage, 2)
+    with stage.committing(version(2)) as snapshot_:
+        assert digests(snapshot_) == digests(second)
+        assert stage.served == version(1)
+    assert stage.served == version(2)
+    assert served_digests(stage) == digests(second)
+
+
+def test_a_failed_transfer_stages_nothing() -> None:
+    stage = Stage()
+    first = serve_version(stage, 1)
+    source = snapshot(2)
+
+    def receive_half() -> None:
+        with stage.staging(version(2), source.manifest, timeout=0) as buffer:
+            buffer.memory[:1000] = source.buffer.memory[:1000]
+            raise ConnectionError("lost")
+
+    with pytest.raises(ConnectionError):
+        receive_half()
+    with pytest.raises(StagingError, match="none is"), stage.committing(version(2)):
+        pass
+    assert served_digests(stage) == digests(first)
+    assert stage.state.pinned == 1
+
+
+def test_a_failed_apply_keeps_the_old_weights() -> None:
+    stage = Stage()
+    first = serve_version(stage, 1)
+    stage_version(stage, 2)
+    with pytest.raises(MemoryError), stage.committing(version(2)):
+        raise MemoryError
+    assert stage.served == version(1)
+    assert served_digests(stage) == digests(first)
+    assert stage.state.pinned == 1
+
+
+def test_only_the_version_staged_last_can_be_committed() -> None:
+    stage = Stage()
+    stage_version(stage, 1)
+    stage_version(stage, 2)
+    with pytest.raises(StagingError, match="is not staged"), stage.committing(version(1)):
+        pass
+    assert stage.state.pinned == 1
+
+
+def test_two_buffers_are_enough_for_ever() -> None:
+    stage = Stage(buffers=2, spare_bytes=0)
+    for number in range(1, 6):
+        serve_version(stage, number)
+    assert stage.state.buffers == 2
+
+
+def test_a_pinned_old_version_survives_later_commits() -> None:
+    stage = Stage(buffers=3, spare_bytes=0)
+    first = serve_version(stage, 1)
+    held = stage.held(version(1))
+    assert held is not None
+    for number in (2, 3, 4):
+        serve_version(stage, number)
+    assert digests(held) == digests(first)
+    assert stage.held(version(1)) is None
+
+
+def test_discarding_frees_the_buffer() -> None:
+    stage = Stage()
+    stage_version(stage, 1)
+    stage.discard()
+    assert stage.state.pinned == 0
+
+
+def test_a_dtype_that_this_torch_lacks_is_an_error_of_this_process() -> None:
+    pin = BufferPool(limit=1).take(64, timeout=0)
+    manifest = Manifest((TensorSpec("w", "float3", (1,), 0, 1),), 64, 64, (0,))
+    with pytest.raises(StagingError, match="no dtype 'float3'") as caught:
+        dict(Snapshot(manifest, pin).tensors())
+    assert caught.value.own_fault

@@ -1,0 +1,1 @@
+"""The C libraries of accelerators, by ctypes."""

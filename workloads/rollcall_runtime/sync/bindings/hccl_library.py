@@ -1,0 +1,90 @@
+"""libhccl.so by ctypes, and where CANN keeps it. Signatures: hccl.h of CANN 8. Never run on an NPU.
+
+Light to import: the process that owns a communicator needs nothing else.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+
+from rollcall_runtime.sync.bindings.clibrary import CLibrary, Functions, LibraryError, load
+
+_ROOT_BYTES = 4108
+_INT8 = 0  # the one type of a byte that every product broadcasts
+_HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+_DEFAULT_HOME = "/usr/local/Ascend/ascend-toolkit/latest"
+
+
+class RootInfo(ctypes.Structure):
+    """HcclRootInfo."""
+
+    _fields_ = [("internal", ctypes.c_char * _ROOT_BYTES)]
+
+
+_COMM, _OUT = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+_INT, _UINT32 = ctypes.c_int, ctypes.c_uint32
+_FUNCTIONS: Functions = {
+    "HcclGetRootInfo": [ctypes.POINTER(RootInfo)],
+    "HcclCommInitRootInfo": [_UINT32, ctypes.POINTER(RootInfo), _UINT32, _OUT],
+    "HcclBroadcast": [
+        ctypes.c_void_p, ctypes.c_uint64, _INT, _UINT32, _COMM, ctypes.c_void_p,
+    ],
+    "HcclCommDestroy": [_COMM],
+}  # fmt: skip
+_OPTIONAL: Functions = {"HcclGetCommAsyncError": [_COMM, ctypes.POINTER(_INT)]}
+
+
+def locate(name: str) -> str:
+    """The path of a library of CANN; ImportError lists the folders that do not have it."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    homes = [os.environ[home] for home in _HOMES if home in os.environ]
+    folders += [str(Path(home) / "lib64") for home in (*homes, _DEFAULT_HOME)]
+    for folder in folders:
+        if (Path(folder) / name).exists():
+            return str(Path(folder) / name)
+    raise ImportError(f"{name} of CANN is in none of {', '.join(folders)}", name=name)
+
+
+class HcclLibrary:
+    """The library at `path` (ImportError). Calls block, and nothing ends one that hangs but the
+    end of its process. Methods raise LibraryError.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._library = CLibrary(
+            load("libhccl.so", iter([path])),
+            functions=_FUNCTIONS, optional=_OPTIONAL, describe="HcclGetErrorString",
+        )  # fmt: skip
+
+    def root_info(self) -> bytes:
+        """Mint what all ranks need to find each other; the caller is rank 0."""
+        minted = RootInfo()
+        self._library.call("HcclGetRootInfo", ctypes.byref(minted))
+        return bytes(minted)
+
+    def init(self, root_info: bytes, *, size: int, rank: int) -> int:
+        """Make a communicator; waits for all ranks."""
+        if len(root_info) != _ROOT_BYTES:
+            raise ValueError(f"root info has {_ROOT_BYTES} bytes, not {len(root_info)}")
+        made = ctypes.c_void_p()
+        info = RootInfo.from_buffer_copy(root_info)
+        self._library.call(
+            "HcclCommInitRootInfo", size, ctypes.byref(info), rank, ctypes.byref(made)
+        )
+        return made.value or 0
+
+    def broadcast(self, communicator: int, pointer: int, nbytes: int, stream: int) -> None:
+        """Put a broadcast from rank 0, in place, into the stream."""
+        self._library.call("HcclBroadcast", pointer, nbytes, _INT8, 0, communicator, stream)
+
+    def check(self, communicator: int) -> None:
+        """Raise what has gone wrong with a peer, as far as the library can tell."""
+        if self._library.has("HcclGetCommAsyncError"):
+            state = ctypes.c_int()
+            self._library.call("HcclGetCommAsyncError", communicator, ctypes.byref(state))
+            if state.value:
+                raise LibraryError("HCCL", state.value, self._library.text(state.value))
+
+    def destroy(self, communicator: int) -> None:
+        """Free a communicator that has nothing in flight."""
+        self._library.call("HcclCommDestroy", communicator)

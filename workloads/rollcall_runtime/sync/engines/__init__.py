@@ -1,0 +1,1 @@
+"""The transports, each in its own file."""

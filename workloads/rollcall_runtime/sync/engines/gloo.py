@@ -1,0 +1,174 @@
+"""The embedded CPU engine: gloo process groups built by hand, one for each session.
+
+Gloo cannot cancel an operation and does not reliably notice a dead peer. So a session's calls run
+on threads that outlive an aborted session until gloo lets go, at the latest at the operation's
+timeout.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
+
+from rollcall_protocol.ids import SessionId
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Seat
+from rollcall_runtime.sync.buckets import BucketMover, Work
+from rollcall_runtime.sync.engine import EngineKind, SyncSettings
+from rollcall_runtime.sync.engines.gloo_sockets import send_buffers
+from rollcall_runtime.sync.errors import (
+    JoinFailedError,
+    SyncError,
+    TimedOutError,
+    TransferFailedError,
+)
+from rollcall_runtime.sync.memory.buffers import Buffer
+from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession
+
+SEND_BUFFER_BYTES = 512 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class GlooSettings(SyncSettings):
+    """`send_buffer_bytes` is the send buffer of each connection; 0 leaves it to the kernel.
+
+    A link needs its bandwidth times its round trip in the buffers of all `threads` connections.
+    """
+
+    send_buffer_bytes: int = SEND_BUFFER_BYTES
+
+    def __post_init__(self) -> None:
+        SyncSettings.__post_init__(self)
+        if self.send_buffer_bytes < 0:
+            raise ValueError("send_buffer_bytes must not be negative")
+
+
+class GlooEngine(OwnedEngine):
+    """Broadcast over TCP between host buffers, along gloo's binomial tree: log N deep."""
+
+    name = "gloo"
+    kind = EngineKind.GROUP
+    devices = frozenset({"cpu"})
+    settings_type = GlooSettings
+
+    def _make(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
+    ) -> "GlooSession":
+        return GlooSession(group=group, session=session, seats=seats, rank=rank, engine=self)
+
+
+class GlooSession(OwnedSession):
+    """One process group, and what owns it while gloo is busy."""
+
+    def __init__(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+        engine: GlooEngine,
+    ) -> None:  # fmt: skip
+        super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
+        self._group: Any = None
+        self._store: Store | None = None
+        self._mover = BucketMover(
+            start=self._broadcast, stop=self._check, settings=self.settings, landed=self._landed
+        )
+
+    def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:  # noqa: ARG002
+        settings = self.settings
+        if not isinstance(settings, GlooSettings):
+            raise TypeError(f"{type(settings).__name__} are not settings of gloo")
+        try:
+            self._group, self._store = make_group(
+                rendezvous, address=self.engine.address, settings=settings,
+                send_buffer_bytes=settings.send_buffer_bytes, rank=self.rank, size=len(self.seats),
+            )  # fmt: skip
+        except RuntimeError as error:
+            cause = self._explain(error)
+            raise JoinFailedError(str(cause), peer=cause.peer) from error
+
+    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        self._mover.send(buffer, manifest, deadline)
+
+    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+        self._mover.receive(buffer, manifest, deadline)
+
+    def _disconnect(self) -> None:
+        self._mover.drain()
+        self._group = None  # would block while an operation is in flight; none is left
+        self._store = None  # after the group, which points to it
+
+    def _broadcast(self, chunk: memoryview, seconds: float) -> Work:
+        if self._group is None:
+            raise TransferFailedError(f"{self.name} was not joined")
+        return broadcast(self._group, chunk, seconds)
+
+    def _explain(self, error: Exception) -> SyncError:
+        return explain(self.name, error, self.seats)
+
+
+def make_group(
+    rendezvous: Rendezvous, *, address: str, settings: SyncSettings, send_buffer_bytes: int,
+    rank: int, size: int, prefix: str = "",
+) -> tuple[Any, Store]:  # fmt: skip
+    """A process group of `size` that listens on `address`, and its store; rank 0 broadcasts.
+
+    `prefix` tells the keys of several groups in one room apart. The store must outlive the group,
+    which points to it. Raises RuntimeError.
+    """
+    make: Any = ProcessGroupGloo  # its stubs know neither these options nor this constructor
+    options = make._Options()  # noqa: SLF001
+    options._timeout = timedelta(seconds=settings.operation_timeout)  # noqa: SLF001
+    options._threads = settings.in_flight  # noqa: SLF001  # each is busy with one
+    # A connection and a thread to serve it for each device; operations take turns.
+    options._devices = [  # noqa: SLF001
+        make.create_device(hostname=address) for _ in range(settings.threads)
+    ]
+    store = _RendezvousStore(rendezvous, prefix)
+    with send_buffers(send_buffer_bytes):
+        return make(store, rank, size, options), store
+
+
+def broadcast(group: Any, chunk: memoryview, seconds: float) -> Work:
+    """Begin to send the chunk from the group's rank 0, or to fill it."""
+    options = BroadcastOptions()
+    options.rootRank = 0
+    options.rootTensor = 0
+    options.timeout = timedelta(seconds=seconds)  # torch 2.6 goes by the group's instead
+    work: Work = group.broadcast([torch.frombuffer(chunk, dtype=torch.uint8)], options)
+    return work
+
+
+def explain(name: str, error: Exception, seats: Sequence[Seat]) -> SyncError:
+    """What an error of gloo means; names the peer when its address tells it."""
+    text = str(error).partition("\n")[0]  # what follows is a stack
+    if "imed out" in text:
+        return TimedOutError(f"{name}: {text}")
+    named = set(re.findall(r"\[([0-9a-fA-F.:]+)\]:\d+", text))
+    peers = [seat.member for seat in seats if seat.address in named]
+    peer = peers[0] if len(peers) == 1 else None
+    return TransferFailedError(f"{name}: {text}", peer=peer)
+
+
+class _RendezvousStore(Store):
+    """What gloo asks of a store while a group is built: each rank's addresses."""
+
+    def __init__(self, rendezvous: Rendezvous, prefix: str) -> None:
+        super().__init__()
+        self._rendezvous, self._prefix = rendezvous, prefix
+
+    def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # torch gives bytes
+        self._rendezvous.put(self._prefix + key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._rendezvous.get(self._prefix + key)
+
+    def wait(
+        self,
+        keys: list[str],
+        timeout: timedelta | None = None,  # noqa: ARG002 - the join's deadline holds
+    ) -> None:
+        for key in keys:
+            self._rendezvous.get(self._prefix + key)

@@ -1,0 +1,1 @@
+"""Buffers in host memory and on devices."""

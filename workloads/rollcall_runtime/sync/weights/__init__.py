@@ -1,0 +1,1 @@
+"""A model as one flat buffer: snapshots, stages, shards, deltas, catching up."""
