@@ -16,8 +16,8 @@ from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.memory.buffers import HostBuffer, WholeBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer, DeviceMemory
 from rollcall_runtime.sync.memory.device_memory import device_memory
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.registry import worker_device
-from rollcall_runtime.sync.sessions import OwnedEngine
 from rollcall_runtime.sync.weights.shards import Shard, select
 from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter
 

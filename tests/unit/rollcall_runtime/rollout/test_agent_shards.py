@@ -20,7 +20,7 @@ from rollcall_runtime.environment import Pod, RolloutEnvironment
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
-from rollcall_runtime.sync.sessions import OwnedEngine
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.weights.shards import RowShard, Shard
 from rollcall_runtime.sync.weights.staging import Snapshotter
 from rollcall_runtime.tasks.reverse import reward

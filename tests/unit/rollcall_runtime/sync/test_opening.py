@@ -14,7 +14,7 @@ from rollcall_protocol.ids import MemberId
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
-from rollcall_runtime.sync.sessions import OwnedEngine
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.weights.shards import RowShard
 
 MEMBER = MemberId("pod-1", "boot")

@@ -27,8 +27,9 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from rollcall_runtime.sync.memory.buffers import Buffer
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.rendezvous import Rendezvous
-from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession
+from rollcall_runtime.sync.sessions import OwnedSession
 
 SEND_BUFFER_BYTES = 512 << 10
 

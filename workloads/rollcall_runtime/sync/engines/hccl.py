@@ -35,8 +35,8 @@ from rollcall_runtime.sync.engines.processes import ProcessError
 from rollcall_runtime.sync.errors import JoinFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer, Pin, Window
 from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.rendezvous import Rendezvous
-from rollcall_runtime.sync.sessions import OwnedEngine
 
 log = logging.getLogger(__name__)
 _HCCL, _ACL = locate("libhccl.so"), locate("libascendcl.so")

@@ -33,8 +33,9 @@ from rollcall_runtime.sync.engines.nccl_building import Builder, Communicator
 from rollcall_runtime.sync.engines.nccl_lanes import Device, Slot
 from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer, Window
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.rendezvous import Rendezvous
-from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession, time_left
+from rollcall_runtime.sync.sessions import OwnedSession, time_left
 
 log = logging.getLogger(__name__)
 _REST_SECONDS = 0.0002

@@ -11,7 +11,8 @@ from rollcall_runtime.sync.buckets import BucketMover
 from rollcall_runtime.sync.engines.processes import ProcessError, ProcessOwner
 from rollcall_runtime.sync.errors import TransferFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer, Window
-from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession, time_left
+from rollcall_runtime.sync.owned_engine import OwnedEngine
+from rollcall_runtime.sync.sessions import OwnedSession, time_left
 
 P = TypeVar("P", bound=ProcessOwner)
 

@@ -16,7 +16,7 @@ from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.engines.pull_reads import Read
 from rollcall_runtime.sync.engines.pull_topology import Topology
 from rollcall_runtime.sync.memory.buffers import Buffer, WholeBuffer
-from rollcall_runtime.sync.sessions import OwnedEngine
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 
 if TYPE_CHECKING:
     from rollcall_runtime.sync.engines.pull import PullSession

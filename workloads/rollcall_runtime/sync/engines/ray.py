@@ -29,8 +29,9 @@ from rollcall_runtime.sync.engines.process_sessions import ProcessSession
 from rollcall_runtime.sync.engines.processes import ProcessError
 from rollcall_runtime.sync.engines.ray_nest import Nest, Orders, RayOwner, interface_of
 from rollcall_runtime.sync.errors import JoinFailedError
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.rendezvous import Rendezvous
-from rollcall_runtime.sync.sessions import OwnedEngine, time_left
+from rollcall_runtime.sync.sessions import time_left
 
 # Not imported here: Ray changes the process's logging and import path.
 if find_spec("ray") is None:

@@ -39,8 +39,9 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from rollcall_runtime.sync.memory.buffers import Buffer
+from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.rendezvous import Rendezvous
-from rollcall_runtime.sync.sessions import OwnedEngine, OwnedSession, time_left
+from rollcall_runtime.sync.sessions import OwnedSession, time_left
 from rollcall_runtime.sync.weights.chunks import Piece, cut_in_chunks
 
 _MARKER, _MANIFEST = "COMPLETE", "manifest.json"
