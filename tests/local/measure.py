@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from rollcall_protocol.env import METRICS_PORT
-from rollcall_protocol.messages import MemberState
+from rollcall_protocol.reports import MemberState
 from rollcall_protocol.roster import EpochCause
 from tests.local.harness import FAST, Lag, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config

@@ -11,7 +11,8 @@ import aiohttp
 
 from rollcall_protocol import env
 from rollcall_protocol.codec import encode
-from rollcall_protocol.messages import Snapshot, loads
+from rollcall_protocol.messages import loads
+from rollcall_protocol.reports import Snapshot
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 
 CONNECT_SECONDS = 90.0  # importing torch on a machine that does ten other things

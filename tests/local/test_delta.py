@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.config import DeltaConfig, JobConfig, OptimizerConfig
-from rollcall_protocol.messages import SessionCause
+from rollcall_protocol.reports import SessionCause
 from tests.local.damage import REWARD
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.config import CheckpointConfig
-from rollcall_protocol.messages import MemberState, SessionCause, Snapshot
+from rollcall_protocol.reports import MemberState, SessionCause, Snapshot
 from rollcall_protocol.roster import EpochCause
 from tests.local.harness import FAST, Lag, LocalJob
 from tests.local.pods import Pod

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.config import EngineRef, GroupConfig
-from rollcall_protocol.messages import MemberState
+from rollcall_protocol.reports import MemberState
 from rollcall_protocol.roster import EpochCause
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config

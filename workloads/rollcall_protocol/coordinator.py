@@ -18,17 +18,19 @@ from rollcall_protocol.messages import (
     Draining,
     Hello,
     Join,
-    MemberReport,
-    MemberState,
     Phase,
     Prepare,
     Refused,
     Seat,
-    SessionCause,
     SessionReady,
-    SessionReport,
 )
 from rollcall_protocol.publication import Publication
+from rollcall_protocol.reports import (
+    MemberReport,
+    MemberState,
+    SessionCause,
+    SessionReport,
+)
 from rollcall_protocol.roster import Roster
 from rollcall_protocol.senders import Senders
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from rollcall_protocol.ids import MemberId, SessionId, Version
-from rollcall_protocol.messages import SessionMessage, SessionReport
+from rollcall_protocol.messages import SessionMessage
+from rollcall_protocol.reports import SessionReport
 
 
 @dataclass(frozen=True, slots=True)

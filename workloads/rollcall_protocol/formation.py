@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.messages import Phase, SessionCause, SessionReport
+from rollcall_protocol.messages import Phase
+from rollcall_protocol.reports import SessionCause, SessionReport
 
 MAX_ENGINE_FAILURES = 3  # in a row, before the members that did not acknowledge are left out
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from rollcall_protocol.effects import RosterRefusedError, Send
 from rollcall_protocol.env import AGENT_PORT
 from rollcall_protocol.ids import MemberId, Version
-from rollcall_protocol.messages import CatchUp, Hello, MemberReport, MemberState, Seat
+from rollcall_protocol.messages import CatchUp, Hello, Seat
+from rollcall_protocol.reports import MemberReport, MemberState
 from rollcall_protocol.roster import Roster
 
 MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a suspect

@@ -17,7 +17,8 @@ import aiohttp
 from rollcall_operator.kube.dial import PodAddress, PodDialer
 from rollcall_protocol.codec import CodecError, encode
 from rollcall_protocol.env import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
-from rollcall_protocol.messages import Snapshot, loads
+from rollcall_protocol.messages import loads
+from rollcall_protocol.reports import Snapshot
 from rollcall_protocol.roster import Roster
 
 log = logging.getLogger(__name__)

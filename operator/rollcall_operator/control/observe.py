@@ -22,7 +22,7 @@ from rollcall_operator.kube.resources import (
 from rollcall_operator.plan.model import Observed
 from rollcall_operator.plan.pods import pod_facts
 from rollcall_protocol.env import OPERATOR_TOKEN_FILE
-from rollcall_protocol.messages import Snapshot
+from rollcall_protocol.reports import Snapshot
 
 _JOB_OF = "spec.jobRef.name"  # selectable in the RolloutPool's definition
 

@@ -11,7 +11,7 @@ from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.problems import problem
 from rollcall_operator.plan.times import to_time
 from rollcall_operator.plan.world import World
-from rollcall_protocol.messages import MemberState
+from rollcall_protocol.reports import MemberState
 
 _LONGEST = 2000
 _NAMED = 4

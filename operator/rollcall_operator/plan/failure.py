@@ -9,7 +9,7 @@ from rollcall_operator.api.rljob import FailurePolicy, RLJobSpec
 from rollcall_operator.plan.model import PodFacts
 from rollcall_operator.plan.times import from_time, to_micro_time
 from rollcall_protocol.env import ExitCode
-from rollcall_protocol.messages import Snapshot
+from rollcall_protocol.reports import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

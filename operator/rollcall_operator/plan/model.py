@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollcall_protocol.messages import Snapshot
+from rollcall_protocol.reports import Snapshot
 from rollcall_protocol.roster import Roster
 
 Manifest = dict[str, Any]

@@ -10,7 +10,7 @@ from rollcall_operator.plan.conditions import Finding, merge, pool_trouble, said
 from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.times import to_micro_time
 from rollcall_operator.plan.world import Pool, World
-from rollcall_protocol.messages import MemberState
+from rollcall_protocol.reports import MemberState
 
 
 def pool_status(world: World, pool: Pool, refusal: str) -> throttle.Written:

@@ -11,7 +11,7 @@ from rollcall_operator.plan.children_rollout import is_owned, pool
 from rollcall_operator.plan.failure import Outcome, Restarts
 from rollcall_operator.plan.model import Manifest, Observed, PodFacts
 from rollcall_operator.plan.validate import group_errors, parse, template_errors
-from rollcall_protocol.messages import MemberReport, MemberState, Snapshot
+from rollcall_protocol.reports import MemberReport, MemberState, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ import pytest
 from rollcall_protocol.effects import Fenced, RosterRefusedError
 from rollcall_protocol.formation import Forming
 from rollcall_protocol.ids import SessionId
-from rollcall_protocol.messages import MemberState, Refused, SessionCause
+from rollcall_protocol.messages import Refused
+from rollcall_protocol.reports import MemberState, SessionCause
 from tests.unit.rollcall_protocol.world import World, hello, machine, roster
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from rollcall_protocol.ids import Lineage, Version
 from rollcall_protocol.members import Member, Members
-from rollcall_protocol.messages import CatchUp, MemberState
+from rollcall_protocol.messages import CatchUp
+from rollcall_protocol.reports import MemberState
 from tests.unit.rollcall_protocol.world import hello, roster
 
 HELD = Version(Lineage(1, 1), 3)

@@ -19,16 +19,8 @@ from rollcall_protocol.member import (
     Reply,
     Transfer,
 )
-from rollcall_protocol.messages import (
-    Ack,
-    Hello,
-    MemberMessage,
-    MemberState,
-    Prepare,
-    Seat,
-    SessionReport,
-    Stage,
-)
+from rollcall_protocol.messages import Ack, Hello, MemberMessage, Prepare, Seat, Stage
+from rollcall_protocol.reports import MemberState, SessionReport
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 
 TIMING = Timing(settle=1, ack_timeout=5, join_timeout=5, stage_timeout=30, commit_timeout=5)

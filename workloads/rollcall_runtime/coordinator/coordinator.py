@@ -17,19 +17,16 @@ from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.members import is_newer
 from rollcall_protocol.messages import (
     Completion,
-    Finished,
     Hello,
     LeaseReturned,
     LeaseRevoked,
     MemberMessage,
-    MemberReport,
-    MemberState,
-    Progress,
     Sealed,
     Wanted,
 )
-from rollcall_protocol.messages import Snapshot as State
 from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger
+from rollcall_protocol.reports import Finished, MemberReport, MemberState, Progress
+from rollcall_protocol.reports import Snapshot as State
 from rollcall_protocol.roster import DEFAULT_GROUP, Roster
 from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.completions import Verdict

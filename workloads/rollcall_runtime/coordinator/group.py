@@ -20,11 +20,11 @@ from rollcall_protocol.messages import (
     MACHINE_MESSAGES,
     Commit,
     Delta,
-    GroupReport,
     MemberMessage,
     Seat,
     Stage,
 )
+from rollcall_protocol.reports import GroupReport
 from rollcall_protocol.roster import Roster
 from rollcall_runtime.coordinator.links import Links
 from rollcall_runtime.membership import Duties, MemberDriver

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollcall_protocol.messages import SessionReport
 from rollcall_protocol.prompts import PromptLedger
+from rollcall_protocol.reports import SessionReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from rollcall_protocol.codec import CodecError, decode
 from rollcall_protocol.effects import RosterRefusedError
-from rollcall_protocol.messages import Snapshot, dumps
+from rollcall_protocol.messages import dumps
+from rollcall_protocol.reports import Snapshot
 from rollcall_protocol.roster import Roster
 
 log = logging.getLogger(__name__)

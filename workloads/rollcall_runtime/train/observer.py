@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rollcall_protocol.messages import SessionReport
 from rollcall_protocol.prompts import PromptLedger
+from rollcall_protocol.reports import SessionReport
 from rollcall_runtime.coordinator.observer import Delivery
 from rollcall_runtime.telemetry import TrainerMetrics
 

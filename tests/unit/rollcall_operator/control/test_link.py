@@ -12,13 +12,8 @@ from rollcall_operator.control.link import CoordinatorLink, LinkSettings
 from rollcall_operator.kube.dial import PodAddress, PodDialer
 from rollcall_protocol.codec import decode
 from rollcall_protocol.env import OPERATOR_STREAM_ROUTE, OPERATOR_TOKEN_HEADER, ROSTER_ROUTE
-from rollcall_protocol.messages import (
-    MemberReport,
-    MemberState,
-    Progress,
-    Snapshot,
-    dumps,
-)
+from rollcall_protocol.messages import dumps
+from rollcall_protocol.reports import MemberReport, MemberState, Progress, Snapshot
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 
 POD = PodAddress(namespace="ns", name="job-trainer-0", uid="uid-0", ip="127.0.0.1")

@@ -22,7 +22,7 @@ from rollcall_operator.plan.model import (
     Refusal,
 )
 from rollcall_protocol.ids import SessionId
-from rollcall_protocol.messages import (
+from rollcall_protocol.reports import (
     Finished,
     GroupReport,
     MemberReport,

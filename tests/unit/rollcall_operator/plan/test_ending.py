@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcall_protocol.messages import Finished
+from rollcall_protocol.reports import Finished
 from tests.unit.rollcall_operator.plan.stage import JOB, Stage
 
 

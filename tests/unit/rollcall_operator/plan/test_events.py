@@ -1,6 +1,6 @@
 """Events: once each, for what a person would want to be told."""
 
-from rollcall_protocol.messages import Finished
+from rollcall_protocol.reports import Finished
 from tests.unit.rollcall_operator.plan.stage import Stage
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rollcall_protocol.messages import Finished, MemberState
+from rollcall_protocol.reports import Finished, MemberState
 from tests.unit.rollcall_operator.plan.stage import Stage
 
 

@@ -1,6 +1,6 @@
 """The status of a pool, for people and for autoscalers."""
 
-from rollcall_protocol.messages import MemberState
+from rollcall_protocol.reports import MemberState
 from tests.unit.rollcall_operator.plan.stage import Stage
 
 

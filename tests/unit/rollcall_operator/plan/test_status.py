@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rollcall_protocol.ids import SessionId
-from rollcall_protocol.messages import MemberState
+from rollcall_protocol.reports import MemberState
 from tests.unit.rollcall_operator.plan.stage import Stage
 
 

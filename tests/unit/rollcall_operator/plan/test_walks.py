@@ -8,7 +8,7 @@ import pytest
 
 from rollcall_operator.plan import make_plan
 from rollcall_operator.plan.model import Memory
-from rollcall_protocol.messages import MemberState
+from rollcall_protocol.reports import MemberState
 from tests.unit.rollcall_operator.plan.stage import Stage, lent_pool
 
 STEPS = 40

@@ -32,12 +32,12 @@ from rollcall_protocol.messages import (
     MemberMessage,
     Named,
     Seat,
-    SessionReport,
     dumps,
     loads,
 )
-from rollcall_protocol.messages import Snapshot as State
 from rollcall_protocol.prompts import PromptLedger
+from rollcall_protocol.reports import SessionReport
+from rollcall_protocol.reports import Snapshot as State
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 from rollcall_runtime.auth import Tokens
 from rollcall_runtime.coordinator.coordinator import Coordinator

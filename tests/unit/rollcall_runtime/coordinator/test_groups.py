@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import MemberState, Sealed
+from rollcall_protocol.messages import Sealed
+from rollcall_protocol.reports import MemberState
 from rollcall_runtime.sync.opening import OpenEngine
 from tests.unit.rollcall_runtime.coordinator.group import CONFIG, Group, MemoryEngine, eventually
 

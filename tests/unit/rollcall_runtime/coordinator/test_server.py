@@ -7,7 +7,8 @@ import pytest
 
 from rollcall_protocol import env
 from rollcall_protocol.ids import Lineage, SessionId
-from rollcall_protocol.messages import MemberState, Refused, SessionCause, Wanted
+from rollcall_protocol.messages import Refused, Wanted
+from rollcall_protocol.reports import MemberState, SessionCause
 from tests.unit.rollcall_runtime.coordinator.group import Group, Worker, eventually, with_bounds
 
 
