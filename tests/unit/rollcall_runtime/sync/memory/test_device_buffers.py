@@ -16,6 +16,7 @@ from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer, DeviceMemo
 from rollcall_runtime.sync.memory.device_memory import device_memory
 from rollcall_runtime.sync.memory.library_memory import LibraryMemory
 from tests.doubles import build as doubles
+from tests.unit.rollcall_runtime.sync import places
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, npu_memory, torch_memory
 
 Made = Callable[[], DeviceMemory]
@@ -116,7 +117,7 @@ def test_it_is_given_back_with_its_last_user(monkeypatch: pytest.MonkeyPatch) ->
 def test_who_follows_its_address_on_the_host_dies(name: str) -> None:
     doubles.build()
     script = (
-        f"import ctypes; from {__package__}.places import {name} as made\n"
+        f"import ctypes; from {places.__name__} import {name} as made\n"
         "from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer\n"
         "buffer = DeviceBuffer(made(), 64); print('made', flush=True)\n"
         "ctypes.string_at(buffer.address, 1)\n"
