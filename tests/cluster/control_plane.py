@@ -171,10 +171,10 @@ class ControlPlane:
             user: only those of this user, such as `system:serviceaccount:rollcall:operator`.
         """
         try:
-            lines = self.audit_log.read_text().splitlines()
+            lines = self.audit_log.read_text().splitlines(keepends=True)
         except FileNotFoundError:
             return []
-        events = [json.loads(line) for line in lines]
+        events = [json.loads(line) for line in lines if line.endswith("\n")]  # the rest comes
         return [event for event in events if user in (None, event["user"]["username"])]
 
     def _start_etcd(self) -> None:
