@@ -1,6 +1,7 @@
 """A member that is measured: it also copies, sends over bare sockets, and compares bytes."""
 
 import hashlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class BenchMember(members.Member):
 
     def hold_weights(self, seed: int, nbytes: int, bucket_bytes: int) -> None:
         """Random bf16 tensors of `nbytes` (even) in all, and warm buffers for two snapshots."""
+        torch.set_num_threads(len(os.sched_getaffinity(0)))  # a trainer's step leaves them idle
         self._tensors = bf16_tensors(seed, nbytes)
         if torch.accelerator.is_available() and self._device is not None:
             self._tensors = [(name, held.to(worker_device())) for name, held in self._tensors]
