@@ -14,11 +14,34 @@ from rollcall_runtime.sync.weights.delta import Encoded, Encoder
 from rollcall_runtime.sync.weights.staging import Snapshot
 
 
-class SenderDuties:
+class SendingDuties:
+    """What a seat of the trainer does on any rank, and what it is never asked to do."""
+
+    def __init__(self, *, stage_timeout: float) -> None:
+        self._stage_timeout = stage_timeout
+
+    async def publish(
+        self, session: SyncSession, buffer: Buffer, manifest: Manifest, delta: Delta | None
+    ) -> None:
+        """Send `buffer`, which the delta's manifest describes if there is one."""
+        described = manifest if delta is None else delta.manifest
+        with buffer.pin():
+            await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
+
+    async def apply(self, version: Version) -> None:
+        """Never asked: COMMIT goes to receivers."""
+        raise SyncError(f"the trainer does not receive weights, yet was told to apply {version}")
+
+    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+        """Never asked: the trainer is what others catch up from."""
+        raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
+
+
+class SenderDuties(SendingDuties):
     """Owns the snapshot being sent and the one that newcomers may fetch from the trainer."""
 
     def __init__(self, *, stage_timeout: float, delta: DeltaConfig | None = None) -> None:
-        self._stage_timeout = stage_timeout
+        super().__init__(stage_timeout=stage_timeout)
         self._encoder = Encoder(delta) if delta else None
         self._offered: dict[Version, Snapshot] = {}
         self._encoded: tuple[Version, Encoded] | None = None
@@ -65,17 +88,7 @@ class SenderDuties:
     ) -> None:
         """Send to the session."""
         buffer = self._buffer(version, delta, session.memories)
-        described = manifest if delta is None else delta.manifest
-        with buffer.pin():
-            await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
-
-    async def apply(self, version: Version) -> None:
-        """Never asked: COMMIT goes to receivers."""
-        raise SyncError(f"the trainer does not receive weights, yet was told to apply {version}")
-
-    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
-        """Never asked: the trainer is what others catch up from."""
-        raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
+        await self.publish(session, buffer, manifest, delta)
 
     def _buffer(self, version: Version, delta: Delta | None, memories: frozenset[str]) -> Buffer:
         if delta is None:

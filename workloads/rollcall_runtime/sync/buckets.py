@@ -24,6 +24,18 @@ class Work(Protocol):
     def wait(self) -> object: ...
 
 
+def drain(stranded: list[tuple[Work, Pin]]) -> None:
+    """Wait for each, as long as the transport takes, and unpin its buffer; empties the list."""
+    while stranded:
+        work, pin = stranded.pop()
+        try:
+            work.wait()
+        except RuntimeError:
+            continue  # its caller had its answer when the move failed
+        finally:
+            pin.release()
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """Bytes [start, end) of the buffer, in `bucket`; `last` completes it."""
@@ -133,14 +145,7 @@ class BucketMover:
 
     def drain(self) -> None:
         """Wait for what is still in flight, as long as the transport takes, and unpin it."""
-        while self._stranded:
-            work, pin = self._stranded.pop()
-            try:
-                work.wait()
-            except RuntimeError:
-                continue  # its caller had its answer when the move failed
-            finally:
-                pin.release()
+        drain(self._stranded)
 
     def _move(
         self,

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.messages import Seat
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rollcall_runtime.sync.sessions import OwnedSession
 
 _CLOSE_SECONDS = 1.0
+
+S = TypeVar("S", bound=SyncSettings)
 
 
 class OwnedEngine(SyncEngine):
@@ -93,6 +95,12 @@ class OwnedEngine(SyncEngine):
         """So many bytes were asked of others."""
         with self._lock:
             self.read_bytes += nbytes
+
+    def settings_as(self, kind: type[S]) -> S:
+        """What `open` was given, as this engine's own class of settings; TypeError."""
+        if not isinstance(self.settings, kind):
+            raise TypeError(f"{type(self.settings).__name__} are not settings of {self.name}")
+        return self.settings
 
     def gone(self, session: "OwnedSession") -> None:
         """A session has let go of everything."""

@@ -26,6 +26,7 @@ from rollcall_protocol.messages import (
 )
 from rollcall_runtime.auth import guard
 from rollcall_runtime.concurrency import first_of
+from rollcall_runtime.coordinator.sender import SendingDuties
 from rollcall_runtime.environment import TrainerEnvironment, new_member
 from rollcall_runtime.membership import MemberDriver
 from rollcall_runtime.rollout.agent_stream import MemberStream
@@ -55,13 +56,14 @@ class _Part:
         return Sealed(number, self.weights.manifest, self.delta.manifest if self.delta else None)
 
 
-class PartDuties:
+class PartDuties(SendingDuties):
     """Owns this rank's parts of the newest snapshots, and sends the one that is asked for."""
 
     def __init__(
         self, *, rank: int, stage_timeout: float, delta: DeltaConfig | None = None
     ) -> None:  # fmt: skip
-        self._rank, self._stage_timeout = rank, stage_timeout
+        super().__init__(stage_timeout=stage_timeout)
+        self._rank = rank
         self._encoder = Encoder(delta) if delta else None
         self._parts: dict[int, _Part] = {}
         self._versions: dict[Version, int] = {}
@@ -102,17 +104,7 @@ class PartDuties:
         buffer = self._find(manifest, delta, session.memories)
         if buffer is None:
             raise SyncError(f"rank {self._rank} does not hold its part of {version}")
-        described = manifest if delta is None else delta.manifest
-        with buffer.pin():
-            await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
-
-    async def apply(self, version: Version) -> None:
-        """Never asked: COMMIT goes to receivers."""
-        raise SyncError(f"the trainer does not receive weights, yet was told to apply {version}")
-
-    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
-        """Never asked: the trainer is what others catch up from."""
-        raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
+        await self.publish(session, buffer, manifest, delta)
 
     def _find(
         self, manifest: Manifest, delta: Delta | None, memories: frozenset[str]

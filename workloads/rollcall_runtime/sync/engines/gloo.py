@@ -78,9 +78,7 @@ class GlooSession(OwnedSession):
         )
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:  # noqa: ARG002
-        settings = self.settings
-        if not isinstance(settings, GlooSettings):
-            raise TypeError(f"{type(settings).__name__} are not settings of gloo")
+        settings = self.engine.settings_as(GlooSettings)
         try:
             self._group, self._store = make_group(
                 rendezvous, address=self.engine.address, settings=settings,

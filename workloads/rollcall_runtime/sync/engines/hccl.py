@@ -83,9 +83,7 @@ class HcclEngine(OwnedEngine):
     @property
     def hccl_settings(self) -> HcclSettings:
         """What `open` was given."""
-        if not isinstance(self.settings, HcclSettings):
-            raise TypeError(f"HcclSettings expected, not {type(self.settings).__name__}")
-        return self.settings
+        return self.settings_as(HcclSettings)
 
     def take(self) -> tuple[Owner, bool]:
         """A process without a communicator; whether it is new, and has yet to say it started."""

@@ -23,7 +23,7 @@ from typing import Any
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.sync.buckets import Work
+from rollcall_runtime.sync.buckets import Work, drain
 from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_of
 from rollcall_runtime.sync.engines.gloo import SEND_BUFFER_BYTES, broadcast, explain, make_group
 from rollcall_runtime.sync.engines.kimi_plan import PlannedMover, plan
@@ -81,9 +81,7 @@ class KimiEngine(MooncakeEngine):
     selective = False  # a node's receivers share one broadcast
 
     def _start(self, role: Role) -> dict[str, Any]:
-        settings = self.settings
-        if not isinstance(settings, KimiSettings):
-            raise TypeError(f"{type(settings).__name__} are not settings of kimi")
+        settings = self.settings_as(KimiSettings)
         node = node_of(NodeOf(settings.node_of), self.address)
         return super()._start(role) | {"node": node}
 
@@ -128,9 +126,7 @@ class KimiSession(PullSession):
         self._node = next(node for node in self._nodes if self.rank in node)
         if len(self._node) == 1:
             return
-        settings = self.settings
-        if not isinstance(settings, KimiSettings):
-            raise TypeError(f"{type(settings).__name__} are not settings of kimi")
+        settings = self.engine.settings_as(KimiSettings)
         try:
             self._group, self._store = make_group(
                 rendezvous, address=self.engine.address, settings=settings,
@@ -196,14 +192,7 @@ class KimiSession(PullSession):
 
     def _disconnect(self) -> None:
         super()._disconnect()
-        for work, pin in self._passing:
-            try:
-                work.wait()
-            except RuntimeError:
-                continue  # its caller had its answer
-            finally:
-                pin.release()
-        self._passing.clear()
+        drain(self._passing)
         self._group = None  # would block while an operation is in flight; none is left
         self._store = None
 

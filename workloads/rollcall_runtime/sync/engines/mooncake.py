@@ -39,10 +39,7 @@ class MooncakeEngine(PullEngine):
     settings_type = MooncakeSettings
 
     def _start(self, role: Role) -> dict[str, Any]:
-        settings = self.settings
-        if not isinstance(settings, MooncakeSettings):
-            raise TypeError(f"{type(settings).__name__} are not settings of mooncake")
-        self._transfers = self._make_transfers(settings)
+        self._transfers = self._make_transfers(self.settings_as(MooncakeSettings))
         return super()._start(role)
 
     def _make_transfers(self, settings: MooncakeSettings) -> Any:

@@ -98,8 +98,8 @@ class NcclEngine(OwnedEngine):
 
     @property
     def nccl_settings(self) -> NcclSettings:
-        """What `open` was given; defaults for what is NCCL's alone if it was less."""
-        return nccl_settings(self.settings)
+        """What `open` was given."""
+        return self.settings_as(NcclSettings)
 
     def keep(self, group: str, communicator: Communicator) -> None:
         """A session has ended; its communicator may serve the next one of the group."""
@@ -169,13 +169,6 @@ class NcclEngine(OwnedEngine):
             self.builder.end(kept[0])
         except LibraryError:
             log.exception("an NCCL communicator could not be freed")
-
-
-def nccl_settings(settings: SyncSettings) -> NcclSettings:
-    """These settings, if they are NCCL's."""
-    if not isinstance(settings, NcclSettings):
-        raise TypeError(f"NcclSettings expected, not {type(settings).__name__}")
-    return settings
 
 
 class _Flight:

@@ -85,9 +85,9 @@ class NixlEngine(PullEngine):
     settings_type = NixlSettings
 
     def _start(self, role: Role) -> dict[str, Any]:
-        settings = self.settings
-        if not isinstance(settings, NixlSettings) or self.member is None:
-            raise TypeError(f"{type(settings).__name__} are not settings of nixl")
+        settings = self.settings_as(NixlSettings)
+        if self.member is None:
+            raise RuntimeError("the engine is not open")
         for name, value in settings.environment.items():
             if value:
                 os.environ.setdefault(name, value)

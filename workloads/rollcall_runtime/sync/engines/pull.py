@@ -47,9 +47,7 @@ class PullSession(OwnedSession):
     ) -> None:  # fmt: skip
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self.pulls = engine
-        settings = self.settings
-        if not isinstance(settings, PullSettings):
-            raise TypeError(f"{type(settings).__name__} are not settings of a peer engine")
+        settings = engine.settings_as(PullSettings)
         self._wanted, self._drain_timeout = Topology(settings.topology), settings.drain_timeout
         self._publications = 0
         self.flights = Flights(rest=self._rest, faults=self._faults)

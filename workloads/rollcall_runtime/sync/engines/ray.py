@@ -82,9 +82,7 @@ class RayEngine(OwnedEngine):
 
     @property
     def _own(self) -> RaySettings:
-        if not isinstance(self.settings, RaySettings):
-            raise TypeError(f"RaySettings expected, not {type(self.settings).__name__}")
-        return self.settings
+        return self.settings_as(RaySettings)
 
     def _start(self, role: Role) -> dict[str, Any]:
         if ipaddress.ip_address(self.address).version != 4:

@@ -105,9 +105,7 @@ class StoreEngine(OwnedEngine):
 
     @property
     def _store_settings(self) -> StoreSettings:
-        if not isinstance(self.settings, StoreSettings):
-            raise TypeError(f"{type(self.settings).__name__} are not settings of the store")
-        return self.settings
+        return self.settings_as(StoreSettings)
 
 
 class StoreSession(OwnedSession):
