@@ -41,7 +41,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmConfig:
-    """The asynchronous loop; `max_staleness` counts weight versions."""
+    """The asynchronous loop; `max_staleness` counts weight versions, times are seconds."""
 
     name: str
     group_size: int
@@ -52,6 +52,9 @@ class AlgorithmConfig:
     partial_rollout: bool
     loss: LossConfig
     optimizer: OptimizerConfig
+    partial_report: float = 1.0
+    lease: float = 120.0
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class MembershipConfig:
     settle: float
     ack_timeout: float
     min_rollouts: int
+    heartbeat: float = 1.0
+    suspect_after: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class JobConfig:
     algorithm: AlgorithmConfig
     weight_sync: WeightSyncConfig
     membership: MembershipConfig
+    recover_from: str = "Checkpoint"
 
 
 @dataclass(frozen=True, slots=True)

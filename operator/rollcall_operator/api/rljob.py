@@ -135,12 +135,28 @@ class WeightSync(Model):
 class Membership(Model):
     """How the sync group gathers and drops members."""
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message="must be more than heartbeatSeconds; raise it, or lower heartbeatSeconds",
+            cel="self.suspectAfterSeconds > self.heartbeatSeconds",
+            holds=lambda m: m.suspect_after_seconds > m.heartbeat_seconds,
+            path=".suspectAfterSeconds",
+        ),
+    )
+
     settle_seconds: Annotated[int, Field(ge=0, le=3600)] = 1
     """Newcomers are gathered this long, so that a scale-up is one epoch."""
     ack_timeout_seconds: Seconds = 10
     """How long a member may take to answer before it is left out."""
     min_rollouts: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Training waits while fewer rollouts are in sync."""
+    heartbeat_seconds: Seconds = 1
+    """Coordinator and rollouts ask each other for a sign of life this often."""
+    suspect_after_seconds: Seconds = 3
+    """A rollout that gave no sign of life for this long, such as a hung one, is left out."""
+    replace_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
+    """A rollout's pod that was left out and did not come back for this long is deleted, so that
+    another takes its place; 0 never deletes one."""
 
 
 class FailureRule(Model):
@@ -207,6 +223,7 @@ class RLJobSpec(Model):
         _frozen("reward"),
         _frozen("trainer.replicas"),
         _frozen("trainer.checkpoint", optional=True),
+        _frozen("trainer.recoverFrom"),
         _frozen("algorithm"),
         _frozen("weightSync"),
         _frozen("membership"),

@@ -130,6 +130,10 @@ class Trainer(Model):
     engine: TrainEngine = nested(TrainEngine)
     checkpoint: Checkpoint | None = None
     """Without it a trainer that restarts begins anew."""
+    recover_from: Literal["Checkpoint", "Rollouts"] = "Checkpoint"
+    """Where a restarted trainer takes its weights from. Rollouts: from a rollout's memory when it
+    holds a newer version than the newest checkpoint; no step is lost, but the optimizer's state is
+    the checkpoint's, or none."""
     template: PodTemplate
     """The pods. The container named `trainer`, or the only one, is the worker. A change takes
     effect when the pods are made again: suspend the job and resume it."""
@@ -159,6 +163,16 @@ class Optimizer(Model):
 class Algorithm(Model):
     """The asynchronous loop."""
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message="must be 0 when deterministic is true: which of several versions draws a "
+            "sample depends on timing",
+            cel="!self.deterministic || self.maxStaleness == 0",
+            holds=lambda a: not a.deterministic or a.max_staleness == 0,
+            path=".maxStaleness",
+        ),
+    )
+
     name: Literal["grpo"] = "grpo"
     """Advantages relative to the other samples of the same prompt."""
     group_size: Annotated[int, Field(ge=2, le=1024)] = 16
@@ -172,6 +186,14 @@ class Algorithm(Model):
     max_concurrent_rollouts: Annotated[int, Field(ge=1, le=1_000_000)] = 64
     """How many prompts may be in flight."""
     partial_rollout: bool = True
-    """Go on with half-done responses after new weights came."""
+    """Go on with half-done responses after new weights came, and on another rollout when theirs
+    is lost."""
+    partial_report_seconds: Count = 1
+    """Rollouts hand the tokens of half-done responses to the trainer this often."""
+    lease_seconds: Count = 120
+    """A prompt is given to another rollout when nothing was heard of it for this long."""
+    deterministic: bool = False
+    """true makes runs repeatable, also after a restart: prompts in order, draws that depend on
+    nothing but prompt and weights. Slower; for tests and debugging."""
     loss: Loss = nested(Loss)
     optimizer: Optimizer = nested(Optimizer)

@@ -54,7 +54,10 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             settle=float(membership.settle_seconds),
             ack_timeout=float(membership.ack_timeout_seconds),
             min_rollouts=membership.min_rollouts,
+            heartbeat=float(membership.heartbeat_seconds),
+            suspect_after=float(membership.suspect_after_seconds),
         ),
+        recover_from=spec.trainer.recover_from,
     )
 
 
@@ -84,6 +87,9 @@ def _algorithm(spec: Algorithm) -> wire.AlgorithmConfig:
             name=spec.optimizer.name,
             learning_rate=float(parse_decimal(spec.optimizer.learning_rate)),
         ),
+        partial_report=float(spec.partial_report_seconds),
+        lease=float(spec.lease_seconds),
+        deterministic=spec.deterministic,
     )
 
 

@@ -121,6 +121,16 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         ("spec.rollouts[0].replicas", "must not be above maxReplicas; lower replicas"),
         {"spec.rollouts[0].replicas": 5, "spec.rollouts[0].maxReplicas": 2},
     ),
+    _apply(
+        "suspected before the next heartbeat",
+        ("spec.membership.suspectAfterSeconds", "must be more than heartbeatSeconds"),
+        {"spec.membership.heartbeatSeconds": 3},
+    ),
+    _apply(
+        "deterministic with stale samples",
+        ("spec.algorithm.maxStaleness", "must be 0 when deterministic is true"),
+        {"spec.algorithm.deterministic": True},
+    ),
     _apply("no rollouts", ("spec.rollouts", "at least 1 items"), {"spec.rollouts": []}),
     _apply(
         "two rollouts of one name",

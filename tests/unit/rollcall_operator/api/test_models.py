@@ -126,7 +126,7 @@ def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
     frozen = {rule["fieldPath"] for rule in rules if "oldSelf" in rule["rule"]}
     assert frozen == {
         ".model", ".trainer.engine.name", ".data", ".reward", ".trainer.replicas",
-        ".trainer.checkpoint", ".algorithm", ".weightSync", ".membership",
+        ".trainer.checkpoint", ".trainer.recoverFrom", ".algorithm", ".weightSync", ".membership",
     }  # fmt: skip
     for_good = {rule["fieldPath"] for rule in rules if "oldSelf.suspend" not in rule["rule"]}
     assert for_good == {".model", ".trainer.engine.name"}
