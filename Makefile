@@ -64,6 +64,7 @@ lock: $(STAMP) ## Write requirements/*.txt anew from pyproject.toml
 
 venv: $(STAMP) ## The Python environment alone
 $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
+	@test ! -L .venv || { echo ".venv is a link: make it anew where it points to (--clear would empty that)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
 	  echo "python3-venv is missing; installing it"; apt-get update -qq && apt-get install -y -qq python3-venv; }
 	@ldconfig -p | grep -q libibverbs.so.1 && ldconfig -p | grep -q libcurl.so.4 || { \
