@@ -1,4 +1,4 @@
-"""The coordinator: drives the protocol's machine and the ledger of prompts over real streams.
+"""The coordinator: drives the protocol's machines over real streams; prompts are in `leasing`.
 
 Everything here runs in one event loop. Slow work (joining, sending weights) is done by the sender's
 MemberDriver in threads, so the loop answers in milliseconds whatever the trainer computes.
@@ -12,36 +12,32 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollcall_protocol.config import JobConfig
-from rollcall_protocol.effects import Close, Effect, Published, SessionFormed
+from rollcall_protocol.effects import Effect, SessionFormed
 from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.members import is_newer
 from rollcall_protocol.messages import (
-    Completion,
     Hello,
     LeaseReturned,
-    LeaseRevoked,
     MemberMessage,
     Sealed,
     Wanted,
 )
-from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger
-from rollcall_protocol.reports import Finished, MemberReport, MemberState, Progress
+from rollcall_protocol.prompts import Answered, LedgerState
 from rollcall_protocol.reports import Snapshot as State
 from rollcall_protocol.roster import DEFAULT_GROUP, Roster
 from rollcall_runtime.coordinator import memory
-from rollcall_runtime.coordinator.completions import Verdict
 from rollcall_runtime.coordinator.group import SyncGroup
+from rollcall_runtime.coordinator.leasing import Leasing
 from rollcall_runtime.coordinator.links import Links
 from rollcall_runtime.coordinator.observer import Delivery, Observer
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.parts import Parts
 from rollcall_runtime.coordinator.sender import SenderDuties
+from rollcall_runtime.coordinator.standing import Standing
 from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.weights.staging import Snapshot
 
 log = logging.getLogger(__name__)
-
-LEASE_SECONDS = 120.0
 
 
 class Coordinator:
@@ -60,17 +56,13 @@ class Coordinator:
         self.config, self.member = config, member
         self._state_dir, self._observer = state_dir, observer
         self._memory = memory.boot(state_dir, member.pod_uid)
-        algorithm = config.algorithm
-        self.ledger = PromptLedger(
-            source=source, group_size=algorithm.group_size, batch=algorithm.prompts_per_step,
-            max_concurrent=algorithm.max_concurrent_rollouts,
-            max_staleness=algorithm.max_staleness, lease_seconds=LEASE_SECONDS,
-            seed=config.data_seed, state=ledger_state,
-            batches_per_version=config.weight_sync.trigger_parameter_sync_step,
-        )  # fmt: skip
         sync = config.weight_sync
         self.duties = SenderDuties(stage_timeout=sync.stage_timeout, delta=sync.delta)
         self.links = Links(self, observer.refused)
+        self.leasing = Leasing(
+            config=config, source=source, state=ledger_state, serving=self._takers,
+            send=self.links.send, observer=observer,
+        )  # fmt: skip
         self.parts = Parts(senders, self.links.send)
         self.stream = OperatorStream(self.report)
         self.fenced = asyncio.Event()  # set when another coordinator has taken over
@@ -82,13 +74,11 @@ class Coordinator:
             )
             for opened in engines
         }  # fmt: skip
-        self._progress = Progress(0, config.algorithm.max_steps, 0, None)
-        self._finished: Finished | None = None
+        self._standing = Standing(config, self.groups)
         self._first: Version | None = None
         self._base: Version | None = None  # what all who took part serve
-        self._roster_taken, self._batch_ready = asyncio.Event(), asyncio.Event()
+        self._roster_taken = asyncio.Event()
         self._group_of: dict[MemberId, SyncGroup] = {}
-        self._states: list[MemberState] = []  # at the last publication
         self._timer: asyncio.TimerHandle | None = None
 
     # --- the trainer's side --------------------------------------------------------------------
@@ -131,9 +121,7 @@ class Coordinator:
         )
         self._base = version
         self.duties.retire_all_but(version)
-        # Only now may more be drawn: what is drawn before is as old as the version before.
-        self.ledger.version = version.number - (self._first or version).number
-        self._dispatch()
+        self.leasing.published(version.number - (self._first or version).number)
         self._observer.published(
             Delivery(
                 version.number, sum(outcome.members for outcome in outcomes),
@@ -150,33 +138,26 @@ class Coordinator:
 
     async def next_batch(self, number: int) -> list[Answered]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
-        ledger = self.ledger
-        while True:
-            batch = ledger.take_batch(number)
-            self._dispatch()
-            if batch is not None:
-                return batch
-            self._batch_ready.clear()
-            await self._batch_ready.wait()
+        return await self.leasing.next_batch(number)
 
     def progress(self, *, step: int, number: int, reward: float | None) -> None:
         """Note where training stands."""
-        steps = self.config.algorithm.max_steps
-        self._progress = Progress(step, steps, number, reward, self._paused())
+        self._standing.trained(step=step, number=number, reward=reward)
         self.stream.progressed()
 
     def finish(self, *, step: int, error: str = "") -> None:
         """Tell the operator that training is over."""
-        self._finished = Finished(step, error)
+        self._standing.finish(step, error)
         self.stream.changed()
 
     def ledger_state(self) -> LedgerState:
         """What a checkpoint keeps of the prompts."""
-        return self.ledger.state()
+        return self.leasing.state()
 
     async def stop(self) -> None:
         """Close streams and the sender's engine session."""
         self.stream.close()
+        self.leasing.close()
         self.links.close_all("the trainer stops")
         if self._timer is not None:
             self._timer.cancel()
@@ -196,7 +177,7 @@ class Coordinator:
         memory.save(self._state_dir, self._memory)
         for group in self.groups.values():
             group.push_roster(roster)
-        self.ledger.lineage = self.lineage
+        self.leasing.began(self.lineage)
         self._roster_taken.set()
 
     def member_joined(self, hello: Hello) -> None:
@@ -214,7 +195,7 @@ class Coordinator:
     def member_left(self, member: MemberId, reason: str) -> None:
         """A stream ended."""
         log.info("member %s lost: %s", member, reason)
-        self.ledger.forget(member)
+        self.leasing.left(member)
         self.parts.left(member)
         group = self._group_of.pop(member, None)
         if group is not None:
@@ -223,92 +204,46 @@ class Coordinator:
     def member_said(self, member: MemberId, message: MemberMessage) -> None:
         """A message of a member."""
         group = self._group_of.get(member)
-        if isinstance(message, Wanted):
-            self.ledger.want(member, message.prompts)
-            self._dispatch()
-        elif isinstance(message, LeaseReturned):
-            self.ledger.give_back(message.lease, member)
-            self._dispatch()
+        if isinstance(message, (Wanted, LeaseReturned)):
+            self.leasing.said(member, message)
         elif isinstance(message, Sealed):
             self.parts.sealed(member, message)
         elif group is not None and not isinstance(message, Hello):
             group.run(group.machine.receive(member, message, time.monotonic()))
 
-    def complete(self, completion: Completion) -> Verdict:
-        """A completion came in."""
-        if completion.job_uid != self.config.uid:
-            return Verdict.FOREIGN
-        if not self.ledger.complete(completion):
-            return Verdict.DUPLICATE
-        self._batch_ready.set()
-        self._dispatch()
-        return Verdict.COUNTED
-
     def report(self) -> State:
         """The whole state for the operator."""
-        roster = self._memory.roster
-        return State(
-            pod_uid=self.member.pod_uid,
-            boot=self._memory.boot,
-            roster_epoch=roster.epoch if roster else 0,
-            roster_digest=roster.digest if roster else "",
-            members=self._member_reports(),
-            progress=replace(self._progress, paused=self._paused()),
-            finished=self._finished,
-            groups=tuple(group.report() for group in self.groups.values()),
-        )
+        return self._standing.snapshot(self._memory)
 
     # --- inside --------------------------------------------------------------------------------
-
-    def _member_reports(self) -> tuple[MemberReport, ...]:
-        found = [report for group in self.groups.values() for report in group.machine.reports()]
-        return tuple(sorted(found, key=lambda report: report.pod))
-
-    def _seated(self) -> list[MemberId]:
-        return [member for group in self.groups.values() for member in group.machine.seated]
 
     def _after(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, SessionFormed):
                 self._observer.session_formed(effect.report)
-        self._dispatch()
+        self.leasing.dispatch()
         self._set_timer()
-        if self._urgent(effects):
+        if self._standing.urgent(effects):
             self.stream.changed()
         else:
             self.stream.progressed()
 
-    def _urgent(self, effects: list[Effect]) -> bool:
-        """Sessions, suspects and who is in sync are told at once; that versions go by is not."""
-        if any(isinstance(effect, (SessionFormed, Close)) for effect in effects):
-            return True
-        if not any(isinstance(effect, Published) for effect in effects):
-            return False
-        before, self._states = self._states, [report.state for report in self._member_reports()]
-        return before != self._states
-
-    def _dispatch(self) -> None:
-        if not self._paused() and self._finished is None:
-            serving = [
-                member
-                for group in self.groups.values()
-                for member in group.machine.seated
-                if group.machine.serving(member)
-            ]
-            for member, lease in self.ledger.dispatch(serving, time.monotonic()):
-                self.links.send(member, lease)
-        self._observer.prompts(self.ledger)
-
-    def _paused(self) -> str:
-        least, live = self.config.membership.min_rollouts, len(self._seated())
-        return "" if live >= least else f"{live} rollouts in session, minRollouts is {least}"
+    def _takers(self) -> list[MemberId]:
+        """Who may get prompts now."""
+        if not self._standing.training:
+            return []
+        return [
+            member
+            for group in self.groups.values()
+            for member in group.machine.seated
+            if group.machine.serving(member)
+        ]
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         deadlines = [group.machine.next_deadline() for group in self.groups.values()]
-        deadlines.append(self.ledger.next_deadline())
         due = min((deadline for deadline in deadlines if deadline is not None), default=None)
         if due is not None:
             delay = max(0.0, due - time.monotonic())
@@ -317,7 +252,5 @@ class Coordinator:
     def _tick(self) -> None:
         self._timer = None
         now = time.monotonic()
-        for member, lease in self.ledger.expire(now):
-            self.links.send(member, LeaseRevoked(lease))
         for group in self.groups.values():
             group.run(group.machine.tick(now))

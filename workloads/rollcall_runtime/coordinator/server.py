@@ -55,7 +55,7 @@ class CoordinatorServer:
         coordinator, refused = self._coordinator, self._observer.refused
 
         async def completion(request: web.Request) -> web.StreamResponse:
-            return await take_completion(request, coordinator.complete, refused)
+            return await take_completion(request, coordinator.leasing.complete, refused)
 
         app = web.Application(client_max_size=64 * 2**20)
         app.add_routes([

@@ -1,0 +1,125 @@
+"""The coordinator's prompts: leases go out to rollouts, samples come in and make batches."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from rollcall_protocol.config import JobConfig
+from rollcall_protocol.ids import Lineage, MemberId
+from rollcall_protocol.messages import (
+    Completion,
+    CoordinatorMessage,
+    LeaseReturned,
+    LeaseRevoked,
+    Wanted,
+)
+from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger
+from rollcall_runtime.coordinator.completions import Verdict
+from rollcall_runtime.coordinator.observer import Observer
+
+LEASE_SECONDS = 120.0
+
+PromptMessage = Wanted | LeaseReturned
+
+
+class Leasing:
+    """Drives the ledger over real streams. Belongs to one event loop.
+
+    `serving` names the members that may get prompts now, `send` speaks to one of them.
+    """
+
+    def __init__(
+        self, *, config: JobConfig, source: Callable[[int], tuple[int, ...]],
+        state: LedgerState | None, serving: Callable[[], Sequence[MemberId]],
+        send: Callable[[MemberId, CoordinatorMessage], None], observer: Observer,
+    ) -> None:  # fmt: skip
+        algorithm = config.algorithm
+        self._job_uid = config.uid
+        self._ledger = PromptLedger(
+            source=source, group_size=algorithm.group_size, batch=algorithm.prompts_per_step,
+            max_concurrent=algorithm.max_concurrent_rollouts,
+            max_staleness=algorithm.max_staleness, lease_seconds=LEASE_SECONDS,
+            seed=config.data_seed, state=state,
+            batches_per_version=config.weight_sync.trigger_parameter_sync_step,
+        )  # fmt: skip
+        self._serving, self._send, self._observer = serving, send, observer
+        self._batch_ready = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None  # for the next lease that is overdue
+
+    # --- the trainer's side --------------------------------------------------------------------
+
+    def began(self, lineage: Lineage | None) -> None:
+        """What rollouts draw is of this lineage from now on."""
+        self._ledger.lineage = lineage
+
+    def published(self, version: int) -> None:
+        """Rollouts got version `version`, counted since this life began."""
+        # Only now may more be drawn: what is drawn before is as old as the version before.
+        self._ledger.version = version
+        self.dispatch()
+
+    async def next_batch(self, number: int) -> list[Answered]:
+        """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
+        while True:
+            batch = self._ledger.take_batch(number)
+            self.dispatch()
+            if batch is not None:
+                return batch
+            self._batch_ready.clear()
+            await self._batch_ready.wait()
+
+    def state(self) -> LedgerState:
+        """What a checkpoint keeps of the prompts."""
+        return self._ledger.state()
+
+    # --- rollouts ------------------------------------------------------------------------------
+
+    def said(self, member: MemberId, message: PromptMessage) -> None:
+        """A message of a member."""
+        if isinstance(message, Wanted):
+            self._ledger.want(member, message.prompts)
+        else:
+            self._ledger.give_back(message.lease, member)
+        self.dispatch()
+
+    def complete(self, completion: Completion) -> Verdict:
+        """A completion came in."""
+        if completion.job_uid != self._job_uid:
+            return Verdict.FOREIGN
+        if not self._ledger.complete(completion):
+            return Verdict.DUPLICATE
+        self._batch_ready.set()
+        self.dispatch()
+        return Verdict.COUNTED
+
+    def left(self, member: MemberId) -> None:
+        """A stream ended: its prompts go to others with the next `dispatch`."""
+        self._ledger.forget(member)
+
+    def dispatch(self) -> None:
+        """Lease what is admitted to those who want it."""
+        for member, lease in self._ledger.dispatch(self._serving(), time.monotonic()):
+            self._send(member, lease)
+        self._observer.prompts(self._ledger)
+        self._set_timer()
+
+    def close(self) -> None:
+        """Stop watching deadlines."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        # One that is set is early enough: deadlines are only put off, and new ones lie later.
+        due = self._ledger.next_deadline() if self._timer is None else None
+        if due is not None:
+            delay = max(0.0, due - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for member, lease in self._ledger.expire(time.monotonic()):
+            self._send(member, LeaseRevoked(lease))
+        self.dispatch()
