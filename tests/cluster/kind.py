@@ -1,4 +1,4 @@
-"""The kind cluster: two nodes, made once, started again after an accident, deleted on request."""
+"""The kind cluster: three nodes, made once, started again after an accident, deleted on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "rollcall"
-NODES = (f"{NAME}-control-plane", f"{NAME}-worker")
+WORKERS = (f"{NAME}-worker", f"{NAME}-worker2")  # as kind names them
+NODES = (f"{NAME}-control-plane", *WORKERS)
 CREATE_TIMEOUT_S = 600.0
 READY_TIMEOUT_S = 180.0
 
@@ -38,7 +39,7 @@ def configuration(*, sys_resource: bool, cgroup_v2: bool) -> dict[str, object]:
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         "name": NAME,
-        "nodes": [{"role": "control-plane"}, {"role": "worker"}],
+        "nodes": [{"role": "control-plane"}, *({"role": "worker"} for _ in WORKERS)],
     }
     if not sys_resource:
         config["containerdConfigPatches"] = [
@@ -70,7 +71,7 @@ def up(engine: Engine, *, choose_image: Callable[[], str | None]) -> None:
         _delete(engine)
     image = choose_image()
     started = time.monotonic()
-    say("the cluster: creating two nodes")
+    say(f"the cluster: creating {len(NODES)} nodes")
     config = configuration(
         sys_resource=machine.has_sys_resource(), cgroup_v2=machine.has_cgroup_v2()
     )

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def test_an_ordinary_machine_gets_kinds_defaults() -> None:
     config = kind.configuration(sys_resource=True, cgroup_v2=True)
-    assert [node["role"] for node in config["nodes"]] == ["control-plane", "worker"]  # type: ignore[attr-defined]
+    nodes = config["nodes"]
+    assert isinstance(nodes, list)
+    assert [node["role"] for node in nodes] == ["control-plane", "worker", "worker"]
     assert "containerdConfigPatches" not in config
     assert "kubeadmConfigPatches" not in config
 

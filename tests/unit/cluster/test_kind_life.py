@@ -17,7 +17,7 @@ DOCKER = """#!/bin/sh
 echo "docker $*" >> "$CALLS"
 case "$1 $2" in
 "ps "*) cat "$NODES" 2>/dev/null || true ;;
-"exec "*) echo "True True" ;;
+"exec "*) echo "True True True" ;;
 "manifest "*) [ -n "$REGISTRY" ] ;;
 esac
 """
@@ -26,7 +26,7 @@ echo "kind $*" >> "$CALLS"
 case "$1" in
 create) while [ "$1" != --kubeconfig ]; do shift; done; touch "$2" ;;
 esac
-printf 'rollcall-control-plane running\nrollcall-worker running\n' > "$NODES"
+printf '%s running\n' rollcall-control-plane rollcall-worker rollcall-worker2 > "$NODES"
 """
 
 
@@ -71,6 +71,19 @@ def test_a_second_up_only_looks(calls: Path) -> None:
     assert len(created(calls)) == 1
 
 
+def test_a_node_that_was_killed_is_started_again_alone(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind.up(Engine(own=False), choose_image=lambda: None)
+    one_down = [(name, "exited" if name == kind.NODES[-1] else "running") for name in kind.NODES]
+    (tmp_path / "nodes").write_text("".join(f"{name} {state}\n" for name, state in one_down))
+    answers = iter([False, True])
+    monkeypatch.setattr(kind, "healthy", lambda _: next(answers))
+    kind.up(Engine(own=False), choose_image=lambda: None)
+    assert f"docker start {kind.NODES[-1]}\n" in calls.read_text()
+    assert len(created(calls)) == 1
+
+
 def test_nodes_whose_making_was_cut_short_are_deleted_first(calls: Path, tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("rollcall-control-plane running\n")
     kind.up(Engine(own=False), choose_image=lambda: None)
@@ -82,9 +95,9 @@ def test_stopped_nodes_are_started_again(
     calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind.up(Engine(own=False), choose_image=lambda: None)
-    (tmp_path / "nodes").write_text("rollcall-control-plane exited\nrollcall-worker exited\n")
+    (tmp_path / "nodes").write_text("".join(f"{name} exited\n" for name in kind.NODES))
     answers = iter([False, True])
     monkeypatch.setattr(kind, "healthy", lambda _: next(answers))
     kind.up(Engine(own=False), choose_image=lambda: None)
-    assert "docker start rollcall-control-plane rollcall-worker" in calls.read_text()
+    assert "docker start rollcall-control-plane rollcall-worker rollcall-worker2" in calls.read_text()
     assert len(created(calls)) == 1
