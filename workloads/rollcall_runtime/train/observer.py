@@ -46,6 +46,10 @@ class CoordinatorObserver:
         metrics.commit_seconds.observe(delivery.commit_seconds)
         metrics.sync_bytes.inc(delivery.nbytes * (delivery.members - 1))
         metrics.deltas.inc(delivery.delta)
+        log.info(
+            "version %d: %d members, staged in %.3f s, committed in %.3f s",
+            delivery.number, delivery.members, delivery.stage_seconds, delivery.commit_seconds,
+        )  # fmt: skip
 
     def prompts(self, ledger: PromptLedger) -> None:
         """Keep the ledger: its totals are read when somebody asks."""

@@ -27,6 +27,16 @@ def test_the_built_in_model_has_the_task_s_vocabulary_and_room() -> None:
     assert torch.equal(source.build(seed=4).head.weight, source.build(seed=4).head.weight)
 
 
+def test_the_large_built_in_model_is_64_mib_and_does_the_same_task() -> None:
+    small, large = open_model("builtin:reverse-tiny"), open_model("builtin:reverse-64m")
+    model = large.build()
+    nbytes = sum(weight.nbytes for weight in model.state_dict().values())
+    assert 64 <= nbytes / 2**20 < 64.1
+    for name in ("vocabulary", "positions", "eos"):
+        assert getattr(large.config, name) == getattr(small.config, name)
+    assert model(torch.zeros(1, 13, dtype=torch.long)).isfinite().all()
+
+
 def test_a_directory_gives_back_what_was_written(directory: Path) -> None:
     source = open_model(str(directory))
     assert source.config == SMALL
@@ -40,7 +50,7 @@ def test_a_path_that_is_no_model_is_refused(path: str) -> None:
     with pytest.raises(SpecError) as caught:
         open_model(path)
     assert str(caught.value) == (
-        f"spec.model.path: {path!r} is neither built in (builtin:reverse-tiny) "
+        f"spec.model.path: {path!r} is neither built in (builtin:reverse-64m, builtin:reverse-tiny) "
         "nor a directory in this container"
     )
 
