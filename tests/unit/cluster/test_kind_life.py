@@ -99,5 +99,7 @@ def test_stopped_nodes_are_started_again(
     answers = iter([False, True])
     monkeypatch.setattr(kind, "healthy", lambda _: next(answers))
     kind.up(Engine(own=False), choose_image=lambda: None)
-    assert "docker start rollcall-control-plane rollcall-worker rollcall-worker2" in calls.read_text()
+    assert (
+        "docker start rollcall-control-plane rollcall-worker rollcall-worker2" in calls.read_text()
+    )
     assert len(created(calls)) == 1
