@@ -50,8 +50,8 @@ def test_a_path_that_is_no_model_is_refused(path: str) -> None:
     with pytest.raises(SpecError) as caught:
         open_model(path)
     assert str(caught.value) == (
-        f"spec.model.path: {path!r} is neither built in (builtin:reverse-64m, builtin:reverse-tiny) "
-        "nor a directory in this container"
+        f"spec.model.path: {path!r} is neither built in (builtin:reverse-64m, "
+        "builtin:reverse-tiny) nor a directory in this container"
     )
 
 
