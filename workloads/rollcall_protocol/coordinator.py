@@ -6,7 +6,16 @@ attempt at once with those who are left; a join waits for `settle`, so that a sc
 session. A version is STAGEd to the session and COMMITted when every member holds it whole.
 """
 
-from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, SessionFormed, Timing
+from rollcall_protocol.effects import (
+    Close,
+    Effect,
+    Fenced,
+    Published,
+    Send,
+    SessionFormed,
+    Suspected,
+    Timing,
+)
 from rollcall_protocol.formation import MAX_ENGINE_FAILURES, Formation, Forming
 from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
@@ -30,8 +39,9 @@ from rollcall_protocol.reports import (
     MemberState,
     SessionCause,
     SessionReport,
+    SuspicionCause,
 )
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.roster import EpochCause, Roster
 from rollcall_protocol.senders import Senders
 
 
@@ -71,7 +81,11 @@ class CoordinatorMachine:
             return []
         if self.since_epoch is None:
             self.since_epoch = roster.epoch
-        if any(seat.pod_uid not in self.members.listed for seat in self.seated):
+        gone = [seat for seat in self.seated if seat.pod_uid not in self.members.listed]
+        if gone:
+            if roster.cause is EpochCause.MEMBER_LOST:
+                left = SuspicionCause.LEFT_ROSTER
+                self._out += [Suspected(seat, left, "left the roster") for seat in gone]
             self._form(SessionCause.NEW_ROSTER, roster.cause.value, now)
         return self._settle(now)
 
@@ -84,11 +98,16 @@ class CoordinatorMachine:
             return self._sender_joined(hello.sender, hello, now)
         old = self.members.by_pod.get(hello.member.pod_uid)
         if old is not None:
-            self._drop(old, MemberState.SUSPECT, "registered again", now)
+            lost = SuspicionCause.CONNECTION_LOST
+            self._drop(old, MemberState.SUSPECT, "registered again", now, lost)
+        self.members.absent.pop(hello.member.pod_uid, None)
         self.members.by_pod[hello.member.pod_uid] = Member(hello=hello, held=hello.held)
         return self._settle(now)
 
-    def lost(self, member: MemberId, reason: str, now: float) -> list[Effect]:
+    def lost(
+        self, member: MemberId, reason: str, now: float, *,
+        cause: SuspicionCause = SuspicionCause.CONNECTION_LOST,
+    ) -> list[Effect]:  # fmt: skip
         """The stream of `member` ended or its heartbeats stopped."""
         rank = self._senders.leave(member)
         if rank is not None:
@@ -97,8 +116,14 @@ class CoordinatorMachine:
         if known is not None:
             leaving = known.state in {MemberState.DRAINING, MemberState.GONE}
             state = MemberState.GONE if leaving else MemberState.SUSPECT
-            self._drop(known, state, reason, now)
+            self._drop(known, state, reason, now, cause)
             self.members.disconnected(known)
+        return self._settle(now)
+
+    def absent(self, pod_uid: str, reason: str, now: float) -> list[Effect]:
+        """A pod of the roster has not registered in time; `reason` is what a call found out."""
+        if pod_uid in self.members.listed and pod_uid not in self.members.by_pod:
+            self.members.absent[pod_uid] = reason
         return self._settle(now)
 
     def receive(
@@ -119,7 +144,7 @@ class CoordinatorMachine:
             self._out.append(Fenced(message.held))
         elif message.session == self.session:
             reason = f"holds session {message.held}, which is newer than {message.session}"
-            self._suspect({sender}, reason, now)
+            self._suspect({sender}, reason, now, SuspicionCause.REFUSED)
         return self._settle(now)
 
     def publish(
@@ -202,7 +227,8 @@ class CoordinatorMachine:
         self._out += self.members.admit_waiting(now, but=set(self.seated))
         overdue = self.members.overdue(now)
         if overdue:
-            self._suspect(overdue, "did not catch up in time", now)
+            late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.stage_timeout
+            self._suspect(overdue, "did not catch up in time", now, late, bound=bound)
         self._gather(now)
         out, self._out = self._out, []
         return out
@@ -260,7 +286,8 @@ class CoordinatorMachine:
         elif ack.session != self.session:
             pass  # of an attempt that was given up
         elif ack.error and ack.own_fault and sender not in self.senders:
-            self._suspect({sender}, f"{ack.phase.value} failed: {ack.error}", now)
+            reason = f"{ack.phase.value} failed: {ack.error}"
+            self._suspect({sender}, reason, now, SuspicionCause.ENGINE_ERROR)
         elif ack.phase is Phase.STAGE:
             self._on_stage_ack(sender, ack, now)
         elif self._formation.awaits(sender, ack.phase):
@@ -285,7 +312,8 @@ class CoordinatorMachine:
     def _forming_timed_out(self, now: float) -> None:
         silent = self._formation.waiting - set(self.senders)
         if self.forming is Forming.PREPARE and silent:
-            self._suspect(silent, "did not answer PREPARE in time", now)
+            late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.ack_timeout
+            self._suspect(silent, "did not answer PREPARE in time", now, late, bound=bound)
         else:
             # A collective join blocks everybody, so silence accuses nobody: the next PREPARE,
             # which is not collective, tells who is stuck.
@@ -294,7 +322,8 @@ class CoordinatorMachine:
     def _engine_failed(self, error: str, now: float) -> None:
         accused = self._formation.waiting - set(self.senders) or set(self.seated)
         if self._formation.failed() and accused:
-            self._suspect(accused, f"engine failed {MAX_ENGINE_FAILURES} times: {error}", now)
+            reason = f"engine failed {MAX_ENGINE_FAILURES} times: {error}"
+            self._suspect(accused, reason, now, SuspicionCause.ENGINE_ERROR)
         else:
             self._form(SessionCause.ENGINE_ERROR, error, now)
 
@@ -307,22 +336,33 @@ class CoordinatorMachine:
         if not message.error:
             member.held = message.version
 
-    def _drop(self, member: Member, state: MemberState, reason: str, now: float) -> None:
-        member.out(state, reason)
+    def _drop(
+        self, member: Member, state: MemberState, reason: str, now: float,
+        cause: SuspicionCause | None = None, *, since: float | None = None,
+    ) -> None:  # fmt: skip
+        if state is MemberState.SUSPECT and member.state is not state and cause is not None:
+            self._out.append(Suspected(member.id, cause, reason, since))
+        member.out(state, reason, cause)
         if self._publication is not None:
             self._publication.forget(member.id)
         if member.id in self.seated:
-            self._form(SessionCause.MEMBER_LOST, f"{member.hello.pod}: {reason}", now)
+            told = f"{cause}: {reason}" if cause else reason
+            self._form(SessionCause.MEMBER_LOST, f"{member.hello.pod}: {told}", now)
         self._check_commit()
 
-    def _suspect(self, members: set[MemberId], reason: str, now: float) -> None:
+    def _suspect(
+        self, members: set[MemberId], reason: str, now: float, cause: SuspicionCause, *,
+        bound: float | None = None,
+    ) -> None:  # fmt: skip
+        """Exclude `members`. `bound`: the time that they had for what they did not do."""
+        since = None if bound is None else now - bound
         # All are marked before a session is formed, so that a batch of losses costs one attempt.
         known = [found for member in sorted(members) if (found := self.members.find(member))]
         for member in known:
             member.ready = False
         for member in known:
             self._out.append(Close(member.id, reason))
-            self._drop(member, MemberState.SUSPECT, reason, now)
+            self._drop(member, MemberState.SUSPECT, reason, now, cause, since=since)
 
     # --- publishing ----------------------------------------------------------------------------
 
@@ -354,7 +394,7 @@ class CoordinatorMachine:
         accused = publication.waiting - set(self.senders) or set(self.seated)
         if publication.failures >= MAX_ENGINE_FAILURES:
             publication.failures = 0
-            self._suspect(accused, f"stage failed: {error}", now)
+            self._suspect(accused, f"stage failed: {error}", now, SuspicionCause.ENGINE_ERROR)
         else:
             self._form(SessionCause.ENGINE_ERROR, error, now)
 
@@ -392,6 +432,8 @@ class CoordinatorMachine:
 
     def _publication_timed_out(self, publication: Publication, now: float) -> None:
         if publication.committing:
-            self._suspect(set(publication.waiting), "did not commit in time", now)
+            late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.commit_timeout
+            waiting = set(publication.waiting)
+            self._suspect(waiting, "did not commit in time", now, late, bound=bound)
         else:
             self._stage_failed(publication, "timed out", now)

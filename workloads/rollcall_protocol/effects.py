@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rollcall_protocol.ids import MemberId, SessionId, Version
 from rollcall_protocol.messages import SessionMessage
-from rollcall_protocol.reports import SessionReport
+from rollcall_protocol.reports import SessionReport, SuspicionCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,18 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspected:
+    """A member is out of the session from now on. `since`: when the question was asked that it
+    did not answer (the machine's clock); None when its own stream or somebody's word told.
+    """
+
+    member: MemberId
+    cause: SuspicionCause
+    reason: str
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """`version` is served by all members of the live session, `members` of them."""
 
@@ -56,7 +68,7 @@ class Fenced:
     held: SessionId
 
 
-Effect = Send | Close | Published | SessionFormed | Fenced
+Effect = Send | Close | Suspected | Published | SessionFormed | Fenced
 
 
 class RosterRefusedError(ValueError):

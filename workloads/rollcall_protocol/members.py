@@ -7,7 +7,7 @@ from rollcall_protocol.effects import RosterRefusedError, Send
 from rollcall_protocol.env import AGENT_PORT
 from rollcall_protocol.ids import MemberId, Version
 from rollcall_protocol.messages import CatchUp, Hello, Seat
-from rollcall_protocol.reports import MemberReport, MemberState
+from rollcall_protocol.reports import MemberReport, MemberState, SuspicionCause
 from rollcall_protocol.roster import Roster
 
 MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a suspect
@@ -43,6 +43,7 @@ class Member:
     state: MemberState = MemberState.REGISTERED
     held: Version | None = None
     reason: str = ""
+    cause: SuspicionCause | None = None
     ready: bool = False
     connected: bool = True
     deadline: float | None = None
@@ -58,10 +59,10 @@ class Member:
         """Its place in a session."""
         return Seat(self.id, self.hello.address, self.hello.descriptor)
 
-    def out(self, state: MemberState, reason: str) -> None:
+    def out(self, state: MemberState, reason: str, cause: SuspicionCause | None = None) -> None:
         """Take it out of service; the first reason is kept, later ones follow from it."""
         if self.state is not state or not self.reason:
-            self.reason = reason
+            self.reason, self.cause = reason, cause
         self.state, self.ready = state, False
         self.deadline, self.donors = None, ()
 
@@ -69,7 +70,8 @@ class Member:
         """What the operator is told."""
         version = self.held.number if self.held else None
         pod, pool = self.hello.pod, self.hello.pool
-        return MemberReport(self.id.pod_uid, pod, pool, self.state, version, self.reason)
+        cause = self.cause if self.state is MemberState.SUSPECT else None
+        return MemberReport(self.id.pod_uid, pod, pool, self.state, version, self.reason, cause)
 
 
 class Members:
@@ -92,6 +94,7 @@ class Members:
         self._max_staleness = max_staleness
         self.fallback_donor = fallback_donor
         self._catch_up_timeout = catch_up_timeout
+        self.absent: dict[str, str] = {}  # pods that never came, and what was found out about them
 
     @property
     def listed(self) -> set[str]:
@@ -112,6 +115,7 @@ class Members:
         if not is_newer(roster, self.roster, job=self._job, coordinator=self._coordinator_uid):
             return False
         self.roster = roster
+        self.absent = {u: reason for u, reason in self.absent.items() if u in self.listed}
         for uid in [u for u in self.by_pod if u not in self.listed]:
             self._off_roster(uid)
         for member in self.by_pod.values():
@@ -170,6 +174,14 @@ class Members:
     def reports(self) -> tuple[MemberReport, ...]:
         """The state of all members on the roster, in the order of their pods' names."""
         known = [m.report() for uid, m in self.by_pod.items() if uid in self.listed]
+        known += [
+            MemberReport(
+                seat.pod_uid, seat.pod, seat.pool, MemberState.SUSPECT, None,
+                self.absent[seat.pod_uid], SuspicionCause.NOT_REGISTERED,
+            )
+            for seat in (self.roster.members if self.roster else ())
+            if seat.pod_uid in self.absent and seat.pod_uid not in self.by_pod
+        ]  # fmt: skip
         return tuple(sorted(known, key=lambda report: report.pod))
 
     def _off_roster(self, uid: str) -> None:

@@ -5,6 +5,8 @@ from enum import StrEnum
 
 from rollcall_protocol.ids import SessionId
 
+KEPT_SESSIONS = 20  # so many are told of, however late somebody asks
+
 
 class MemberState(StrEnum):
     """PROTOCOL: what the coordinator knows of a roster member."""
@@ -27,9 +29,23 @@ class SessionCause(StrEnum):
     ENGINE_ERROR = "EngineError"
 
 
+class SuspicionCause(StrEnum):
+    """What showed that something is wrong with a member."""
+
+    CONNECTION_LOST = "ConnectionLost"  # its stream ended
+    HEARTBEAT_MISSED = "HeartbeatMissed"  # nothing was heard on its stream for the bound
+    ENGINE_ERROR = "EngineError"  # its sync engine failed
+    ACK_TIMEOUT = "AckTimeout"  # it was asked and did not answer in time
+    REFUSED = "Refused"  # it follows another session
+    NOT_REGISTERED = "NotRegistered"  # on the roster, and does not come
+    LEFT_ROSTER = "LeftRoster"  # the operator saw it go before its stream showed it
+
+
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """The state of one member; `reason` says why when it is not InSync."""
+    """The state of one member; `reason` says why when it is not InSync, `cause` what showed that
+    a Suspect is one.
+    """
 
     pod_uid: str
     pod: str
@@ -37,17 +53,19 @@ class MemberReport:
     state: MemberState
     version: int | None = None
     reason: str = ""
+    cause: SuspicionCause | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """A session is usable. `seconds` from its cause to now."""
+    """A session is usable. `seconds` from its cause to now; `time` is now, Unix seconds."""
 
     session: SessionId
     cause: SessionCause
     members: int
     seconds: float
     detail: str = ""
+    time: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +89,16 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A sync group: the epoch of its roster, its last usable session, and how many there were."""
+    """A sync group: the epoch of its roster, its last usable session, and how many there were.
+
+    `sessions` are the last KEPT_SESSIONS, oldest first.
+    """
 
     name: str
     epoch: int
     session: SessionReport | None
     rebuilds: int
+    sessions: tuple[SessionReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
