@@ -138,7 +138,9 @@ class Membership(Model):
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             message="must be more than heartbeatSeconds; raise it, or lower heartbeatSeconds",
-            cel="self.suspectAfterSeconds > self.heartbeatSeconds",
+            # An API server checks the default {} before it fills in what is below.
+            cel="!has(self.suspectAfterSeconds) || !has(self.heartbeatSeconds) || "
+            "self.suspectAfterSeconds > self.heartbeatSeconds",
             holds=lambda m: m.suspect_after_seconds > m.heartbeat_seconds,
             path=".suspectAfterSeconds",
         ),
