@@ -105,6 +105,13 @@ class Metrics:
             PREFIX + name, help_text, self.labels, registry=self.registry, buckets=tuple(buckets)
         ).labels(**self.labels)
 
+    def histograms(self, name: str, help_text: str, *by: str) -> Callable[..., Histogram]:
+        """Histograms of seconds told apart by further labels."""
+        parent = Histogram(
+            PREFIX + name, help_text, (*self.labels, *by), registry=self.registry, buckets=SECONDS
+        )
+        return lambda **values: parent.labels(**self.labels, **values)
+
     def totals(
         self, name: str, help_text: str, by: str, read: Callable[[], Mapping[str, int]]
     ) -> None:
@@ -184,6 +191,9 @@ class TrainerMetrics(Metrics):
         self.session_attempt = self.gauge("session_attempt", "Its attempt in that epoch")
         self.rebuilds = self.counters("rebuilds", "Sessions formed", "cause")
         self.rebuild_seconds = self.histogram("rebuild_seconds", "From a cause to its session")
+        self.detect_seconds = self.histograms(
+            "detect_seconds", "From a member's last sign of life to the suspicion", "cause"
+        )
         self.refused = self.counters("refused", "Refused pushes, streams, completions", "what")
         self.weight_version.set(-1)
         self.reward.set(math.nan)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollcall_protocol.config import JobConfig
-from rollcall_protocol.effects import Effect, SessionFormed
+from rollcall_protocol.effects import Effect, SessionFormed, Suspected
 from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.members import is_newer
 from rollcall_protocol.messages import (
@@ -28,7 +28,7 @@ from rollcall_protocol.roster import DEFAULT_GROUP, Roster
 from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.group import SyncGroup
 from rollcall_runtime.coordinator.leasing import Leasing
-from rollcall_runtime.coordinator.links import Links
+from rollcall_runtime.coordinator.links import Links, Loss
 from rollcall_runtime.coordinator.observer import Delivery, Observer
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.parts import Parts
@@ -58,7 +58,7 @@ class Coordinator:
         self._memory = memory.boot(state_dir, member.pod_uid)
         sync = config.weight_sync
         self.duties = SenderDuties(stage_timeout=sync.stage_timeout, delta=sync.delta)
-        self.links = Links(self, observer.refused)
+        self.links = Links(self, observer.refused, suspect_after=config.membership.suspect_after)
         self.leasing = Leasing(
             config=config, source=source, state=ledger_state, serving=self._takers,
             send=self.links.send, observer=observer,
@@ -192,14 +192,15 @@ class Coordinator:
                 self.parts.registered(hello.member, hello.sender)
             group.run(group.machine.hello(hello, time.monotonic()))
 
-    def member_left(self, member: MemberId, reason: str) -> None:
+    def member_left(self, member: MemberId, loss: Loss) -> None:
         """A stream ended."""
-        log.info("member %s lost: %s", member, reason)
+        log.info("member %s lost: %s: %s", member, loss.cause, loss.reason)
         self.leasing.left(member)
         self.parts.left(member)
         group = self._group_of.pop(member, None)
         if group is not None:
-            group.run(group.machine.lost(member, reason, time.monotonic()))
+            now = time.monotonic()
+            group.run(group.machine.lost(member, loss.reason, now, cause=loss.cause))
 
     def member_said(self, member: MemberId, message: MemberMessage) -> None:
         """A message of a member."""
@@ -221,12 +222,21 @@ class Coordinator:
         for effect in effects:
             if isinstance(effect, SessionFormed):
                 self._observer.session_formed(effect.report)
+            elif isinstance(effect, Suspected):
+                self._suspected(effect)
         self.leasing.dispatch()
         self._set_timer()
         if self._standing.urgent(effects):
             self.stream.changed()
         else:
             self.stream.progressed()
+
+    def _suspected(self, effect: Suspected) -> None:
+        """Note how long it took: since the member was last heard, or since it was asked."""
+        now = time.monotonic()
+        since = effect.since if effect.since is not None else self.links.heard_at(effect.member)
+        self._observer.suspected(effect.cause, now - since if since is not None else 0.0)
+        log.warning("%s is a suspect: %s: %s", effect.member, effect.cause, effect.reason)
 
     def _takers(self) -> list[MemberId]:
         """Who may get prompts now."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from aiohttp import WSMsgType, web
@@ -18,13 +19,23 @@ from rollcall_protocol.messages import (
     dumps,
     loads,
 )
+from rollcall_protocol.reports import SuspicionCause
+from rollcall_runtime.concurrency import first_of
+from rollcall_runtime.vigil import SilentError, Vigil
 
 log = logging.getLogger(__name__)
 
 HELLO_SECONDS = 5.0
-HEARTBEAT_SECONDS = 4.0  # a ping this often; a pong within half of it
 CLOSE_SECONDS = 1.0
 MAX_MESSAGE_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How a stream ended."""
+
+    cause: SuspicionCause
+    reason: str
 
 
 class Listener(Protocol):
@@ -33,7 +44,7 @@ class Listener(Protocol):
     def member_joined(self, hello: Hello) -> None:
         """A stream opened and said who it is."""
 
-    def member_left(self, member: MemberId, reason: str) -> None:
+    def member_left(self, member: MemberId, loss: Loss) -> None:
         """Its stream ended, for whatever reason."""
 
     def member_said(self, member: MemberId, message: MemberMessage) -> None:
@@ -43,14 +54,14 @@ class Listener(Protocol):
 class Link:
     """One open stream. Sending never waits; a writer task keeps the order."""
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
-        self._socket = socket
+    def __init__(self, socket: web.WebSocketResponse, vigil: Vigil) -> None:
+        self._socket, self.vigil = socket, vigil
         self._queue: asyncio.Queue[str | None] = asyncio.Queue()
         self._reason = ""
 
-    def send(self, message: CoordinatorMessage) -> None:
+    def send(self, text: str) -> None:
         """Queue a message."""
-        self._queue.put_nowait(dumps(message))
+        self._queue.put_nowait(text)
 
     def close(self, reason: str) -> None:
         """End the stream after what is queued."""
@@ -68,17 +79,39 @@ class Link:
 
 
 class Links:
-    """All open streams by member; a pod that connects again replaces its older stream."""
+    """All open streams by member; a pod that connects again replaces its older stream.
 
-    def __init__(self, listener: Listener, refused: Callable[[str], None]) -> None:
+    Members ping and aiohttp answers; a stream on which nothing arrives for `suspect_after` seconds
+    is lost.
+    """
+
+    def __init__(
+        self, listener: Listener, refused: Callable[[str], None], *, suspect_after: float
+    ) -> None:
         self._listener = listener
         self._refused = refused
+        self._suspect_after = suspect_after
         self._links: dict[MemberId, Link] = {}
+        self._last: tuple[CoordinatorMessage, str] | None = None
+
+    @property
+    def pods(self) -> set[str]:
+        """Uids of the pods that have a stream open."""
+        return {member.pod_uid for member in self._links}
+
+    def heard_at(self, member: MemberId) -> float | None:
+        """When its stream was last heard (seconds of time.monotonic), None if it has none."""
+        link = self._links.get(member)
+        return link.vigil.heard_at if link else None
 
     def send(self, member: MemberId, message: CoordinatorMessage) -> None:
         """Send to a member that may have gone: its loss is reported by its stream."""
-        if member in self._links:
-            self._links[member].send(message)
+        if member not in self._links:
+            return
+        # What goes to everybody is written out once: manifests are long.
+        if self._last is None or self._last[0] is not message:
+            self._last = message, dumps(message)
+        self._links[member].send(self._last[1])
 
     def close(self, member: MemberId, reason: str) -> None:
         """Close a member's stream."""
@@ -92,8 +125,11 @@ class Links:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Handle one stream from its Hello to its end."""
-        socket = web.WebSocketResponse(heartbeat=HEARTBEAT_SECONDS, max_msg_size=MAX_MESSAGE_BYTES)
+        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES)
         await socket.prepare(request)
+        if request.transport is None:  # gone already
+            return socket
+        vigil = Vigil(request.transport, suspect_after=self._suspect_after)
         try:
             text = await socket.receive_str(timeout=HELLO_SECONDS)
             hello = loads(text, Hello)
@@ -101,24 +137,24 @@ class Links:
             self._refused("malformed")
             await socket.close(message=f"Hello expected: {error}".encode()[:120])
             return socket
-        member, link = hello.member, Link(socket)
+        member, link = hello.member, Link(socket, vigil)
         if member in self._links:
             self._links[member].close("the member opened another stream")
         self._links[member] = link
         self._listener.member_joined(hello)
-        reason = "closed by the member"
-        writer = asyncio.create_task(link.write())
-        reader = asyncio.create_task(self._read(member, socket))
+        loss = Loss(SuspicionCause.CONNECTION_LOST, "the coordinator stops")
         try:
-            done, _ = await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
-            reason = next((str(e) for t in done if (e := t.exception())), reason) or reason
+            await first_of(link.write(), self._read(member, socket), vigil.watch())
+            loss = Loss(SuspicionCause.CONNECTION_LOST, "closed by the member")
+        except SilentError as error:
+            vigil.abort()
+            loss = Loss(SuspicionCause.HEARTBEAT_MISSED, str(error))
+        except OSError as error:
+            loss = Loss(SuspicionCause.CONNECTION_LOST, str(error) or type(error).__name__)
         finally:
-            for task in (writer, reader):
-                task.cancel()
-            await asyncio.gather(writer, reader, return_exceptions=True)
             if self._links.get(member) is link:
+                self._listener.member_left(member, loss)
                 del self._links[member]
-                self._listener.member_left(member, reason)
         return socket
 
     async def _read(self, member: MemberId, socket: web.WebSocketResponse) -> None:
@@ -134,4 +170,4 @@ class Links:
         if socket.exception() is not None:
             raise ConnectionResetError(f"stream failed: {socket.exception()}")
         if socket.close_code is not None and socket.close_code >= 1006:
-            raise ConnectionResetError("connection lost or heartbeat missed")
+            raise ConnectionResetError("connection lost")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollcall_protocol.prompts import PromptLedger
-from rollcall_protocol.reports import SessionReport
+from rollcall_protocol.reports import SessionReport, SuspicionCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class Observer(Protocol):
 
     def session_formed(self, report: SessionReport) -> None:
         """A session is usable."""
+
+    def suspected(self, cause: SuspicionCause, seconds: float) -> None:
+        """A member was found out `seconds` after it was last heard, or asked."""
 
     def published(self, delivery: Delivery) -> None:
         """A version reached the live session."""

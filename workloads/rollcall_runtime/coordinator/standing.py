@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rollcall_protocol.config import JobConfig
-from rollcall_protocol.effects import Close, Effect, Published, SessionFormed
+from rollcall_protocol.effects import Close, Effect, Published, SessionFormed, Suspected
 from rollcall_protocol.reports import Finished, MemberReport, MemberState, Progress, Snapshot
 from rollcall_runtime.coordinator.group import SyncGroup
 from rollcall_runtime.coordinator.memory import Memory
@@ -49,7 +49,7 @@ class Standing:
     def urgent(self, effects: Iterable[Effect]) -> bool:
         """Sessions, suspects and who is in sync are told at once; that versions go by is not."""
         happened = list(effects)
-        if any(isinstance(effect, (SessionFormed, Close)) for effect in happened):
+        if any(isinstance(effect, (SessionFormed, Close, Suspected)) for effect in happened):
             return True
         if not any(isinstance(effect, Published) for effect in happened):
             return False

@@ -138,7 +138,7 @@ class Agent:
         return MemberStream(
             url=f"http://{environment.coordinator}:{port}{route}",
             token=environment.member_token, hello=self._hello, opened=self._opened,
-            heard=self._heard,
+            heard=self._heard, bounds=environment.job.membership,
         )  # fmt: skip
 
     def _make_driver(self, served: ServedVersions) -> MemberDriver:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollcall_protocol.prompts import PromptLedger
-from rollcall_protocol.reports import SessionReport
+from rollcall_protocol.reports import SessionReport, SuspicionCause
 from rollcall_runtime.coordinator.observer import Delivery
 from rollcall_runtime.telemetry import TrainerMetrics
 
@@ -37,6 +37,10 @@ class CoordinatorObserver:
             "session %s: %d members, %.3f s after %s %s",
             session, report.members, report.seconds, report.cause.value, report.detail,
         )  # fmt: skip
+
+    def suspected(self, cause: SuspicionCause, seconds: float) -> None:
+        """Note how fast a member was found out."""
+        self._metrics.detect_seconds(cause=cause.value).observe(seconds)
 
     def published(self, delivery: Delivery) -> None:
         """Note a version that the live session serves."""

@@ -189,7 +189,7 @@ class _Seat:
         self.stream = MemberStream(
             url=f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}",
             token=environment.member_token, hello=self._hello, opened=self._told,
-            heard=self._heard,
+            heard=self._heard, bounds=job.membership,
         )  # fmt: skip
         self.driver = MemberDriver(
             member=self._member, group=f"{job.uid}/{opened.name}", engine=opened.engine,

@@ -36,7 +36,7 @@ from rollcall_protocol.messages import (
     loads,
 )
 from rollcall_protocol.prompts import PromptLedger
-from rollcall_protocol.reports import SessionReport
+from rollcall_protocol.reports import SessionReport, SuspicionCause
 from rollcall_protocol.reports import Snapshot as State
 from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 from rollcall_runtime.auth import Tokens
@@ -113,6 +113,9 @@ class Counts:
 
     def refused(self, what: str) -> None:
         self.refusals.append(what)
+
+    def suspected(self, cause: SuspicionCause, seconds: float) -> None:
+        """Not looked at."""
 
     def session_formed(self, report: SessionReport) -> None:
         self.sessions.append(report)

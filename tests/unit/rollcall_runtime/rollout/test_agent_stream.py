@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from rollcall_protocol.config import MembershipConfig
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.messages import (
     CoordinatorMessage,
@@ -22,6 +23,7 @@ from rollcall_runtime.rollout.credentials import CredentialsRefusedError
 
 SPOKEN: tuple[type[Hello | Wanted], ...] = (Hello, Wanted)
 HELLO = Hello("job", "default", MemberId("uid-1", "boot-1"), "pod", "cpu", "127.0.0.2", "")
+BOUNDS = MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=0.5)
 JOIN = Join(SessionId(1, 1, 1))
 
 
@@ -71,6 +73,7 @@ class Member:
             hello=lambda: HELLO,
             opened=self._opened,
             heard=self.heard.put_nowait,
+            bounds=BOUNDS,
         )
         self.task = asyncio.create_task(self.stream.run())
 
