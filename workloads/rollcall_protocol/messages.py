@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.ids import MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.partials import Partial, Report
 from rollcall_protocol.reports import Snapshot
 
 # --- member -> coordinator ---------------------------------------------------------------------
@@ -97,8 +98,15 @@ class Draining:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawing:
+    """How far the rollout is with its leases; those that only wait are named too."""
+
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseReturned:
-    """A draining rollout hands back a prompt that it will not finish."""
+    """A draining rollout hands back a prompt that it will not finish, after a last Drawing."""
 
     lease: str
 
@@ -202,13 +210,17 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One prompt to sample `group_size` responses for; completions quote `lease`."""
+    """One prompt to sample `group_size` responses for; completions quote `lease`.
+
+    `begun` is what somebody else has drawn already, to be continued.
+    """
 
     lease: str
     prompt: int
     tokens: tuple[int, ...]
     group_size: int
     seed: int
+    begun: Partial | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +257,15 @@ class Completion:
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        Hello, Ack, CaughtUp, Refused, Wanted, Draining, LeaseReturned, Sealed,
+        Hello, Ack, CaughtUp, Refused, Wanted, Draining, Drawing, LeaseReturned, Sealed,
         Prepare, Join, SessionReady, Stage, Commit, CatchUp, Named, Lease, LeaseRevoked,
         Completion, Snapshot,
     )
 }  # fmt: skip
 
-MemberMessage = Hello | Ack | CaughtUp | Refused | Wanted | Draining | LeaseReturned | Sealed
+MemberMessage = (
+    Hello | Ack | CaughtUp | Refused | Wanted | Draining | Drawing | LeaseReturned | Sealed
+)
 SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
 CoordinatorMessage = SessionMessage | Named | Lease | LeaseRevoked
 MachineMessage = Ack | CaughtUp | Refused | Draining  # for the coordinator's machine

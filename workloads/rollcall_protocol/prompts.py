@@ -4,15 +4,24 @@
 buffer is still in flight, because it may yet be too stale to train on. Admission follows AReaL
 (arXiv 2505.24298): what is running may not outgrow what a batch can take within the staleness
 bound.
+
+Versions are compared by their distance from this life's first one. What a checkpoint kept has ages
+instead: numbers go on above whatever any rollout saw, so they tell nothing of how many updates lie
+between old tokens and the restored weights.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rollcall_protocol.ids import Lineage, MemberId
+from rollcall_protocol.ids import Lineage, MemberId, Version
+from rollcall_protocol.ledger_state import Begun, Buffered, Counts, LedgerState
 from rollcall_protocol.messages import Completion, Lease
+from rollcall_protocol.partials import Draft, Report
+from rollcall_protocol.prompt_queues import Buffer, Finished, Kept, Waiting
+
+__all__ = ["Answered", "LedgerState", "PromptLedger", "Rejection"]
 
 
 class Rejection(StrEnum):
@@ -23,57 +32,71 @@ class Rejection(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Answered:
+    """A prompt (in its lease), the samples that came back, and how many versions behind they are.
+
+    Use `age`, not the difference of numbers: after a restart of the trainer that is too large.
+    """
+
+    lease: Lease
+    completion: Completion
+    age: int = 0
+
+
+@dataclass(slots=True)
+class _Held:
     """A lease that is out."""
 
     lease: Lease
     member: MemberId
     deadline: float
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A prompt (in its lease) and the samples that came back."""
-
-    lease: Lease
-    completion: Completion
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerState:
-    """What a checkpoint keeps: the data cursor and the prompts that were under way."""
-
-    cursor: int
-    pending: tuple[int, ...]
+    draft: Draft
+    kept: Kept | None
 
 
 class PromptLedger:
     """Leases prompts to rollouts and gathers their samples until a batch is full.
 
-    `source` gives the tokens of prompt number i; `version` counts the versions that rollouts got
-    since this ledger began, and on each `batches_per_version` batches are trained. Nothing is
-    leased before `lineage` is known. Not thread-safe: one event loop owns it.
+    `source` gives the tokens of prompt number i; on each version `batches_per_version` batches are
+    trained. Nothing is leased before the first version is `published`. With `keep_partial` a prompt
+    whose lease is lost goes on with the tokens that were reported.
+
+    `deterministic`: seeds follow from the prompt, batches are made of the next prompts in their
+    order, and what cannot be trained on is drawn again from the beginning, never left out. So a
+    batch depends on the weights alone, if rollouts draw each lease in a call of its own, no version
+    may be stale (`max_staleness` 0), and a checkpoint is taken at a version's last batch.
+
+    Not thread-safe: one event loop owns it.
     """
 
     def __init__(
         self, *, source: Callable[[int], tuple[int, ...]], group_size: int,
         batch: int, max_concurrent: int, max_staleness: int, lease_seconds: float, seed: int = 0,
-        lineage: Lineage | None = None, state: LedgerState | None = None,
-        batches_per_version: int = 1,
+        state: LedgerState | None = None, batches_per_version: int = 1, keep_partial: bool = True,
+        deterministic: bool = False,
     ) -> None:  # fmt: skip
-        self.dispatched = self.accepted = self.requeued = self.duplicates = 0
-        self.rejected: Counter[Rejection] = Counter()
-        self.version = 0
-        self.cursor = state.cursor if state else 0
-        self._queue: deque[int] = deque(state.pending if state else ())
-        self.lineage = lineage
+        state = state or LedgerState(0, ())
+        counts = state.counts
+        self.dispatched, self.accepted = counts.dispatched, counts.accepted
+        self.requeued, self.duplicates = counts.requeued, counts.duplicates
+        self.moved_tokens = counts.moved_tokens
+        self.rejected = Counter({Rejection(why): n for why, n in counts.rejected.items()})
+        self.cursor = state.cursor
         self._source, self._group_size = source, group_size
         self._batch, self._max_concurrent = batch, max_concurrent
         self._max_staleness, self._lease_seconds, self._seed = max_staleness, lease_seconds, seed
         self._per_version = batch * batches_per_version
+        self._keeps, self._deterministic = keep_partial and not deterministic, deterministic
+        self._first: Version | None = None
+        self._published, self._trained = 0, -1  # newest versions, from the first
+        self._accepted_before = self.accepted  # by former lives
         self._wanted: dict[MemberId, int] = {}
-        self._held: dict[str, Held] = {}
-        self._buffer: deque[tuple[Held, Completion]] = deque()
+        self._held: dict[str, _Held] = {}
+        begun = [b for b in state.begun if len(b.partial.responses) == group_size and self._keeps]
+        self._waiting = Waiting(
+            state.pending, {item.prompt: Kept(item.partial, -item.age) for item in begun}
+        )
+        self._buffer = Buffer(Finished(b.lease, b.completion, -b.age) for b in state.buffer)
 
     # --- rollouts ------------------------------------------------------------------------------
 
@@ -81,36 +104,53 @@ class PromptLedger:
         """`member` can take `prompts` more."""
         self._wanted[member] = self._wanted.get(member, 0) + max(0, prompts)
 
+    def want_nothing(self, member: MemberId) -> None:
+        """`member` speaks on a new stream: what it asked for on the old one is void."""
+        self._wanted.pop(member, None)
+
     def dispatch(self, serving: Iterable[MemberId], now: float) -> list[tuple[MemberId, Lease]]:
         """Lease prompts round robin to serving members that want some, as far as admitted."""
         leases = []
         takers = deque(m for m in serving if self._wanted.get(m, 0) > 0)
-        lineage = self.lineage
-        while lineage is not None and takers and self.capacity > 0:
+        while self._first is not None and takers and self.capacity > 0:
             member = takers.popleft()
             self._wanted[member] -= 1
-            leases.append((member, self._lease(member, lineage, now)))
+            leases.append((member, self._lease(member, self._first.lineage, now)))
             if self._wanted[member] > 0:
                 takers.append(member)
         return leases
 
+    def progressed(self, report: Report, member: MemberId, now: float) -> bool:
+        """Renew a lease and keep its new tokens; False when it is not the current one any more."""
+        held = self._current(report.lease, member)
+        if held is None:
+            return False
+        held.deadline = now + self._lease_seconds
+        if self._keeps and report.version and self._born(report.version, held) is not None:
+            held.draft.take(report)
+        return True
+
     def complete(self, completion: Completion) -> bool:
         """Take samples; False (and counted) when the lease is not the current one any more."""
-        held = self._held.get(completion.lease)
-        if held is None or held.member != completion.member:
+        held = self._current(completion.lease, completion.member)
+        if held is None:
             self.duplicates += 1
             return False
-        del self._held[completion.lease]
-        if completion.version.lineage != self.lineage:
-            self.rejected[Rejection.ABANDONED_LINEAGE] += 1
+        born = self._born(completion.version, held)
+        if born is not None:
+            del self._held[completion.lease]
+            self._buffer.put(Finished(replace(held.lease, begun=None), completion, born))
+        elif self._deterministic:
+            self._requeue(held)
         else:
-            self._buffer.append((held, completion))
+            del self._held[completion.lease]
+            self.rejected[Rejection.ABANDONED_LINEAGE] += 1
         return True
 
     def give_back(self, lease: str, member: MemberId) -> None:
         """A rollout will not finish this lease: the prompt goes to somebody else."""
-        held = self._held.get(lease)
-        if held is not None and held.member == member:
+        held = self._current(lease, member)
+        if held is not None:
             self._requeue(held)
 
     def forget(self, member: MemberId) -> None:
@@ -128,20 +168,30 @@ class PromptLedger:
 
     # --- trainer -------------------------------------------------------------------------------
 
+    def published(self, version: Version) -> None:
+        """Rollouts serve `version` from now on, the first in this life or a later one."""
+        self._first = self._first or version
+        self._published = version.number - self._first.number
+
     def take_batch(self, number: int) -> list[Answered] | None:
         """A batch fit to train on version `number`, oldest first; None while there is none."""
-        fit: deque[tuple[Held, Completion]] = deque()
-        for held, completion in self._buffer:
-            if number - completion.version.number > self._max_staleness:
-                self.rejected[Rejection.STALE] += 1
-            else:
-                fit.append((held, completion))
-        self._buffer = fit
-        if len(fit) < self._batch:
+        if self._first is None:
             return None
-        self.accepted += self._batch
-        taken = (fit.popleft() for _ in range(self._batch))
-        return [Answered(held.lease, completion) for held, completion in taken]
+        self._trained = number - self._first.number
+        for stale in self._buffer.drop_older(self._trained - self._max_staleness):
+            if self._deterministic:
+                self._wait(stale.lease.prompt, None)
+            else:
+                self.rejected[Rejection.STALE] += 1
+        taken = (
+            self._buffer.take_next(self._batch, before=self._first_missing())
+            if self._deterministic
+            else self._buffer.take_oldest(self._batch)
+        )
+        if taken is None:
+            return None
+        self.accepted += len(taken)
+        return [Answered(item.lease, item.completion, self._trained - item.born) for item in taken]
 
     # --- figures -------------------------------------------------------------------------------
 
@@ -163,10 +213,10 @@ class PromptLedger:
     @property
     def capacity(self) -> int:
         """How many more prompts may be dispatched now."""
-        room = (self._max_staleness + self.version + 1) * self._per_version
+        room = (self._max_staleness + self._published + 1) * self._per_version
+        spent = self.accepted - self._accepted_before
         return min(
-            self._max_concurrent - self.running,
-            room - (self.accepted + self.buffered + self.running),
+            self._max_concurrent - self.running, room - (spent + self.buffered + self.running)
         )
 
     def next_deadline(self) -> float | None:
@@ -174,26 +224,89 @@ class PromptLedger:
         return min((held.deadline for held in self._held.values()), default=None)
 
     def state(self) -> LedgerState:
-        """For a checkpoint: a resumed run draws again what was under way."""
-        running = [held.lease.prompt for held in self._held.values()]
-        buffered = [held.lease.prompt for held, _ in self._buffer]
-        return LedgerState(self.cursor, (*buffered, *running, *self._queue))
+        """For a checkpoint of what the batch that was taken last leads to.
+
+        What is running is requeued in it, as it will be; the buffer stays, since the versions that
+        drew it lead to the checkpoint's weights. It is as large as admission lets it grow. In the
+        deterministic mode it is drawn again.
+        """
+        waiting = self._waiting.items()
+        waiting |= {held.lease.prompt: self._kept(held) for held in self._held.values()}
+        redrawn = self.buffered if self._deterministic else 0
+        if self._deterministic:
+            waiting |= {item.lease.prompt: None for item in self._buffer}
+        # The checkpoint's weights make one version more than the one that was trained on.
+        now = self._trained + 1
+        begun = [(prompt, kept) for prompt, kept in sorted(waiting.items()) if kept is not None]
+        buffer = () if self._deterministic else self._buffer
+        return LedgerState(
+            self.cursor, tuple(sorted(waiting)),
+            begun=tuple(Begun(p, kept.partial, now - kept.born) for p, kept in begun),
+            buffer=tuple(Buffered(i.lease, i.completion, now - i.born) for i in buffer),
+            counts=Counts(
+                self.dispatched, self.accepted, self.requeued + self.running + redrawn,
+                self.duplicates, self.moved_tokens,
+                {why.value: count for why, count in self.rejected.items()},
+            ),
+        )  # fmt: skip
 
     # --- inside --------------------------------------------------------------------------------
 
+    def _current(self, lease: str, member: MemberId) -> _Held | None:
+        held = self._held.get(lease)
+        return held if held is not None and held.member == member else None
+
+    def _born(self, version: Version, held: _Held) -> int | None:
+        """Which version that is, from this life's first; None if it does not lead to this life."""
+        if self._first is not None and version.lineage == self._first.lineage:
+            return version.number - self._first.number
+        if held.kept is not None and version == held.kept.partial.version:
+            return held.kept.born
+        return None
+
     def _lease(self, member: MemberId, lineage: Lineage, now: float) -> Lease:
-        if self._queue:
-            prompt = self._queue.popleft()
-        else:
-            prompt, self.cursor = self.cursor, self.cursor + 1
+        prompt, kept = self._next_prompt()
+        if kept is not None:
+            self.moved_tokens += kept.partial.tokens
         self.dispatched += 1
-        name = f"{lineage.epoch}.{lineage.boot}.{self.dispatched}"
-        seed = self._seed * 1_000_003 + self.dispatched
-        lease = Lease(name, prompt, self._source(prompt), self._group_size, seed)
-        self._held[name] = Held(lease, member, now + self._lease_seconds)
+        begun = kept.partial if kept else None
+        lease = Lease(
+            f"{lineage.epoch}.{lineage.boot}.{self.dispatched}", prompt, self._source(prompt),
+            self._group_size,
+            seed=self._seed * 1_000_003 + (prompt if self._deterministic else self.dispatched),
+            begun=begun,
+        )  # fmt: skip
+        draft = Draft(self._group_size, begun)
+        self._held[lease.lease] = _Held(lease, member, now + self._lease_seconds, draft, kept)
         return lease
 
-    def _requeue(self, held: Held) -> None:
+    def _next_prompt(self) -> tuple[int, Kept | None]:
+        """The oldest that waits, or a new one. Tokens that nobody could train on are left out."""
+        waiting = self._waiting.pop()
+        if waiting is None:
+            self.cursor += 1
+            return self.cursor - 1, None
+        prompt, kept = waiting
+        newest = max(self._published, self._trained)
+        if kept is not None and newest - kept.born > self._max_staleness:
+            kept = None
+        return prompt, kept
+
+    def _requeue(self, held: _Held) -> None:
         del self._held[held.lease.lease]
+        self._wait(held.lease.prompt, self._kept(held))
+
+    def _wait(self, prompt: int, kept: Kept | None) -> None:
         self.requeued += 1
-        self._queue.append(held.lease.prompt)
+        self._waiting.put(prompt, kept)
+
+    def _kept(self, held: _Held) -> Kept | None:
+        partial = held.draft.partial() if self._keeps else None
+        born = self._born(partial.version, held) if partial else None
+        return Kept(partial, born) if partial is not None and born is not None else None
+
+    def _first_missing(self) -> int:
+        """The first prompt whose samples are not here yet; all before were trained on, or are."""
+        unfinished: list[int] = [held.lease.prompt for held in self._held.values()]
+        unfinished += [*self._waiting, self.cursor]
+        return min(unfinished)

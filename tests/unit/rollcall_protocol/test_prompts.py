@@ -5,36 +5,25 @@ import random
 import pytest
 
 from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.messages import Completion, Lease
-from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger, Rejection
-
-LINEAGE = Lineage(1, 1)
-A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
-
-
-def ledger(
-    *, state: LedgerState | None = None, max_staleness: int = 1, batches_per_version: int = 1
-) -> PromptLedger:
-    return PromptLedger(
-        source=lambda index: (index,), lineage=LINEAGE, group_size=2, batch=4, max_concurrent=6,
-        max_staleness=max_staleness, lease_seconds=60, state=state,
-        batches_per_version=batches_per_version,
-    )  # fmt: skip
-
-
-def done(member: MemberId, lease: Lease, *, version: int = 0, epoch: int = 1) -> Completion:
-    return Completion("job", member, lease.lease, Version(Lineage(epoch, 1), version), ())
+from rollcall_protocol.messages import Lease
+from rollcall_protocol.prompts import PromptLedger, Rejection
+from tests.unit.rollcall_protocol.ledgers import (
+    FIRST,
+    LINEAGE,
+    A,
+    B,
+    balanced,
+    done,
+    drawn,
+    leases,
+    ledger,
+    response,
+    taken,
+)
 
 
-def taken(prompts: PromptLedger, number: int) -> list[Answered]:
-    batch = prompts.take_batch(number)
-    assert batch is not None
-    return batch
-
-
-def balanced(prompts: PromptLedger) -> bool:
-    outcomes = prompts.accepted + prompts.rejected.total() + prompts.requeued
-    return prompts.dispatched == outcomes + prompts.in_flight
+def publish(prompts: PromptLedger, version: int) -> None:
+    prompts.published(Version(LINEAGE, FIRST + version))
 
 
 def test_prompts_go_round_robin_to_serving_rollouts_that_want_some() -> None:
@@ -46,106 +35,160 @@ def test_prompts_go_round_robin_to_serving_rollouts_that_want_some() -> None:
     assert prompts.dispatch([A, B], 0) == [], "six are running, no more are allowed"
 
 
+def test_nothing_is_leased_before_the_first_version() -> None:
+    prompts = PromptLedger(
+        source=lambda index: (index,), group_size=2, batch=4, max_concurrent=6, max_staleness=1,
+        lease_seconds=60,
+    )  # fmt: skip
+    assert not leases(prompts, A, 1)
+    assert prompts.take_batch(FIRST) is None
+
+
+def test_a_new_stream_asks_anew() -> None:
+    prompts = ledger()
+    prompts.want(A, 2)
+    prompts.want_nothing(A)
+    prompts.want(A, 1)
+    assert len(prompts.dispatch([A], 0)) == 1
+
+
 def test_admission_stops_when_a_batch_more_would_be_too_stale() -> None:
     prompts = ledger(max_staleness=0)
-    prompts.want(A, 100)
-    leases = prompts.dispatch([A], 0)
-    assert len(leases) == 4, "one batch of version 0"
-    for _, lease in leases:
+    given = leases(prompts, A, 100)
+    assert len(given) == 4, "one batch of the first version"
+    for lease in given:
         assert prompts.complete(done(A, lease))
-    assert prompts.dispatch([A], 0) == []
+    assert not leases(prompts, A, 100)
     assert len(taken(prompts, 0)) == 4
-    prompts.version = 1
-    assert len(prompts.dispatch([A], 0)) == 4
+    publish(prompts, 1)
+    assert len(leases(prompts, A, 100)) == 4
 
 
 def test_a_version_for_every_other_batch_admits_two_batches_a_version() -> None:
     prompts = ledger(max_staleness=0, batches_per_version=2)
     for version in (0, 1):
-        prompts.version = version
+        publish(prompts, version)
         for _ in range(2):
-            prompts.want(A, 4)
-            for _, lease in prompts.dispatch([A], 0):
+            for lease in leases(prompts, A, 4):
                 assert prompts.complete(done(A, lease, version=version))
             assert len(taken(prompts, version)) == 4
-        prompts.want(A, 4)
-        assert prompts.dispatch([A], 0) == [], "a third one would be of the next version"
+        assert not leases(prompts, A, 4), "a third one would be of the next version"
 
 
 def test_a_lost_rollouts_prompts_go_to_another_and_its_late_answer_is_a_duplicate() -> None:
     prompts = ledger()
-    prompts.want(A, 2)
-    old = prompts.dispatch([A], 0)
+    old = leases(prompts, A, 2)
     prompts.forget(A)
-    prompts.want(B, 2)
-    new = prompts.dispatch([B], 0)
-    assert [lease.prompt for _, lease in new] == [lease.prompt for _, lease in old]
-    assert not prompts.complete(done(A, old[0][1]))
-    assert not prompts.complete(done(A, new[0][1])), "held by another member"
-    assert prompts.complete(done(B, new[0][1]))
-    assert not prompts.complete(done(B, new[0][1])), "told twice"
+    new = leases(prompts, B, 2)
+    assert [lease.prompt for lease in new] == [lease.prompt for lease in old]
+    assert not prompts.complete(done(A, old[0]))
+    assert not prompts.complete(done(A, new[0])), "held by another member"
+    assert prompts.complete(done(B, new[0]))
+    assert not prompts.complete(done(B, new[0])), "told twice"
     assert (prompts.requeued, prompts.duplicates) == (2, 3)
     assert balanced(prompts)
 
 
+def test_the_oldest_of_the_requeued_goes_first() -> None:
+    prompts = ledger()
+    first, second, third = leases(prompts, A, 3)
+    for lease in (third, first, second):
+        prompts.give_back(lease.lease, A)
+    assert [lease.prompt for lease in leases(prompts, B, 4)] == [0, 1, 2, 3]
+
+
 def test_stale_samples_and_those_of_a_former_trainer_are_rejected_with_a_reason() -> None:
     prompts = ledger(max_staleness=1)
-    prompts.want(A, 6)
-    leases = [lease for _, lease in prompts.dispatch([A], 0)]
-    prompts.complete(done(A, leases[0], version=3, epoch=0))
-    prompts.complete(done(A, leases[1], version=1))
-    for lease in leases[2:]:
+    given = leases(prompts, A, 6)
+    prompts.complete(done(A, given[0], version=3, lineage=Lineage(0, 1)))
+    prompts.complete(done(A, given[1], version=1))
+    for lease in given[2:]:
         prompts.complete(done(A, lease, version=2))
     batch = taken(prompts, 3)
-    assert [taken.completion.version.number for taken in batch] == [2, 2, 2, 2]
-    assert [taken.lease for taken in batch] == leases[2:]
+    assert [(item.lease, item.age) for item in batch] == [(lease, 1) for lease in given[2:]]
     assert prompts.rejected == {Rejection.ABANDONED_LINEAGE: 1, Rejection.STALE: 1}
     assert balanced(prompts)
 
 
-def test_a_lease_past_its_deadline_is_requeued() -> None:
+def test_a_batch_takes_the_oldest_versions_first() -> None:
     prompts = ledger()
-    prompts.want(A, 1)
-    (member, lease), = prompts.dispatch([A], 0)  # fmt: skip
+    given = leases(prompts, A, 6)
+    for lease, version in zip(given, (1, 0, 1, 0, 0, 0), strict=True):
+        prompts.complete(done(A, lease, version=version))
+    assert [item.lease.prompt for item in taken(prompts, 1)] == [1, 3, 4, 5]
+
+
+def test_a_lease_past_its_deadline_is_requeued_and_reports_put_it_off() -> None:
+    prompts = ledger()
+    (lease,) = leases(prompts, A, 1)
     assert prompts.expire(59) == []
-    assert prompts.next_deadline() == 60
-    assert prompts.expire(60) == [(member, lease.lease)]
+    assert prompts.progressed(drawn(lease), A, 59), "even one without tokens"
+    assert prompts.next_deadline() == 119
+    assert prompts.expire(118) == []
+    assert prompts.expire(119) == [(A, lease.lease)]
     assert prompts.requeued == 1
+    assert not prompts.progressed(drawn(lease), A, 120), "too late"
 
 
-def test_a_resumed_run_draws_again_what_was_under_way() -> None:
-    prompts = ledger()
-    prompts.want(A, 3)
-    leases = [lease for _, lease in prompts.dispatch([A], 0)]
-    prompts.complete(done(A, leases[1]))
-    resumed = ledger(state=prompts.state())
-    resumed.want(B, 4)
-    assert [lease.prompt for _, lease in resumed.dispatch([B], 0)] == [1, 0, 2, 3]
+def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger:
+    """Whatever may happen to a ledger; each restart goes on with another one."""
+    now, version, lives = 0.0, 0, 1
+    out = prompts.dispatch([], now)
 
+    def some() -> tuple[MemberId, Lease]:
+        """Mostly a lease that is out; also of former holders and lives, and of others."""
+        holder, lease = dice.choice(out[-8:] if dice.random() < 0.95 else out)
+        return (holder if dice.random() < 0.9 else dice.choice([A, B])), lease
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_counters_add_up_whatever_happens(seed: int) -> None:
-    dice = random.Random(seed)
-    prompts, out, now = ledger(), [], 0.0
-    for _ in range(400):
-        now += dice.random() * 5
-        event = dice.choice(["want", "dispatch", "complete", "forget", "expire", "take", "return"])
+    for _ in range(steps):
+        now += dice.random()
+        event = dice.choice(
+            ["want", "dispatch", "complete", "complete", "report", "report", "take"] * 8
+            + ["forget", "expire", "return", "restart"]
+        )
         member = dice.choice([A, B])
+        lineage = Lineage(1, lives)
         if event == "want":
-            prompts.want(member, dice.randint(0, 3))
+            prompts.want(member, dice.randint(0, 6))
         elif event == "dispatch":
             out += prompts.dispatch([A, B], now)
         elif event == "complete" and out:
-            holder, lease = dice.choice(out)
-            prompts.complete(done(holder, lease, version=max(0, prompts.version - 1)))
+            holder, lease = some()
+            drawn_by = version - dice.choice([0, 0, 0, 1, 2])
+            prompts.complete(done(holder, lease, version=drawn_by, lineage=lineage))
         elif event == "forget":
             prompts.forget(member)
         elif event == "expire":
             prompts.expire(now)
         elif event == "return" and out:
-            holder, lease = dice.choice(out)
+            holder, lease = some()
             prompts.give_back(lease.lease, holder)
-        elif event == "take" and prompts.take_batch(prompts.version):
-            prompts.version += 1
+        elif event == "report" and out:
+            holder, lease = some()
+            told = [response(*range(dice.randint(0, 3))) for _ in range(2)]
+            oldest = Version(dice.choice([lineage, Lineage(1, lives - 1)]), FIRST + version)
+            since = dice.randint(0, 2)
+            prompts.progressed(drawn(lease, *told, since=since, version=oldest), holder, now)
+        elif event == "take" and prompts.take_batch(FIRST + version):
+            version += 1
+            prompts.published(Version(lineage, FIRST + version))
+        elif event == "restart":
+            state, lives = prompts.state(), lives + 1
+            prompts = ledger(state=state, first=Version(Lineage(1, lives), FIRST + version))
         assert balanced(prompts)
+        assert prompts.running <= 6
+        assert prompts.buffered + prompts.running <= 8, "two batches at staleness 1"
+    return prompts
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_counters_add_up_whatever_happens(seed: int) -> None:
+    prompts = walk(ledger(), random.Random(seed), 600)
     assert prompts.dispatched > 20
+
+
+def test_such_walks_come_to_every_outcome() -> None:
+    walks = [walk(ledger(), random.Random(seed), 600) for seed in range(5)]
+    for outcome in ("accepted", "requeued", "duplicates", "moved_tokens"):
+        assert sum(getattr(prompts, outcome) for prompts in walks) > 20, outcome
+    assert sum(prompts.rejected[Rejection.STALE] for prompts in walks) > 5

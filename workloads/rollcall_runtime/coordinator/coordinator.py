@@ -17,17 +17,15 @@ from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.members import is_newer
 from rollcall_protocol.messages import (
     Hello,
-    LeaseReturned,
     MemberMessage,
     Sealed,
-    Wanted,
 )
 from rollcall_protocol.prompts import Answered, LedgerState
 from rollcall_protocol.reports import Snapshot as State
 from rollcall_protocol.roster import DEFAULT_GROUP, Roster
 from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.group import SyncGroup
-from rollcall_runtime.coordinator.leasing import Leasing
+from rollcall_runtime.coordinator.leasing import Leasing, PromptMessage
 from rollcall_runtime.coordinator.links import Links, Loss
 from rollcall_runtime.coordinator.observer import Delivery, Observer
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
@@ -121,7 +119,7 @@ class Coordinator:
         )
         self._base = version
         self.duties.retire_all_but(version)
-        self.leasing.published(version.number - (self._first or version).number)
+        self.leasing.published(version)
         self._observer.published(
             Delivery(
                 version.number, sum(outcome.members for outcome in outcomes),
@@ -177,7 +175,6 @@ class Coordinator:
         memory.save(self._state_dir, self._memory)
         for group in self.groups.values():
             group.push_roster(roster)
-        self.leasing.began(self.lineage)
         self._roster_taken.set()
 
     def member_joined(self, hello: Hello) -> None:
@@ -188,6 +185,7 @@ class Coordinator:
             self.links.close(hello.member, f"this job has no sync group {hello.group!r}")
         else:
             self._group_of[hello.member] = group
+            self.leasing.joined(hello.member)
             if hello.sender is not None:
                 self.parts.registered(hello.member, hello.sender)
             group.run(group.machine.hello(hello, time.monotonic()))
@@ -205,7 +203,7 @@ class Coordinator:
     def member_said(self, member: MemberId, message: MemberMessage) -> None:
         """A message of a member."""
         group = self._group_of.get(member)
-        if isinstance(message, (Wanted, LeaseReturned)):
+        if isinstance(message, PromptMessage):
             self.leasing.said(member, message)
         elif isinstance(message, Sealed):
             self.parts.sealed(member, message)

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from rollcall_protocol.config import JobConfig
-from rollcall_protocol.ids import Lineage, MemberId
+from rollcall_protocol.ids import MemberId, Version
 from rollcall_protocol.messages import (
     Completion,
     CoordinatorMessage,
+    Drawing,
     LeaseReturned,
     LeaseRevoked,
     Wanted,
@@ -17,9 +18,7 @@ from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger
 from rollcall_runtime.coordinator.completions import Verdict
 from rollcall_runtime.coordinator.observer import Observer
 
-LEASE_SECONDS = 120.0
-
-PromptMessage = Wanted | LeaseReturned
+PromptMessage = Wanted | Drawing | LeaseReturned
 
 
 class Leasing:
@@ -38,9 +37,10 @@ class Leasing:
         self._ledger = PromptLedger(
             source=source, group_size=algorithm.group_size, batch=algorithm.prompts_per_step,
             max_concurrent=algorithm.max_concurrent_rollouts,
-            max_staleness=algorithm.max_staleness, lease_seconds=LEASE_SECONDS,
+            max_staleness=algorithm.max_staleness, lease_seconds=algorithm.lease,
             seed=config.data_seed, state=state,
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
+            keep_partial=algorithm.partial_rollout, deterministic=algorithm.deterministic,
         )  # fmt: skip
         self._serving, self._send, self._observer = serving, send, observer
         self._batch_ready = asyncio.Event()
@@ -48,14 +48,10 @@ class Leasing:
 
     # --- the trainer's side --------------------------------------------------------------------
 
-    def began(self, lineage: Lineage | None) -> None:
-        """What rollouts draw is of this lineage from now on."""
-        self._ledger.lineage = lineage
-
-    def published(self, version: int) -> None:
-        """Rollouts got version `version`, counted since this life began."""
+    def published(self, version: Version) -> None:
+        """Rollouts serve `version`."""
         # Only now may more be drawn: what is drawn before is as old as the version before.
-        self._ledger.version = version
+        self._ledger.published(version)
         self.dispatch()
 
     async def next_batch(self, number: int) -> list[Answered]:
@@ -74,10 +70,17 @@ class Leasing:
 
     # --- rollouts ------------------------------------------------------------------------------
 
+    def joined(self, member: MemberId) -> None:
+        """A stream opened; leases of an older one, if its end went unnoticed, stay."""
+        self._ledger.want_nothing(member)
+
     def said(self, member: MemberId, message: PromptMessage) -> None:
         """A message of a member."""
         if isinstance(message, Wanted):
             self._ledger.want(member, message.prompts)
+        elif isinstance(message, Drawing):
+            self._progressed(member, message)
+            return
         else:
             self._ledger.give_back(message.lease, member)
         self.dispatch()
@@ -110,6 +113,13 @@ class Leasing:
             self._timer = None
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _progressed(self, member: MemberId, message: Drawing) -> None:
+        now = time.monotonic()
+        for report in message.reports:
+            if not self._ledger.progressed(report, member, now):
+                self._observer.refused("late_report")
+                self._send(member, LeaseRevoked(report.lease))
 
     def _set_timer(self) -> None:
         # One that is set is early enough: deadlines are only put off, and new ones lie later.

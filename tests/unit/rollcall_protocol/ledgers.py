@@ -1,0 +1,70 @@
+"""A ledger, and what rollouts would say to it."""
+
+from typing import Any
+
+from rollcall_protocol.ids import Lineage, MemberId, Version
+from rollcall_protocol.messages import Completion, Lease
+from rollcall_protocol.partials import Report, Response
+from rollcall_protocol.prompts import Answered, PromptLedger
+
+LINEAGE = Lineage(1, 1)
+FIRST = 10  # number of the first version
+A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
+
+
+def ledger(*, first: Version | None = None, **changes: Any) -> PromptLedger:
+    """Batches of 4, at most 6 at once, leases of 60 s; the first version is published."""
+    values: dict[str, Any] = {
+        "source": lambda index: (index,),
+        "group_size": 2,
+        "batch": 4,
+        "max_concurrent": 6,
+        "max_staleness": 1,
+        "lease_seconds": 60,
+    }
+    made = PromptLedger(**values | changes)
+    made.published(first or Version(LINEAGE, FIRST))
+    return made
+
+
+def at(version: int, lineage: Lineage = LINEAGE) -> Version:
+    """A version by its distance from the first."""
+    return Version(lineage, FIRST + version)
+
+
+def done(
+    member: MemberId, lease: Lease, *, version: int = 0, lineage: Lineage = LINEAGE
+) -> Completion:
+    return Completion("job", member, lease.lease, at(version, lineage), ())
+
+
+def response(*tokens: int, version: int = FIRST, finished: bool = False) -> Response:
+    count = len(tokens)
+    return Response(tokens, tuple(-t / 8 for t in tokens), (version,) * count, finished)
+
+
+def drawn(
+    lease: Lease, *responses: Response, since: int = 0, version: Version | None = None
+) -> Report:
+    """A report of two responses, each from token `since` on."""
+    return Report(lease.lease, version or at(0), (since,) * len(responses), responses)
+
+
+def leases(prompts: PromptLedger, member: MemberId, count: int, now: float = 0) -> list[Lease]:
+    """What `member` gets if it wants `count`."""
+    prompts.want(member, count)
+    given = [lease for _, lease in prompts.dispatch([member], now)]
+    prompts.want_nothing(member)
+    return given
+
+
+def taken(prompts: PromptLedger, version: int) -> list[Answered]:
+    """The batch for a version by its distance from the first."""
+    batch = prompts.take_batch(FIRST + version)
+    assert batch is not None
+    return batch
+
+
+def balanced(prompts: PromptLedger) -> bool:
+    outcomes = prompts.accepted + prompts.rejected.total() + prompts.requeued
+    return prompts.dispatched == outcomes + prompts.in_flight

@@ -1,0 +1,144 @@
+"""A prompt whose lease is lost goes on with the tokens that its rollout had told of."""
+
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.ids import Lineage
+from rollcall_protocol.messages import Completion, Drawing, Lease, dumps, loads
+from rollcall_protocol.partials import Partial, Report, Response
+from rollcall_protocol.prompts import PromptLedger, Rejection
+from tests.unit.rollcall_protocol.ledgers import (
+    A,
+    B,
+    at,
+    balanced,
+    done,
+    drawn,
+    leases,
+    ledger,
+    response,
+    taken,
+)
+
+WHOLE = (response(3, 4, 5), response(6, finished=True))
+
+
+def begun(prompts: PromptLedger) -> Lease:
+    """A lease of A that is well under way: told in two reports."""
+    (lease,) = leases(prompts, A, 1)
+    assert prompts.progressed(drawn(lease, response(3, 4), response()), A, 1)
+    new = (response(5), response(6, finished=True))
+    assert prompts.progressed(Report(lease.lease, at(0), (2, 0), new), A, 2)
+    return lease
+
+
+@pytest.mark.parametrize("how", ["holder lost", "returned", "expired"])
+def test_the_next_lease_carries_all_that_was_told(how: str) -> None:
+    prompts = ledger()
+    lease = begun(prompts)
+    if how == "holder lost":
+        prompts.forget(A)
+    elif how == "returned":
+        prompts.give_back(lease.lease, A)
+    else:
+        prompts.expire(100)
+    (moved,) = leases(prompts, B, 1)
+    assert moved.prompt == lease.prompt
+    assert moved.lease != lease.lease
+    assert moved.begun == Partial(at(0), WHOLE)
+    assert prompts.moved_tokens == 4
+    assert balanced(prompts)
+
+
+def test_what_was_moved_moves_again_though_nothing_was_added() -> None:
+    prompts = ledger()
+    begun(prompts)
+    prompts.forget(A)
+    leases(prompts, B, 1)
+    prompts.forget(B)
+    (again,) = leases(prompts, A, 1)
+    assert again.begun == Partial(at(0), WHOLE)
+
+
+def test_a_report_with_a_gap_adds_nothing_and_one_from_the_beginning_is_taken() -> None:
+    prompts = ledger()
+    (lease,) = leases(prompts, A, 1)
+    assert prompts.progressed(drawn(lease, response(5), response(6), since=2), A, 1)
+    assert prompts.progressed(drawn(lease, response(7)), A, 1), "of one response, not of two"
+    prompts.progressed(drawn(lease, response(3), response(4)), A, 2)
+    prompts.progressed(drawn(lease, response(3, 4), response(4)), A, 3)
+    prompts.forget(A)
+    (moved,) = leases(prompts, B, 1)
+    assert moved.begun == Partial(at(0), (response(3, 4), response(4)))
+
+
+def test_a_report_for_a_lease_that_is_not_current_changes_nothing() -> None:
+    prompts = ledger()
+    lease = begun(prompts)
+    prompts.forget(A)
+    (moved,) = leases(prompts, B, 1)
+    more = drawn(lease, response(8), response(), since=1)
+    assert not prompts.progressed(more, A, 3)
+    assert not prompts.progressed(drawn(moved, response(9), response()), A, 3), "B holds it"
+    prompts.forget(B)
+    assert leases(prompts, A, 1)[0].begun == Partial(at(0), WHOLE)
+
+
+def test_tokens_that_are_too_old_or_of_a_former_trainer_are_drawn_anew() -> None:
+    prompts = ledger(max_staleness=1)
+    begun(prompts)
+    prompts.forget(A)
+    prompts.published(at(2))
+    (anew,) = leases(prompts, B, 1)
+    assert anew.begun is None
+    former = drawn(anew, *WHOLE, version=at(2, Lineage(0, 1)))
+    assert prompts.progressed(former, B, 1)
+    prompts.forget(B)
+    assert leases(prompts, A, 1)[0].begun is None
+    assert prompts.moved_tokens == 0
+
+
+@pytest.mark.parametrize("mode", [{"keep_partial": False}, {"deterministic": True}])
+def test_where_nothing_is_kept_a_report_only_renews(mode: dict[str, Any]) -> None:
+    prompts = ledger(**mode)
+    begun(prompts)
+    assert prompts.next_deadline() == 62
+    prompts.forget(A)
+    assert leases(prompts, B, 1)[0].begun is None
+    assert not prompts.state().begun
+
+
+def test_samples_are_as_old_as_their_oldest_token() -> None:
+    prompts = ledger(max_staleness=1)
+    begun(prompts)
+    prompts.forget(A)
+    prompts.published(at(1))
+    (moved,) = leases(prompts, B, 1)
+    assert moved.begun is not None
+    assert prompts.complete(Completion("job", B, moved.lease, moved.begun.version, ()))
+    for lease in leases(prompts, B, 4):
+        prompts.complete(done(B, lease, version=1))
+    batch = taken(prompts, 1)
+    assert [(item.lease.prompt, item.age) for item in batch] == [(0, 1), (1, 0), (2, 0), (3, 0)]
+    assert batch[0].lease.begun is None, "the samples have it all"
+    assert prompts.take_batch(at(2).number) is None
+    assert prompts.rejected == {}
+    assert prompts.take_batch(at(3).number) is None
+    assert prompts.rejected == {Rejection.STALE: 1}
+
+
+def test_reports_cross_the_wire() -> None:
+    news = Response((3, 4), (-0.125, -1.0), (7, 8))
+    drawing = Drawing((Report("1.1.1", at(0), (0, 5), (news, news)), Report("1.1.2")))
+    assert loads(dumps(drawing), Drawing) == drawing
+    lease = Lease("1.1.1", 0, (1, 2), 2, 3, begun=Partial(at(0), (news, news)))
+    assert loads(dumps(lease), Lease) == lease
+
+
+def test_lists_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in length"):
+        Response((3, 4), (-1.0,), (0, 0))
+    for since in ((), (-1,)):
+        with pytest.raises(ValueError, match="since must have a number"):
+            Report("1.1.1", at(0), since, (response(3),))

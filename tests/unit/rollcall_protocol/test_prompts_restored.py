@@ -1,0 +1,118 @@
+"""After a restart of the trainer: counters go on, finished samples count, tokens are kept."""
+
+import json
+
+from rollcall_protocol.codec import decode, encode
+from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.messages import Completion
+from rollcall_protocol.partials import Partial
+from rollcall_protocol.prompts import LedgerState, PromptLedger, Rejection
+from tests.unit.rollcall_protocol.ledgers import (
+    A,
+    B,
+    at,
+    balanced,
+    done,
+    drawn,
+    leases,
+    ledger,
+    response,
+    taken,
+)
+
+LATER = Version(Lineage(1, 2), 70)  # the trainer had gone on for long after its checkpoint
+
+
+def restored(prompts: PromptLedger, *, first: Version = LATER) -> PromptLedger:
+    """As from a checkpoint, in JSON."""
+    text = json.dumps(encode(prompts.state()))
+    return ledger(state=decode(LedgerState, json.loads(text)), first=first)
+
+
+def before(*, buffered: int = 2) -> PromptLedger:
+    """A batch of version 0 is being trained on, some samples wait, two prompts run."""
+    prompts = ledger(max_concurrent=100)
+    for lease in leases(prompts, A, 4):
+        prompts.complete(done(A, lease))
+    assert len(taken(prompts, 0)) == 4
+    for lease in leases(prompts, A, buffered):
+        prompts.complete(done(A, lease))
+    running = leases(prompts, A, 2)
+    prompts.progressed(drawn(running[0], response(3, 4), response(5)), A, 1)
+    return prompts
+
+
+def test_what_was_running_counts_as_requeued_and_the_rest_goes_on() -> None:
+    old = before()
+    new = restored(old)
+    assert balanced(new)
+    assert (new.dispatched, new.accepted, new.requeued) == (8, 4, 2)
+    assert (new.running, new.buffered, new.cursor) == (0, 2, 8)
+    assert (old.running, old.requeued) == (2, 0), "the old one goes on as it was"
+
+
+def test_prompts_that_were_running_go_first_with_their_tokens() -> None:
+    new = restored(before())
+    first, second, third = leases(new, B, 3)
+    assert [lease.prompt for lease in (first, second, third)] == [6, 7, 8]
+    assert first.begun == Partial(at(0), (response(3, 4), response(5)))
+    assert second.begun is None
+    assert new.complete(Completion("job", B, first.lease, at(0), ()))
+    assert not new.rejected, "its oldest token is of a version that leads to the checkpoint"
+
+
+def test_samples_that_waited_are_trained_on_whatever_the_numbers_say() -> None:
+    new = restored(before())
+    for lease in leases(new, B, 2):
+        assert new.complete(Completion("job", B, lease.lease, LATER, ()))
+    batch = new.take_batch(LATER.number)
+    assert batch is not None
+    found = [(item.lease.prompt, item.age) for item in batch]
+    assert found == [(4, 1), (5, 1), (6, 0), (7, 0)], "60 lower in number, one version behind"
+    assert balanced(new)
+
+
+def test_they_grow_too_old_all_the_same() -> None:
+    new = restored(before())
+    assert new.take_batch(LATER.number + 1) is None
+    assert new.rejected == {Rejection.STALE: 2}
+    new.published(Version(LATER.lineage, LATER.number + 1))
+    assert [lease.begun for lease in leases(new, B, 2)] == [None, None]
+    assert balanced(new)
+
+
+def test_ages_go_on_over_several_restarts() -> None:
+    last = Version(Lineage(1, 3), 500)
+    again = restored(restored(before()), first=last)
+    batch = again.take_batch(last.number)
+    assert batch is None
+    assert again.buffered == 2, "no version came between: they are one behind as before"
+    assert leases(again, B, 1)[0].begun is not None
+    assert again.take_batch(last.number + 1) is None
+    assert again.rejected == {Rejection.STALE: 2}
+
+
+def test_a_former_lifes_completion_is_a_duplicate() -> None:
+    old = ledger()
+    given = leases(old, A, 2)
+    new = restored(old)
+    for lease in given:
+        assert not new.complete(done(A, lease))
+    assert new.duplicates == 2
+
+
+def test_admission_counts_what_waits_and_not_what_was_trained_on_before() -> None:
+    new = restored(before())
+    assert new.capacity == 8 - 2, "room for two batches at staleness 1"
+    assert len(leases(new, B, 100)) == 6
+
+
+def test_tokens_of_groups_of_another_size_are_drawn_anew() -> None:
+    new = ledger(state=before().state(), group_size=3)
+    assert [lease.begun for lease in leases(new, B, 2)] == [None, None]
+
+
+def test_a_state_without_counters_is_taken() -> None:
+    new = ledger(state=decode(LedgerState, {"cursor": 9, "pending": [7, 3]}))
+    assert [lease.prompt for lease in leases(new, B, 3)] == [3, 7, 9]
+    assert balanced(new)

@@ -1,0 +1,53 @@
+"""What a checkpoint keeps of the prompts; plain data, saved as JSON by the codec.
+
+An age counts versions from the oldest token's to the one that the checkpoint's weights are
+published as after a restart.
+"""
+
+from dataclasses import dataclass, field
+
+from rollcall_protocol.messages import Completion, Lease
+from rollcall_protocol.partials import Partial
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of prompts so far; `rejected` by reason."""
+
+    dispatched: int = 0
+    accepted: int = 0
+    requeued: int = 0
+    duplicates: int = 0
+    moved_tokens: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What there is of a prompt that waits."""
+
+    prompt: int
+    partial: Partial
+    age: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered:
+    """Samples that wait for a batch."""
+
+    lease: Lease
+    completion: Completion
+    age: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """The data cursor (the next new prompt), prompts to be drawn again (with what there is of
+    some of them), samples that wait for a batch, and the counters.
+    """
+
+    cursor: int
+    pending: tuple[int, ...]
+    begun: tuple[Begun, ...] = ()
+    buffer: tuple[Buffered, ...] = ()
+    counts: Counts = field(default_factory=Counts)
