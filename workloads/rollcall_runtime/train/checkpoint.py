@@ -1,5 +1,6 @@
 """When the trainer saves and what it resumes from: weights, step, and the prompts under way."""
 
+import errno
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +9,13 @@ from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.config import CheckpointConfig
 from rollcall_protocol.prompts import LedgerState
 from rollcall_runtime.errors import SpecError
-from rollcall_runtime.train.checkpoints import (
-    checkpoint_path,
-    latest_checkpoint,
-    prune_checkpoints,
-)
+from rollcall_runtime.train import checkpoints as folders
 from rollcall_runtime.train.engine import TrainEngine
 
 log = logging.getLogger(__name__)
 
 KEPT = 2  # the newest, and one more should its volume be damaged
+_NEVER_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,15 @@ class TrainState:
 class Checkpoints:
     """Saves every `everySteps` and resumes; without a configuration it does neither.
 
-    `restore` and `save` are collective: all ranks call them at the same steps.
+    `restore` and `save` are collective: all ranks call them at the same steps. A save that fails
+    costs that checkpoint alone: `problem` says why, until one succeeds, and `failures` counts.
     """
 
     def __init__(self, config: CheckpointConfig | None) -> None:
         self._config = config
         self._saved = 0
+        self.failures = 0
+        self.problem = ""
         if config is not None and config.every_steps < 1:
             raise SpecError("spec.trainer.checkpoint.everySteps", "must be at least 1")
 
@@ -53,7 +54,7 @@ class Checkpoints:
 
     def restore(self, engine: TrainEngine) -> TrainState:
         """Continue from the newest whole checkpoint, or from the beginning."""
-        path = latest_checkpoint(Path(self._config.path)) if self._config else None
+        path = _newest_whole(engine, Path(self._config.path)) if self._config else None
         if path is None:
             return TrainState()
         try:
@@ -65,15 +66,57 @@ class Checkpoints:
         return state
 
     def save(self, engine: TrainEngine, state: TrainState) -> None:
-        """Save, and remove what is too old. SpecError if the folder is not to be written to."""
+        """Save, and remove what is too old. A failure is told in the log and in `problem`.
+
+        SpecError if the very first one fails because the folder is not to be written to.
+        """
         if self._config is None:
             return
         root = Path(self._config.path)
+        path = folders.checkpoint_path(root, state.step)
         try:
-            engine.save_checkpoint(checkpoint_path(root, state.step), state=encode(state))
-            if engine.data_parallel_rank == 0:
-                prune_checkpoints(root, keep=KEPT)
-        except (PermissionError, NotADirectoryError) as error:
-            problem = f"cannot save to {str(root)!r}: {error}; is the volume writable?"
-            raise SpecError("spec.trainer.checkpoint.volume", problem) from error
-        self._saved = state.step
+            engine.save_checkpoint(path, state=encode(state))
+        except OSError as error:
+            if self._saved == 0 and error.errno in _NEVER_WRITABLE:
+                problem = f"cannot save to {str(root)!r}: {error}; is the volume writable?"
+                raise SpecError("spec.trainer.checkpoint.volume", problem) from error
+            self.failures += 1
+            self.problem = f"step {state.step} was not saved: {error}"
+            log.warning(
+                "%s; training goes on, and the next step that is due is tried", self.problem
+            )
+            tidy = folders.discard_scratch
+        else:
+            self._saved, self.problem = state.step, ""
+
+            def tidy(root: Path) -> None:
+                folders.prune_checkpoints(root, keep=KEPT, newest=path)
+
+        if engine.data_parallel_rank == 0:
+            try:
+                tidy(root)
+            except OSError as error:
+                log.warning("cannot remove what is not needed from %s: %s", root, error)
+
+
+def _newest_whole(engine: TrainEngine, root: Path) -> Path | None:
+    """The same on all ranks: rank 0 lists them, each rank reads its share of a candidate's files."""
+    found: list[Path] = []
+    if engine.data_parallel_rank == 0:
+        folders.mend_checkpoints(root)
+        found = folders.list_checkpoints(root)
+    for path in engine.gather(found)[0]:
+        problem = _problem(path, part=engine.data_parallel_rank, of=engine.data_parallel_size)
+        problems = [told for told in engine.gather(problem) if told]
+        if not problems:
+            return path
+        log.warning("%s is torn and is skipped: %s", path, problems[0])
+    return None
+
+
+def _problem(path: Path, *, part: int, of: int) -> str:
+    try:
+        folders.check_checkpoint(path, part=part, of=of)
+    except folders.TornError as error:
+        return str(error)
+    return ""

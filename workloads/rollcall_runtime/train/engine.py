@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollcall_runtime.train.world import Rendezvous
 
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
 FIELD = "spec.trainer.engine"
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
     """What an engine is made from. `config` holds the engine's own settings as the job has them.
 
     `seed` gives the first weights of a model that has none; `rendezvous` where the ranks meet.
+    `deterministic`: the same batches give the same bits, or an error tells what cannot.
     """
 
     model: str
@@ -39,6 +42,7 @@ class EngineSetup:
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +118,18 @@ class TrainEngine(ABC):
         """
 
     @abstractmethod
-    def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
-        """Collective. Model, optimizer, RNG and `state` (JSON values: step, data cursor).
+    def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
+        """Collective. Take rank 0's whole tensors, named as `named_weights` does; others give None.
 
-        `path` appears only when all of it is written. OSError if it cannot be.
+        The optimizer's state stays. ValueError on all ranks if names or shapes are not the model's.
+        """
+
+    @abstractmethod
+    def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
+        """Collective. Model, optimizer, each rank's RNG and `state` (JSON values: step, cursor).
+
+        `path` appears only when all of it is written, sealed as `train.checkpoints` does. OSError,
+        on all ranks, if it cannot be.
         """
 
     @abstractmethod
@@ -127,6 +139,10 @@ class TrainEngine(ABC):
     @abstractmethod
     def share(self, work: Batch | Signal | None) -> Batch | Signal:
         """Collective. Rank 0's batch, cut into the ranks' rows, or its signal; others give None."""
+
+    @abstractmethod
+    def gather(self, value: T) -> list[T]:
+        """Collective. Every rank's small `value` on all ranks, in their order."""
 
     @property
     @abstractmethod

@@ -7,12 +7,15 @@ most one World. No environment variable is read, but for gloo's own GLOO_SOCKET_
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,14 @@ class World:
         if self.size > 1:
             dist.broadcast(values, src=0)
         return values
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's small `value` (pickled) on all ranks, in their order."""
+        if self.size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return cast("list[T]", values)
 
     def barrier(self) -> None:
         """Return when every rank is here."""

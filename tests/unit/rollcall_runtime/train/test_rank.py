@@ -15,7 +15,7 @@ from rollcall_runtime.sync.weights.staging import Draft, Snapshotter
 from rollcall_runtime.train import checkpoints as folders
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.checkpoint import KEPT, Checkpoints, TrainState
-from rollcall_runtime.train.engine import EngineSetup, TrainEngine, UpdateStats, WeightInfo
+from rollcall_runtime.train.engine import EngineSetup, T, TrainEngine, UpdateStats, WeightInfo
 from rollcall_runtime.train.losses import LossFunction, policy_loss
 from rollcall_runtime.train.rank import RankSettings, TrainerRank
 from rollcall_runtime.train.sharing import Signal
@@ -34,6 +34,7 @@ class CountingEngine(TrainEngine):
         self.updates = 0
         self.shared: list[Batch | Signal | None] = []
         self.gathered = 0
+        self.others: list[Any] = []  # what they gather
 
     def initialize(self) -> None:
         self.updates = 0
@@ -66,6 +67,12 @@ class CountingEngine(TrainEngine):
         self.updates = int((path / "updates").read_text())
         return folders.read_state(path)
 
+    def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
+        self.updates = int((weights or {})["weight"]) if self.rank == 0 else -1
+
+    def gather(self, value: T) -> list[T]:
+        return [value, *self.others]
+
     def share(self, work: Batch | Signal | None) -> Batch | Signal:
         self.shared.append(work)
         if self.rank == 0:
@@ -80,7 +87,7 @@ class CountingEngine(TrainEngine):
 
     @property
     def data_parallel_size(self) -> int:
-        return 2
+        return 1 + len(self.others)
 
     def close(self) -> None:
         pass

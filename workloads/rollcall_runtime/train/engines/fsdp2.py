@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
 )
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
@@ -30,12 +30,14 @@ from rollcall_runtime.train import checkpoints
 from rollcall_runtime.train.engine import (
     FIELD,
     EngineSetup,
+    T,
     TrainEngine,
     TrainingDivergedError,
     UpdateStats,
     WeightInfo,
 )
 from rollcall_runtime.train.engines import torch26
+from rollcall_runtime.train.engines.saving import load_generators, save_together, use_generators
 from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
 from rollcall_runtime.train.sharing import Signal, share
 from rollcall_runtime.train.world import World
@@ -91,6 +93,7 @@ class Fsdp2Engine(TrainEngine):
     def initialize(self) -> None:
         if self._settings.threads:
             torch.set_num_threads(self._settings.threads)
+        torch.use_deterministic_algorithms(self.setup.deterministic)
         model = open_model(self.setup.model).build(seed=self.setup.seed)
         with ExitStack() as undo:
             self._world = World(self.setup.rendezvous)
@@ -179,33 +182,46 @@ class Fsdp2Engine(TrainEngine):
             if len(local) or (self._world.rank == 0 and not len(tensor)):
                 yield name, local
 
+    def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
+        self._expect(weights)
+        # Broadcast from rank 0, each rank keeps its shard.
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(self._model, dict(weights or {}), options=options)
+
+    def _expect(self, weights: Mapping[str, Tensor] | None) -> None:
+        problem = ""
+        if self._world.rank == 0:
+            wanted = {info.name: (info.dtype, info.shape) for info in self.weight_info()}
+            given = {n: (t.dtype, tuple(t.shape)) for n, t in (weights or {}).items()}
+            wrong = sorted(name for name, _ in wanted.items() ^ given.items())
+            problem = f"not this model's: {', '.join(wrong[:3])}" if wrong else ""
+        problem = self._world.gather(problem)[0]
+        if problem:
+            raise ValueError(problem)
+
     def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
-        if self._world.rank == 0:
-            checkpoints.begin_checkpoint(path)
-        self._world.barrier()
-        save(self._state(), checkpoint_id=checkpoints.scratch_path(path))
-        if self._world.rank == 0:
-            checkpoints.commit_checkpoint(path, state=state)
-        self._world.barrier()
+        save_together(self._world, path, tensors=self._state(), state=state)
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
         state = checkpoints.read_state(path)
-        loaded = self._state()
+        loaded = self._state() | load_generators(self._world, path)
         load(loaded, checkpoint_id=path)
         set_model_state_dict(self._model, loaded["model"])
         set_optimizer_state_dict(self._model, self._optimizer, loaded["optimizer"])
-        torch.set_rng_state(loaded["rng"])
+        use_generators(self._world, loaded)
         return state
 
     def _state(self) -> dict[str, Any]:
         return {
             "model": get_model_state_dict(self._model),
             "optimizer": get_optimizer_state_dict(self._model, self._optimizer),
-            "rng": torch.get_rng_state(),
         }
 
     def share(self, work: Batch | Signal | None) -> Batch | Signal:
         return share(self._world, work)
+
+    def gather(self, value: T) -> list[T]:
+        return self._world.gather(value)
 
     @property
     def data_parallel_rank(self) -> int:

@@ -1,0 +1,87 @@
+"""Saving with torch.distributed.checkpoint so that all ranks agree on how it went."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from rollcall_runtime.train import checkpoints
+from rollcall_runtime.train.generators import generator_states, set_generator_states
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rollcall_runtime.train.world import World
+
+_GENERATORS = "generators"
+
+
+def save_together(
+    world: World, path: Path, *, tensors: dict[str, Any], state: Mapping[str, Any]
+) -> None:
+    """Collective. Save `tensors` (nested, sharded), each rank's generators, and `state` at `path`.
+
+    OSError on all ranks, with the number of one rank's, if any of them could not write.
+    """
+    with _alike(world):
+        if world.rank == 0:
+            checkpoints.begin_checkpoint(path)
+    with _alike(world):
+        own = {f"{_GENERATORS}.{world.rank}": generator_states()}
+        _save(tensors | own, checkpoints.scratch_path(path))
+        # The names that torch gives to what this rank wrote.
+        written = checkpoints.scratch_path(path).glob(f"__{world.rank}_*")
+        names = [file.name for file in written]
+        checkpoints.digest_files(path, names, rank=world.rank)
+    with _alike(world):
+        if world.rank == 0:
+            checkpoints.commit_checkpoint(path, state=state)
+
+
+def load_generators(world: World, path: Path) -> dict[str, Any]:
+    """What to load beside the tensors: this rank's generators as far as `path` has them.
+
+    A checkpoint of fewer ranks has none for the others, one of another device has not this one's.
+    """
+    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    key = f"{_GENERATORS}.{world.rank}"
+    wanted = {name: value for name, value in generator_states().items() if f"{key}.{name}" in saved}
+    return {key: wanted} if wanted else {}
+
+
+def use_generators(world: World, loaded: Mapping[str, Any]) -> None:
+    """Continue with the generators that came with `load_generators`."""
+    states = loaded.get(f"{_GENERATORS}.{world.rank}", {})
+    set_generator_states(states, only=states.keys())
+
+
+def _save(tensors: dict[str, Any], folder: Path) -> None:
+    try:
+        save(tensors, checkpoint_id=folder)
+    except CheckpointException as error:  # on all ranks alike
+        first = next(iter(error.failures.values()))[0]
+        if isinstance(first, OSError):
+            raise OSError(first.errno, f"{first.strerror}: {folder}") from error
+        # torch's own writer forgets the number: what it was given could not be written.
+        raise OSError(errno.EIO, f"{type(first).__name__}: {first}") from error
+
+
+@contextmanager
+def _alike(world: World) -> Iterator[None]:
+    """OSError on every rank if the body raises one on any. The body may be collective."""
+    own: OSError | None = None
+    try:
+        yield
+    except OSError as error:
+        own = error
+    told = (own.errno or errno.EIO, own.strerror or str(own)) if own is not None else None
+    failed = next((found for found in world.gather(told) if found is not None), None)
+    if failed is not None:
+        raise OSError(*failed) from own
