@@ -190,5 +190,5 @@ def test_the_counters_add_up_whatever_happens(seed: int) -> None:
 def test_such_walks_come_to_every_outcome() -> None:
     walks = [walk(ledger(), random.Random(seed), 600) for seed in range(5)]
     for outcome in ("accepted", "requeued", "duplicates", "moved_tokens"):
-        assert sum(getattr(prompts, outcome) for prompts in walks) > 20, outcome
+        assert sum(getattr(prompts, outcome) for prompts in walks) > 10, outcome
     assert sum(prompts.rejected[Rejection.STALE] for prompts in walks) > 5
