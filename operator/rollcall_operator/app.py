@@ -10,16 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from rollcall_operator import handlers
 from rollcall_operator.config import Settings, SettingsError, add_arguments, from_arguments
 from rollcall_operator.control.apply import Applier
 from rollcall_operator.control.lease import LeaseElector, LeaseLostError, LeaseSettings
+from rollcall_operator.control.nodes import NodeBook
 from rollcall_operator.control.observe import Observer
 from rollcall_operator.control.queue import QueueSettings, WorkQueue
 from rollcall_operator.control.reconciler import Reconciler
-from rollcall_operator.control.startup import wait_for_definitions
+from rollcall_operator.control.startup import may_watch_nodes, wait_for_definitions
 from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.connection import ConfigurationError, Connection, connect
 from rollcall_operator.kube.dial import PodDialer
@@ -30,6 +31,8 @@ from rollcall_operator.telemetry.metrics import Metrics
 from rollcall_operator.telemetry.probes import Heartbeat, ProbeServer
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_SETTINGS = 0, 1, 2
 
@@ -155,8 +158,11 @@ class Operator:
         vital.append(_start(stack, recorder.run(), "events"))
         stack.push_async_callback(recorder.flush, seconds=_FLUSH_SECONDS)
 
+        nodes = NodeBook(
+            taints=settings.preemption_taints, wake=lambda key: queue.add(key, delay=0.0)
+        )
         reconciler = Reconciler(
-            observer=Observer(client, clock=time.time),
+            observer=Observer(client, clock=time.time, nodes=nodes),
             applier=Applier(client, recorder, timestamp=_timestamp),
             dialer=dialer,
             metrics=self._metrics,
@@ -170,11 +176,14 @@ class Operator:
         queue.start()
         stack.push_async_callback(lambda: queue.close(seconds=self._drain))
 
+        node_rights = _start(stack, may_watch_nodes(client), "node rights")
+        await self._race(node_rights, *vital)
         watching = handlers.watch(
             connection=connection,
             namespaces=settings.namespaces,
             enqueue=lambda namespace, name: queue.add((namespace, name)),
             seen=self._metrics.event_seen,
+            node_seen=nodes.seen if node_rights.result() else None,
             started=self._watching,
             stop=kopf_stop,
         )
@@ -259,7 +268,7 @@ class Operator:
         return self._not_ready
 
 
-def _start(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+def _start(stack: AsyncExitStack, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """A task that the stack ends."""
     task = asyncio.create_task(work, name=name)
 

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rollcall_operator.plan.nodes import PREEMPTION_TAINTS
+
 ENV_PREFIX = "ROLLCALL_OPERATOR_"
 
 REACHES = ("auto", "direct", "proxy")
@@ -26,6 +28,7 @@ class Settings:
 
     namespaces: those it serves; empty means all of the cluster.
     lease_namespace: empty takes the namespace of the pod or of the kubeconfig's context.
+    preemption_taints: keys of taints that say that a node will soon be gone.
     reach: how coordinators are reached; auto is direct inside the cluster, else the pod proxy.
     drain: how long running reconciles may take to end at shutdown.
     """
@@ -44,6 +47,7 @@ class Settings:
     reach: str = "auto"
     request_timeout: float = 15.0
     drain: float = 10.0
+    preemption_taints: tuple[str, ...] = PREEMPTION_TAINTS
     log_level: str = "info"
     log_format: str = "json"
 
@@ -76,12 +80,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--http-host", help="address for probes and metrics (default: all)")
     add("--http-port", help="port for probes and metrics; 0 takes a free one (default: 8080)")
     add("--reach", help="how to reach coordinators: auto, direct or proxy (default: auto)")
+    add("--preemption-taints", metavar="KEYS",
+        help="taints of nodes that rollouts leave ahead of the end, separated by commas; an empty "
+        "text means none (default: those of AWS, GKE, AKS, Karpenter, autoscaler)")  # fmt: skip
     add("--request-timeout", help="seconds for one request to the API server (default: 15)")
     add("--drain", help="seconds for running reconciles to end at shutdown (default: 10)")
     add("--log-level", help="debug, info, warning or error (default: info)")
     add("--log-format", help="json or text (default: json)")
 
 
+_MAY_BE_EMPTY = {"preemption_taints"}
 _KINDS = {
     "workers": int,
     "http_port": int,
@@ -104,14 +112,16 @@ def from_arguments(
         variable = ENV_PREFIX + name.upper()
         value = getattr(arguments, name, None)
         if value is None:
-            value = environ.get(variable) or None
+            value = (
+                environ.get(variable) if name in _MAY_BE_EMPTY else environ.get(variable) or None
+            )
         if value is not None:
             values[name] = _parse(name, value, variable)
     return Settings(**values)  # type: ignore[arg-type]
 
 
 def _parse(name: str, value: object, variable: str) -> object:
-    if name == "namespaces":
+    if name in {"namespaces", "preemption_taints"}:
         parts = value.split(",") if isinstance(value, str) else value
         return tuple(part.strip() for part in parts if part.strip())  # type: ignore[attr-defined]
     if name == "leader_elect":

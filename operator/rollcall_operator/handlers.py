@@ -18,6 +18,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import (
     DEPLOYMENTS,
+    NODES,
     PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 Enqueue = Callable[[str, str], None]
 """Takes namespace and job name."""
+
+NodeSeen = Callable[[Any, bool], None]
+"""Takes a node and whether it is gone."""
 
 LABELLED = (PODS, DEPLOYMENTS, STATEFUL_SETS)
 WATCHED = (RL_JOBS, ROLLOUT_POOLS, *LABELLED)
@@ -56,13 +60,30 @@ def job_of(resource: Resource, body: Any) -> tuple[str, str] | None:
 
 
 def register(
-    registry: kopf.OperatorRegistry, *, enqueue: Enqueue, seen: Callable[[str], None]
+    registry: kopf.OperatorRegistry,
+    *,
+    enqueue: Enqueue,
+    seen: Callable[[str], None],
+    node_seen: NodeSeen | None = None,
 ) -> None:
-    """Register an event handler for each watched kind."""
+    """Register an event handler for each watched kind; for nodes if somebody wants them."""
     for resource in WATCHED:
         handler = _handler(resource, enqueue=enqueue, seen=seen)
         on_event = kopf.on.event(*_selector(resource), registry=registry, id="enqueue")
         on_event(handler)
+    if node_seen is not None:
+        on_event = kopf.on.event(*_selector(NODES), registry=registry, id="node")
+        on_event(_node_handler(node_seen, seen=seen))
+
+
+def _node_handler(
+    node_seen: NodeSeen, *, seen: Callable[[str], None]
+) -> Callable[..., Awaitable[None]]:
+    async def handle(*, body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's
+        seen(NODES.plural)
+        node_seen(body, type == "DELETED")
+
+    return handle
 
 
 def _handler(
@@ -130,6 +151,7 @@ async def watch(
     namespaces: tuple[str, ...],
     enqueue: Enqueue,
     seen: Callable[[str], None],
+    node_seen: NodeSeen | None,
     started: Callable[[], None],
     stop: asyncio.Event,
 ) -> None:
@@ -139,7 +161,7 @@ async def watch(
     are refused. Cancels, when it ends, every task that was started after it.
     """
     registry = kopf.OperatorRegistry()
-    register(registry, enqueue=enqueue, seen=seen)
+    register(registry, enqueue=enqueue, seen=seen, node_seen=node_seen)
     kopf.on.login(registry=registry)(_log_in(connection))
 
     async def on_startup(**_: Any) -> None:

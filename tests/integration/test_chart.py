@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rollcall_operator.plan.nodes import PREEMPTION_TAINTS
 from tests.cluster import go_build
 from tests.integration.cluster import Cluster, rendered
 from tests.integration.operator_process import OperatorProcess
@@ -44,7 +45,14 @@ def test_it_lints() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", ["replicas=-1", "image.pullPolicy=Sometimes", "typo=1", "namespaces={Not_One}"]
+    "values",
+    [
+        "replicas=-1",
+        "image.pullPolicy=Sometimes",
+        "typo=1",
+        "namespaces={Not_One}",
+        "preemptionTaints={a b}",
+    ],
 )
 def test_wrong_values_are_refused(values: str) -> None:
     done = helm("template", "x", str(CHART), "--kube-version", "1.36.0", "--set", values)
@@ -68,11 +76,25 @@ def test_rights_are_few() -> None:
     rules = [(b["kind"], rule) for b in own for rule in b["rules"]]
     granted = {resource: set(rule["verbs"]) for _, rule in rules for resource in rule["resources"]}
     assert granted["secrets"] == {"get", "create"}
-    assert granted["pods"] == {"get", "list", "watch"}
+    assert granted["pods"] == {"get", "list", "watch", "patch", "delete"}
+    assert granted["nodes"] == {"get", "list", "watch"}
     assert granted["pods/status"] == {"patch"}
-    assert not {"pods/proxy", "pods/exec", "nodes", "*"} & set(granted)
+    assert not {"pods/proxy", "pods/exec", "pods/eviction", "*"} & set(granted)
     assert all("*" not in rule["verbs"] for _, rule in rules)
     assert [kind for kind, rule in rules if "leases" in rule["resources"]] == ["Role", "Role"]
+
+
+@pytest.mark.parametrize("flag", ["rbac.nodes=false", "namespaces={team}"])
+def test_nodes_are_read_only_where_the_whole_cluster_is_served_and_it_is_wanted(flag: str) -> None:
+    roles = [b for b in rendered("--set", flag) if b["kind"] in {"ClusterRole", "Role"}]
+    assert not any("nodes" in rule["resources"] for role in roles for rule in role["rules"])
+
+
+def test_the_taints_are_the_operators_own_defaults_and_can_be_none() -> None:
+    (container,) = one(rendered(), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert f"--preemption-taints={','.join(PREEMPTION_TAINTS)}" in container["args"]
+    none = one(rendered("--set", "preemptionTaints=null"), "Deployment")
+    assert "--preemption-taints=" in none["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_the_pod_is_restricted() -> None:
@@ -135,5 +157,6 @@ async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(
             await world.apply(example())
             await all_children(world)
             operator.assert_healthy()
+            assert sum("Nodes are not watched" in line["message"] for line in operator.lines()) == 1
             assert operator.terminate() == 0
         assert not await other.children("reverse")

@@ -44,7 +44,7 @@ class SuspicionCause(StrEnum):
 @dataclass(frozen=True, slots=True)
 class MemberReport:
     """The state of one member; `reason` says why when it is not InSync, `cause` what showed that
-    a Suspect is one.
+    a Suspect is one. `running` counts the prompts that it has in hand, None when that is not told.
     """
 
     pod_uid: str
@@ -54,6 +54,7 @@ class MemberReport:
     version: int | None = None
     reason: str = ""
     cause: SuspicionCause | None = None
+    running: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

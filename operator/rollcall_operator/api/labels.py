@@ -22,6 +22,9 @@ WORKER_CONTAINER = "rollcall.dev/worker-container"
 JOB_UID = "rollcall.dev/job-uid"
 """On a pod: the job that it was made for; another job may take the name later."""
 
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""On a pod: of a ReplicaSet's pods that are alike, those with the lowest number go first."""
+
 GROUP_DEFAULT = "default"
 """The sync group of a job."""
 

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
+from rollcall_operator.api import labels
 from rollcall_operator.control.state import JobState, Key, RefusedChild
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.errors import (
@@ -15,16 +16,16 @@ from rollcall_operator.kube.errors import (
     TerminatingError,
 )
 from rollcall_operator.kube.events import EventRecorder
-from rollcall_operator.kube.resources import ROLLOUT_POOLS, SECRETS, resource_of
+from rollcall_operator.kube.resources import PODS, ROLLOUT_POOLS, SECRETS, resource_of
 from rollcall_operator.plan import diff
-from rollcall_operator.plan.model import GatePatch, Observed, Plan, Refusal
+from rollcall_operator.plan.model import DeletionCost, GatePatch, Observed, Plan, Refusal, Removal
 from rollcall_protocol.env import READINESS_GATE
 
 log = logging.getLogger(__name__)
 
 _FIRST_RETRY = 10.0
 _LAST_RETRY = 300.0
-_GATES_AT_ONCE = 16
+_AT_ONCE = 16
 
 
 class Applier:
@@ -52,6 +53,7 @@ class Applier:
         errors.
         """
         key = (observed.namespace, observed.name)
+        await self._to_pods(self._set_cost(key, cost) for cost in plan.costs)
         if plan.token is not None:
             await self._or_refusal(plan.token, state, self._create_token(plan.token))
         versions: dict[str, str] = {}
@@ -67,7 +69,8 @@ class Applier:
         state.memory = plan.memory
         if state.link is not None:
             state.link.want(plan.roster)
-        await self._set_gates(key, plan.gates)
+        await self._to_pods(self._remove(key, removal) for removal in plan.removals)
+        await self._to_pods(self._set_gate(key, gate) for gate in plan.gates)
         await self._write_pool_statuses(observed, plan, versions)
         for event in plan.events:
             self._recorder.record(
@@ -144,17 +147,44 @@ class Applier:
             version = versions.get(f"{ROLLOUT_POOLS.kind}/{name}", "")
             await self._write_status(pool, status, version)
 
-    async def _set_gates(self, key: Key, gates: tuple[GatePatch, ...]) -> None:
-        limit = asyncio.Semaphore(_GATES_AT_ONCE)
+    # --- pods ----------------------------------------------------------------------------------
 
-        async def one(gate: GatePatch) -> None:
+    async def _to_pods(self, writes: Iterable[Awaitable[None]]) -> None:
+        """Some at once; raises the first error when all have been tried."""
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(write: Awaitable[None]) -> None:
             async with limit:
-                await self._set_gate(key, gate)
+                await write
 
-        results = await asyncio.gather(*(one(gate) for gate in gates), return_exceptions=True)
+        results = await asyncio.gather(*(one(write) for write in writes), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    async def _set_cost(self, key: Key, cost: DeletionCost) -> None:
+        """A scale-down goes on without, if it must."""
+        try:
+            await self._client.set_pod_annotation(
+                namespace=key[0], name=cost.pod, uid=cost.uid, key=labels.DELETION_COST,
+                value=cost.cost,
+            )  # fmt: skip
+        except (NotFoundError, ConflictError):
+            log.debug("Pod %s is gone; it needs no deletion cost", cost.pod)
+        except RefusedError as error:
+            log.warning("Deletion cost of pod %s refused: %s", cost.pod, error.message)
+
+    async def _remove(self, key: Key, removal: Removal) -> None:
+        log.info("Deleting pod %s%s", removal.pod, " by force" if removal.force else "")
+        grace = 0 if removal.force else None
+        try:
+            await self._client.delete(
+                PODS, namespace=key[0], name=removal.pod, uid=removal.uid, grace=grace
+            )
+        except ConflictError:
+            log.debug("Pod %s is another one by now", removal.pod)
+        except RefusedError as error:
+            log.warning("Deletion of pod %s refused: %s", removal.pod, error.message)
 
     async def _set_gate(self, key: Key, gate: GatePatch) -> None:
         condition = {

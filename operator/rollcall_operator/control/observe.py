@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rollcall_operator.api import labels
+from rollcall_operator.control.nodes import NodeBook
 from rollcall_operator.control.state import JobState, Key
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.dial import PodAddress
@@ -46,12 +47,13 @@ class Sight:
 
 
 class Observer:
-    """Reads with a few requests at once; nothing is cached."""
+    """Reads with a few requests at once; nothing is cached but what is wrong with nodes."""
 
-    def __init__(self, client: KubeClient, *, clock: Callable[[], float]) -> None:
+    def __init__(self, client: KubeClient, *, clock: Callable[[], float], nodes: NodeBook) -> None:
         """`clock` gives Unix seconds."""
         self._client = client
         self._clock = clock
+        self._nodes = nodes
 
     async def look(self, key: Key) -> Sight:
         """GET the job and its token, LIST what carries its label. Raises the client's errors."""
@@ -91,6 +93,7 @@ class Observer:
 
     def observed(self, key: Key, sight: Sight, state: JobState) -> Observed:
         """The planner's input: the sight, what is remembered, and the coordinator's last words."""
+        pods = tuple(pod_facts(pod) for pod in sight.pods)
         return Observed(
             namespace=key[0],
             name=key[1],
@@ -99,11 +102,16 @@ class Observer:
             pools=sight.pools,
             children=sight.children,
             token_exists=sight.token_exists,
-            pods=tuple(pod_facts(pod) for pod in sight.pods),
+            pods=pods,
             snapshot=_snapshot(state),
             memory=state.memory,
             refusals={name: child.refusal for name, child in state.refused.items()},
+            nodes=self._nodes.troubled(key, (pod.node for pod in pods)),
         )
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._nodes.forget(key)
 
 
 def _snapshot(state: JobState) -> Snapshot | None:

@@ -120,6 +120,7 @@ class Reconciler:
     async def _forget(self, key: Key, state: JobState) -> None:
         await self._unlink(state)
         self._states.pop(key, None)
+        self._observer.forget(key)
         self._metrics.jobs.forget(key)
 
 

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 
 from rollcall_operator.kube.client import KubeClient
-from rollcall_operator.kube.errors import ApiError, UnreachableError
-from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
+from rollcall_operator.kube.errors import ApiError, RefusedError, UnreachableError
+from rollcall_operator.kube.resources import NODES, RL_JOBS, ROLLOUT_POOLS
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,25 @@ async def wait_for_definitions(
             log.warning("Waiting: %s", problem)
             tell(problem)
             told = problem
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def may_watch_nodes(client: KubeClient) -> bool:
+    """Whether nodes can be listed; says so once when they cannot. Waits for an answer."""
+    while True:
+        try:
+            await client.probe(NODES, namespace=None)
+        except RefusedError as error:
+            log.warning(
+                "Nodes are not watched (no right to list them: %s): rollouts do not leave ahead of "
+                "a node's end, and a trainer on a lost node waits until the node is removed",
+                error.reason,
+            )
+            return False
+        except (ApiError, UnreachableError) as error:
+            log.debug("Asking whether nodes can be listed: %s", error)
+        else:
+            return True
         await asyncio.sleep(_RETRY_SECONDS)
 
 

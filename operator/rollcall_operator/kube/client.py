@@ -176,11 +176,29 @@ class KubeClient:
             content_type=MERGE_PATCH,
         )
 
-    async def delete(
-        self, resource: Resource, *, namespace: str | None, name: str, uid: str | None = None
+    async def set_pod_annotation(
+        self, *, namespace: str, name: str, uid: str, key: str, value: str | None
     ) -> None:
-        """Delete in the background, only this `uid`; an object that is gone already is fine."""
+        """Set one annotation, or remove it; ConflictError if the name is another pod by now."""
+        patch = {"metadata": {"uid": uid, "annotations": {key: value}}}
+        await self.merge(PODS, namespace=namespace, name=name, patch=patch)
+
+    async def delete(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None,
+        name: str,
+        uid: str | None = None,
+        grace: int | None = None,
+    ) -> None:
+        """Delete in the background, only this `uid`; an object that is gone already is fine.
+
+        `grace`: seconds instead of the object's own; 0 strikes a pod off without waiting.
+        """
         options: Object = {"propagationPolicy": "Background"}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
         if uid is not None:
             options["preconditions"] = {"uid": uid}
         path = resource.path(namespace=namespace, name=name)

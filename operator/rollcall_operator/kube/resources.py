@@ -37,6 +37,7 @@ class Resource:
 RL_JOBS = Resource("rollcall.dev/v1alpha1", "RLJob", "rljobs")
 ROLLOUT_POOLS = Resource("rollcall.dev/v1alpha1", "RolloutPool", "rolloutpools")
 PODS = Resource("v1", "Pod", "pods")
+NODES = Resource("v1", "Node", "nodes", False)
 SERVICES = Resource("v1", "Service", "services")
 SECRETS = Resource("v1", "Secret", "secrets")
 STATEFUL_SETS = Resource("apps/v1", "StatefulSet", "statefulsets")

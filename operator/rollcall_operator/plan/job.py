@@ -25,11 +25,13 @@ from rollcall_operator.plan.refusals import (
     refusal_errors,
     refused,
 )
+from rollcall_operator.plan.removals import Removals, removals
 from rollcall_operator.plan.roster import Decision, decide
 from rollcall_operator.plan.status import invalid_status, job_status
 from rollcall_operator.plan.throttle import Written
 from rollcall_operator.plan.times import from_time
 from rollcall_operator.plan.validate import job_errors, parse
+from rollcall_operator.plan.victims import deletion_costs
 from rollcall_operator.plan.world import World
 
 _GARBAGE_COLLECTION = 2.0
@@ -66,19 +68,22 @@ def make_plan(observed: Observed) -> Plan:
     ttl = _time_to_live(scene)
     unborn = not observed.token_exists and not errors and scene.outcome is None
     waits = [decision.wait, status.wait, *(written.wait for written in pools.values())]
-    waits += [_deadline(scene), ttl, _GARBAGE_COLLECTION if stale else None]
+    leaving = removals(scene)
+    waits += [_deadline(scene), ttl, leaving.wait, _GARBAGE_COLLECTION if stale else None]
     return Plan(
+        costs=tuple(deletion_costs(scene, applies)),
         applies=applies,
         token=children_trainer.token(job) if unborn else None,
         deletes=_deletes(scene, expired=ttl is not None and ttl <= 0),
+        removals=leaving.pods,
         job_status=status.status,
         epoch_change=decision.opened,
         pool_statuses={name: w.status for name, w in pools.items() if w.status is not None},
         gates=gates(scene),
         roster=decision.roster,
-        events=_events(scene, status, pools),
+        events=(*_events(scene, status, pools), *leaving.notes),
         requeue_after=min((wait for wait in waits if wait is not None), default=None),
-        memory=_memory(observed, decision),
+        memory=_memory(observed, decision, leaving),
     )
 
 
@@ -198,8 +203,13 @@ def _events(scene: World, status: Written, pools: dict[str, Written]) -> tuple[E
     return tuple(notes)
 
 
-def _memory(observed: Observed, decision: Decision) -> Memory:
-    return Memory(roster=decision.roster or observed.memory.roster, first_seen=decision.first_seen)
+def _memory(observed: Observed, decision: Decision, leaving: Removals) -> Memory:
+    return Memory(
+        roster=decision.roster or observed.memory.roster,
+        first_seen=decision.first_seen,
+        absences=leaving.absences,
+        told=leaving.told,
+    )
 
 
 def _unreadable(observed: Observed, job: Manifest, errors: tuple[str, ...]) -> Plan:

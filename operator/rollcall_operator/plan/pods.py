@@ -3,7 +3,8 @@
 from typing import Any
 
 from rollcall_operator.api import labels
-from rollcall_operator.plan.model import Manifest, PodFacts
+from rollcall_operator.plan.model import Manifest, PodFacts, Toleration
+from rollcall_operator.plan.times import from_time
 from rollcall_protocol.env import READINESS_GATE
 
 
@@ -21,18 +22,18 @@ def pod_facts(pod: Manifest) -> PodFacts:
     scheduled = conditions.get("PodScheduled", {})
     unschedulable = scheduled.get("message", "") if scheduled.get("status") == "False" else ""
     gate = conditions.get(READINESS_GATE)
-    running = "running" in (statuses.get(worker, {}).get("state") or {})
-    own_labels = metadata.get("labels") or {}
+    running = (statuses.get(worker, {}).get("state") or {}).get("running")
+    own_labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodFacts(
         name=metadata["name"],
         uid=metadata["uid"],
         role=own_labels.get(labels.ROLE, ""),
-        job_uid=(metadata.get("annotations") or {}).get(labels.JOB_UID, ""),
+        job_uid=annotations.get(labels.JOB_UID, ""),
         pool=own_labels.get(labels.POOL, ""),
         ip=status.get("podIP", ""),
         node=spec.get("nodeName", ""),
         phase=status.get("phase", "Pending"),
-        running=running,
+        running=running is not None,
         ready=conditions.get("Ready", {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata,
         restarts=container.get("restartCount", 0),
@@ -45,6 +46,26 @@ def pod_facts(pod: Manifest) -> PodFacts:
         init=stuck is not None,
         gate=None if gate is None else gate["status"] == "True",
         almost_ready=_almost_ready(spec, conditions),
+        created=_time(metadata.get("creationTimestamp")) or 0.0,
+        started=_time((running or {}).get("startedAt")),
+        gate_since=_time((gate or {}).get("lastTransitionTime")),
+        gate_reason=(gate or {}).get("reason", ""),
+        leaves_by=_time(metadata.get("deletionTimestamp")),
+        deletion_cost=annotations.get(labels.DELETION_COST),
+        tolerations=tuple(_toleration(item) for item in spec.get("tolerations") or ()),
+    )
+
+
+def _time(text: str | None) -> float | None:
+    return from_time(text) if text else None
+
+
+def _toleration(item: dict[str, Any]) -> Toleration:
+    return Toleration(
+        key=item.get("key", ""),
+        operator=item.get("operator", "Equal"),
+        value=item.get("value", ""),
+        effect=item.get("effect", ""),
     )
 
 

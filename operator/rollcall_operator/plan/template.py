@@ -17,6 +17,9 @@ TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME = (
 RESERVED_VOLUMES = (TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME)
 TOKEN_PATH = "/var/run/rollcall/token"  # noqa: S105 - a folder
 STATE_PATH = "/var/lib/rollcall/state"
+LOST_NODE_SECONDS = 30
+"""How long a worker stays on a node that is not heard of; Kubernetes itself would wait 300 s."""
+_LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
@@ -66,6 +69,7 @@ def worker_template(template: Manifest, extras: Extras) -> Manifest:
     if extras.readiness_gate:
         gates = spec.get("readinessGates") or []
         spec["readinessGates"] = [*gates, {"conditionType": extras.readiness_gate}]
+    spec["tolerations"] = _with_outages(spec.get("tolerations") or [])
     _complete(worker, extras)
     _restrict(worker, spec.get("securityContext") or {})
     return result
@@ -84,6 +88,29 @@ def common_volumes() -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
         {"name": STATE_VOLUME, "mountPath": STATE_PATH},
     )
     return ({"name": STATE_VOLUME, "emptyDir": {}},), mounts
+
+
+def _with_outages(given: Any) -> Any:
+    """Tolerations with a short patience for lost nodes, where the user has not said how long.
+
+    What is no list of objects is for the API server to refuse.
+    """
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        return given
+    said = {
+        item.get("key") for item in given if item.get("effect", "NoExecute") in {"", "NoExecute"}
+    }
+    added = [
+        {
+            "key": key,
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_SECONDS,
+        }
+        for key in _LOST_NODE
+        if not said & {key, None, ""}
+    ]
+    return [*given, *added]
 
 
 def _complete(worker: Manifest, extras: Extras) -> None:

@@ -32,6 +32,17 @@ def test_flags_win_over_variables() -> None:
     assert (settings.namespaces, settings.workers) == (("x", "y"), 7)
 
 
+def test_taints_can_be_named_and_can_be_none() -> None:
+    assert "karpenter.sh/disrupted" in from_arguments(argparse.Namespace(), {}).preemption_taints
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for text, keys in (("a/b, c", ("a/b", "c")), ("", ())):
+        flags = parser.parse_args(["--preemption-taints", text])
+        assert from_arguments(flags, {}).preemption_taints == keys
+        environ = {"ROLLCALL_OPERATOR_PREEMPTION_TAINTS": text}
+        assert from_arguments(argparse.Namespace(), environ).preemption_taints == keys
+
+
 @pytest.mark.parametrize("value", ["false", "0", "no", "False"])
 def test_leader_election_can_be_switched_off(value: str) -> None:
     environ = {"ROLLCALL_OPERATOR_LEADER_ELECT": value}

@@ -7,7 +7,7 @@ import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
@@ -16,24 +16,18 @@ from rollcall_operator.plan import diff, make_plan
 from rollcall_operator.plan.model import (
     Manifest,
     Memory,
+    NodeFacts,
     Observed,
     Plan,
     PodFacts,
     Refusal,
 )
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.reports import (
-    Finished,
-    GroupReport,
-    MemberReport,
-    MemberState,
-    Progress,
-    SessionCause,
-    SessionReport,
-    Snapshot,
-)
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.reports import Finished, MemberState, Progress, Snapshot
 from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
+from tests.unit.rollcall_operator.plan.snapshots import snapshot_of
+
+if TYPE_CHECKING:
+    from rollcall_protocol.roster import Roster
 
 NAMESPACE, JOB, START = "team", "bad", 1_800_000_000.0
 
@@ -71,6 +65,7 @@ class Stage:
         self.snapshot: Snapshot | None = None
         self.memory = Memory()
         self.refusals: dict[str, Refusal] = {}
+        self.nodes: dict[str, NodeFacts] = {}
         self.roster: Roster | None = None
         self.now = START
         self.writes: Counter[str] = Counter()
@@ -93,6 +88,7 @@ class Stage:
             snapshot=self.snapshot,
             memory=self.memory,
             refusals=self.refusals,
+            nodes=self.nodes,
         )
 
     def reconcile(self, seconds: float = 0.0) -> Plan:
@@ -130,9 +126,19 @@ class Stage:
             self.writes["job status"] += 1
             self.job["status"] = copy.deepcopy(plan.job_status)
         self.memory = plan.memory
+        for removal in plan.removals:
+            self.writes["pod"] += 1
+            del self.pods[removal.uid]
+        for cost in plan.costs:
+            self.writes["cost"] += 1
+            self.change(self.pods[cost.uid], deletion_cost=cost.cost)
         for gate in plan.gates:
             self.writes["gate"] += 1
-            self.pods[gate.uid] = replace(self.pods[gate.uid], gate=gate.in_sync)
+            if gate.uid in self.pods:
+                self.change(
+                    self.pods[gate.uid], gate=gate.in_sync, gate_reason=gate.reason,
+                    gate_since=self.now,
+                )  # fmt: skip
         for name, status in plan.pool_statuses.items():
             self.writes["pool status"] += 1
             self.pools[name]["status"] = copy.deepcopy(dict(status))
@@ -184,6 +190,7 @@ class Stage:
             job_uid=template["annotations"][labels.JOB_UID],
             pool="" if trainer else name,
             container="trainer" if trainer else "rollout",
+            created=self.now,
         )
 
     def _sync_pods(self) -> None:
@@ -214,6 +221,7 @@ class Stage:
                 pod,
                 phase="Running",
                 running=True,
+                started=pod.started or self.now,
                 ip=address,
                 ready=pod.role == labels.TRAINER,
             )
@@ -232,43 +240,17 @@ class Stage:
         states: Mapping[str, MemberState] | None = None,
         reward: float | None = None,
         finished: Finished | None = None,
+        **more: Any,
     ) -> None:
         """The coordinator has the latest roster, formed its session, and says so."""
-        roster = self.roster
-        assert roster is not None
-        members = tuple(
-            MemberReport(
-                pod_uid=member.pod_uid,
-                pod=member.pod,
-                pool=member.pool,
-                state=(states or {}).get(member.pod_uid, MemberState.IN_SYNC),
-                version=step,
-            )
-            for member in roster.members
-        )
-        in_session = 1 + sum(member.state is MemberState.IN_SYNC for member in members)
-        self.snapshot = Snapshot(
-            pod_uid=roster.coordinator_uid,
-            boot=1,
-            roster_epoch=roster.epoch,
-            roster_digest=roster.digest,
-            members=members,
-            progress=Progress(step=step, max_steps=200, weight_version=step, rollout_reward=reward),
-            finished=finished,
-            groups=self._group_reports(roster, in_session),
-        )
-
-    def _group_reports(self, roster: Roster, in_session: int) -> tuple[GroupReport, ...]:
+        assert self.roster is not None
         assert self.job is not None
         others = self.job["spec"].get("weightSync", {}).get("groups", ())
-        names = ["default", *(group["name"] for group in others)]
-        session = SessionReport(
-            session=SessionId(roster.epoch, 1, 1),
-            cause=SessionCause.NEW_ROSTER,
-            members=in_session,
-            seconds=0.25,
+        groups = ["default", *(group["name"] for group in others)]
+        progress = Progress(step=step, max_steps=200, weight_version=step, rollout_reward=reward)
+        self.snapshot = snapshot_of(
+            self.roster, progress, groups=groups, states=states, finished=finished, **more
         )
-        return tuple(GroupReport(name, roster.epoch, session, roster.epoch) for name in names)
 
     # --- short cuts ----------------------------------------------------------------------------
 

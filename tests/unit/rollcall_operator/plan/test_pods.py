@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from rollcall_operator.plan.model import Toleration
 from rollcall_operator.plan.pods import pod_facts
 from rollcall_protocol.env import READINESS_GATE
 
@@ -128,3 +129,42 @@ def test_what_the_scheduler_says_is_kept() -> None:
 
 def test_a_pod_on_its_way_out_is_terminating() -> None:
     assert pod_facts(pod(deletionTimestamp="2026-11-20T00:00:00Z")).terminating
+
+
+def test_what_leaving_is_decided_by() -> None:
+    body = pod(
+        {
+            "containerStatuses": [
+                container(state={"running": {"startedAt": "2026-01-01T00:00:05Z"}})
+            ],
+            "conditions": [
+                {
+                    "type": READINESS_GATE,
+                    "status": "False",
+                    "reason": "Suspect",
+                    "lastTransitionTime": "2026-01-01T00:00:09Z",
+                }
+            ],
+        },
+        creationTimestamp="2026-01-01T00:00:00Z",
+        deletionTimestamp="2026-01-01T00:00:30Z",
+    )
+    body["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] = "-2"
+    body["spec"]["tolerations"] = [
+        {"operator": "Exists"},
+        {"key": "k", "value": "v", "effect": "NoExecute", "tolerationSeconds": 30},
+    ]
+    facts = pod_facts(body)
+    assert facts.terminating
+    assert facts.started == facts.created + 5
+    assert (facts.gate, facts.gate_reason, facts.gate_since) == (
+        False,
+        "Suspect",
+        facts.created + 9,
+    )
+    assert facts.leaves_by == facts.created + 30
+    assert facts.deletion_cost == "-2"
+    assert facts.tolerations == (
+        Toleration(operator="Exists"),
+        Toleration(key="k", value="v", effect="NoExecute"),
+    )

@@ -144,6 +144,32 @@ def test_security_contexts(
     assert worker(given)["securityContext"] == expected
 
 
+PATIENCE = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
+NOT_READY = {"key": "node.kubernetes.io/not-ready", **PATIENCE}
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", **PATIENCE}
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ([], [NOT_READY, UNREACHABLE]),
+        ([{"key": "gpu", "operator": "Exists"}], [NOT_READY, UNREACHABLE]),
+        ([{**UNREACHABLE, "tolerationSeconds": 600}], [NOT_READY]),
+        ([{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}], [UNREACHABLE]),
+        ([{**UNREACHABLE, "effect": "NoSchedule"}], [NOT_READY, UNREACHABLE]),
+        ([{"operator": "Exists"}], []),
+    ],
+)
+def test_workers_leave_a_lost_node_soon_unless_the_user_says_how_long(
+    given: list[dict[str, Any]], added: list[dict[str, Any]]
+) -> None:
+    assert built(template(tolerations=given))["spec"]["tolerations"] == [*given, *added]
+
+
+def test_tolerations_that_are_none_are_left_for_the_api_server_to_refuse() -> None:
+    assert built(template(tolerations="wrong"))["spec"]["tolerations"] == "wrong"
+
+
 def test_pods_get_no_service_account_token_unless_asked() -> None:
     assert built(template())["spec"]["automountServiceAccountToken"] is False
     asked = template(automountServiceAccountToken=True)
