@@ -1,0 +1,41 @@
+"""The job that has to live through it, and its manifest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.chaos.volume import CLAIM
+from tests.e2e.kubectl import example
+
+NAME = "reverse"
+POOL = f"{NAME}-cpu"
+ROLLOUTS = 4
+MAX_STALENESS = 2
+SUSPECT_AFTER_S = 3
+_FOR_GOOD = 10_000_000
+_MEMORY_LIMIT = "640Mi"
+
+
+def manifest(*, weight_sync: bool = True) -> dict[str, Any]:
+    """The example with four rollouts, a checkpoint volume, and no end.
+
+    Args:
+        weight_sync: False makes the negative control: rollouts keep their first weights.
+    """
+    job = example("reverse.yaml", maxSteps=_FOR_GOOD, maxStaleness=MAX_STALENESS)
+    spec = job["spec"]
+    spec["trainer"]["checkpoint"] = {
+        "everySteps": 20, "volume": {"persistentVolumeClaim": {"claimName": CLAIM}},
+    }  # fmt: skip
+    (pool,) = spec["rollouts"]
+    pool["replicas"] = ROLLOUTS
+    # The limit is there for the kernel to enforce.
+    (container,) = pool["template"]["spec"]["containers"]
+    container["resources"]["limits"] = {"memory": _MEMORY_LIMIT}
+    for owner in (spec["trainer"], pool):
+        owner["template"]["spec"]["tolerations"] = []
+    spec["membership"] = {"heartbeatSeconds": 1, "suspectAfterSeconds": SUSPECT_AFTER_S}
+    spec["failurePolicy"] = {"maxRestarts": 1000}
+    if not weight_sync:
+        spec["weightSync"] = {"enabled": False}
+    return job
