@@ -100,7 +100,7 @@ class Checkpoints:
 
 
 def _newest_whole(engine: TrainEngine, root: Path) -> Path | None:
-    """The same on all ranks: rank 0 lists them, each rank reads its share of a candidate's files."""
+    """Rank 0 lists them, each rank reads its share of a candidate's files, and all agree."""
     found: list[Path] = []
     if engine.data_parallel_rank == 0:
         folders.mend_checkpoints(root)

@@ -44,11 +44,9 @@ class _Seal:
             found = json.loads((path / _STATE_FILE).read_text(encoding="utf-8"))
             crc = found.pop("crc32")
             if set(found) != {"files", "state"} or crc != _crc_of(found):
-                raise TornError(f"{_STATE_FILE} does not have the checksum that it names")
+                raise ValueError("its checksum is another")  # noqa: TRY301
             files = {name: (int(size), int(sum_)) for name, (size, sum_) in found["files"].items()}
             return cls(found["state"], files)
-        except TornError:
-            raise
         except OSError as error:
             raise TornError(f"{_STATE_FILE} cannot be read: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:

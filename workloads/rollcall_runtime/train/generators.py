@@ -1,6 +1,6 @@
 """The states of torch's random generators in this process, for a checkpoint."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -17,14 +17,13 @@ def generator_states() -> dict[str, Tensor]:
     return states
 
 
-def set_generator_states(states: dict[str, Tensor], *, only: Collection[str]) -> None:
-    """Continue from `states`; those of devices not in `only`, or not here, are left alone."""
-    device = _accelerator()
-    for name in only:
-        if name == CPU:
-            torch.set_rng_state(states[name])
-        elif name == device:
-            torch.get_device_module(device).set_rng_state(states[name])
+def set_generator_states(states: Mapping[str, Tensor]) -> None:
+    """Continue from `states`, which are of devices that are in use here."""
+    for device, state in states.items():
+        if device == CPU:
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(device).set_rng_state(state)
 
 
 def _accelerator() -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from rollcall_runtime.train import checkpoints
 from rollcall_runtime.train.generators import generator_states, set_generator_states
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from rollcall_runtime.train.world import World
@@ -58,8 +57,7 @@ def load_generators(world: World, path: Path) -> dict[str, Any]:
 
 def use_generators(world: World, loaded: Mapping[str, Any]) -> None:
     """Continue with the generators that came with `load_generators`."""
-    states = loaded.get(f"{_GENERATORS}.{world.rank}", {})
-    set_generator_states(states, only=states.keys())
+    set_generator_states(loaded.get(f"{_GENERATORS}.{world.rank}", {}))
 
 
 def _save(tensors: dict[str, Any], folder: Path) -> None:
