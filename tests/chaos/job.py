@@ -12,7 +12,7 @@ POOL = f"{NAME}-cpu"
 ROLLOUTS = 4
 MAX_STALENESS = 2
 SUSPECT_AFTER_S = 3
-_FOR_GOOD = 10_000_000
+_MOST_STEPS = 1_000_000  # more than any soak will see
 _MEMORY_LIMIT = "640Mi"
 
 
@@ -22,7 +22,7 @@ def manifest(*, weight_sync: bool = True) -> dict[str, Any]:
     Args:
         weight_sync: False makes the negative control: rollouts keep their first weights.
     """
-    job = example("reverse.yaml", maxSteps=_FOR_GOOD, maxStaleness=MAX_STALENESS)
+    job = example("reverse.yaml", maxSteps=_MOST_STEPS, maxStaleness=MAX_STALENESS)
     spec = job["spec"]
     spec["trainer"]["checkpoint"] = {
         "everySteps": 20, "volume": {"persistentVolumeClaim": {"claimName": CLAIM}},
