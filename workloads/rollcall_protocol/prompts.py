@@ -200,6 +200,10 @@ class PromptLedger:
         """Prompts that rollouts are working on."""
         return len(self._held)
 
+    def held_by(self) -> Counter[str]:
+        """The same, by the pod (uid) of the rollout."""
+        return Counter(held.member.pod_uid for held in self._held.values())
+
     @property
     def buffered(self) -> int:
         """Prompts whose samples wait for a batch."""

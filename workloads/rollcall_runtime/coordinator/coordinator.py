@@ -212,7 +212,7 @@ class Coordinator:
 
     def report(self) -> State:
         """The whole state for the operator."""
-        return self._standing.snapshot(self._memory)
+        return self._standing.snapshot(self._memory, self.leasing.running())
 
     # --- inside --------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rollcall_protocol.config import JobConfig
 from rollcall_protocol.ids import MemberId, Version
@@ -67,6 +67,10 @@ class Leasing:
     def state(self) -> LedgerState:
         """What a checkpoint keeps of the prompts."""
         return self._ledger.state()
+
+    def running(self) -> Mapping[str, int]:
+        """Prompts in hand, by the pod (uid) of the rollout."""
+        return self._ledger.held_by()
 
     # --- rollouts ------------------------------------------------------------------------------
 

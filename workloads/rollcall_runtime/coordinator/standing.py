@@ -32,15 +32,18 @@ class Standing:
         """Whether more samples are wanted: it is not over, and there are rollouts enough."""
         return self._finished is None and not self._paused()
 
-    def snapshot(self, memory: Memory) -> Snapshot:
-        """The whole state for the operator."""
+    def snapshot(self, memory: Memory, running: Mapping[str, int]) -> Snapshot:
+        """The whole state for the operator; `running` counts prompts in hand by pod uid."""
         roster = memory.roster
         return Snapshot(
             pod_uid=memory.pod_uid,
             boot=memory.boot,
             roster_epoch=roster.epoch if roster else 0,
             roster_digest=roster.digest if roster else "",
-            members=self._members(),
+            members=tuple(
+                replace(member, running=running.get(member.pod_uid, 0))
+                for member in self._members()
+            ),
             progress=replace(self._progress, paused=self._paused()),
             finished=self._finished,
             groups=tuple(group.report() for group in self._groups.values()),
