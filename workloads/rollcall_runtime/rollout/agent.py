@@ -29,6 +29,7 @@ from rollcall_runtime.rollout.completions import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.drain import Drain
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode
 from rollcall_runtime.rollout.generation import Drawn, Generator, ServedVersions
+from rollcall_runtime.rollout.readiness import Readiness
 from rollcall_runtime.sync.memory.device_memory import device_memory
 from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.weights.staging import Stage
@@ -72,7 +73,7 @@ def make_stage(sync: WeightSyncConfig, parts: Parts) -> Stage:
 
 
 class Agent:
-    """`run` works until drained. Raises SpecError or CredentialsRefusedError for what is wrong."""
+    """`run` works until stopped. Raises SpecError or CredentialsRefusedError for what is wrong."""
 
     def __init__(self, *, environment: RolloutEnvironment, member: MemberId, parts: Parts) -> None:
         self._environment, self._member, self._parts = environment, member, parts
@@ -82,6 +83,8 @@ class Agent:
         served = ServedVersions()
         self._stream = self._make_stream()
         self._driver = self._make_driver(served)
+        self._readiness = Readiness(self._driver.machine)
+        self._stopped = asyncio.Event()
         self._generator = Generator(
             engine=parts.engine, reward=parts.reward, served=served, metrics=parts.metrics,
             concurrency=parts.settings.concurrency, done=self._done,
@@ -97,11 +100,18 @@ class Agent:
         )  # fmt: skip
 
     def drain(self, reason: str) -> None:
+        """Begin to leave, then stay out until `stop`: a process that ended would be restarted in
+        its pod, and be a member again.
+        """
+        self._drain.begin(reason)
+
+    def stop(self, reason: str) -> None:
         """Begin to leave; `run` returns when that is done."""
+        self._stopped.set()
         self._drain.begin(reason)
 
     async def run(self) -> None:
-        """Serve until drained."""
+        """Serve until stopped and drained."""
         address = self._environment.pod.address
         metrics = MetricsServer(self._metrics, healthy=self._generator.stuck, ready=self._ready)
         server = AgentServer(
@@ -111,9 +121,7 @@ class Agent:
         try:
             await metrics.start(address)
             await server.start(*{address, self._sync_address})
-            await first_of(
-                self._stream.run(), self._generator.run(), self._sender.run(), self._leave()
-            )
+            await first_of(self._follow(), self._generator.run(), self._sender.run(), self._leave())
         finally:
             # The engine first: a generation that goes on would keep its thread, and the process.
             await asyncio.to_thread(self._parts.engine.close)
@@ -168,6 +176,7 @@ class Agent:
     def _opened(self) -> None:
         self._metrics.reconnects.inc()
         self._asked = 0
+        self._readiness.opened()
         if self._drain.draining:
             self._drain.announce()
         self._top_up()
@@ -180,6 +189,7 @@ class Agent:
             self._top_up()
         elif not isinstance(message, Named):  # that is for senders
             self._driver.handle(message)
+            self._readiness.heard(message)
             session = self._driver.machine.session
             if session is not None:
                 self._metrics.epoch.set(session.epoch)
@@ -210,12 +220,19 @@ class Agent:
             self._asked += missing
             self._stream.send(Wanted(missing))
 
+    async def _follow(self) -> None:
+        await self._stream.run()
+        await self._stopped.wait()
+
     async def _leave(self) -> None:
         await self._drain.complete()
         self._stream.close()
+        await self._stopped.wait()
         await asyncio.sleep(CLOSE_SECONDS)  # `run` ends before, when the stream has
 
     def _ready(self) -> str:
         if self._drain.draining:
             return "draining"
-        return "" if self._stream.connected else "no stream to the coordinator"
+        if not self._stream.connected:
+            return "no stream to the coordinator"
+        return self._readiness.problem()

@@ -1,4 +1,4 @@
-"""Puts a rollout together from its environment and runs it until it is drained."""
+"""Puts a rollout together from its environment and runs it until it is stopped."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ async def _serve(environment: RolloutEnvironment) -> None:
     agent = Agent(environment=environment, member=member, parts=_parts(environment, member))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, agent.drain, signal.Signals(number).name)
+        loop.add_signal_handler(number, agent.stop, signal.Signals(number).name)
     log.info("rollout %s of pool %s starts", pod.name, environment.pool.pool)
     await agent.run()
 

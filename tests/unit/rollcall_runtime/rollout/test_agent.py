@@ -14,6 +14,8 @@ from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.messages import (
     MEMBER_MESSAGES,
     Ack,
+    CatchUp,
+    CaughtUp,
     Commit,
     Completion,
     CoordinatorMessage,
@@ -25,6 +27,7 @@ from rollcall_protocol.messages import (
     Phase,
     Prepare,
     Seat,
+    SessionReady,
     Stage,
     Wanted,
     dumps,
@@ -76,6 +79,16 @@ class Coordinator:
     async def say(self, message: CoordinatorMessage) -> None:
         assert self._socket is not None
         await self._socket.send_str(dumps(message))
+
+    async def hang_up(self) -> None:
+        """End the newest stream."""
+        assert self._socket is not None
+        await self._socket.close()
+
+    async def ended(self) -> None:
+        """Wait until the member has ended its stream."""
+        while self._socket is None or not self._socket.closed:
+            await asyncio.sleep(0.01)
 
     async def hears(self, expected: type[MemberMessage]) -> MemberMessage:
         """The next message of a kind; others before it are passed over."""
@@ -130,6 +143,17 @@ class Bench:
                 self.engine.close()
                 self.task.cancel()
                 await asyncio.gather(self.task, return_exceptions=True)
+
+    async def probe(self) -> tuple[int, str]:
+        """What the kubelet would be told."""
+        url = f"http://{self.address}:{env.METRICS_PORT}/readyz"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status, (await answer.text()).strip()
+
+    async def until_ready(self) -> None:
+        """Wait for a probe that says so."""
+        while (await self.probe())[0] != 200:
+            await asyncio.sleep(0.01)
 
     async def commit(self, version: Version) -> Ack:
         """Form a session, stage `version` and commit it; the answer to the commit."""
@@ -191,6 +215,44 @@ async def test_weights_that_do_not_fit_leave_the_old_ones_served() -> None:
         assert engine.version == 1
 
 
+async def test_the_probe_says_not_current_until_this_life_serves_a_version_in_a_session() -> None:
+    async with Bench(FakeEngine()).running() as bench:
+        assert await bench.probe() == (503, "not current: serves no version yet")
+        await bench.commit(V1)
+        assert await bench.probe() == (503, "not current: in no usable session")
+        await bench.coordinator.say(SessionReady(SESSION))
+        await bench.until_ready()
+
+
+async def test_the_probe_says_not_current_while_it_is_behind_but_not_while_a_session_forms() -> (
+    None
+):
+    async with Bench(FakeEngine()).running() as bench:
+        await bench.commit(V1)
+        await bench.coordinator.say(SessionReady(SESSION))
+        await bench.until_ready()
+        later = SessionId(1, 1, 2)
+        await bench.coordinator.say(Prepare(later, ()))
+        await bench.coordinator.hears(Ack)
+        assert (await bench.probe())[0] == 200
+        await bench.coordinator.say(CatchUp(Version(V1.lineage, 2), ()))
+        await bench.coordinator.hears(CaughtUp)  # nobody gave it
+        assert await bench.probe() == (503, "not current: in no usable session")
+        await bench.coordinator.say(SessionReady(later))
+        await bench.until_ready()
+
+
+async def test_the_probe_of_one_whose_stream_opens_anew_waits_for_a_session_again() -> None:
+    async with Bench(FakeEngine()).running() as bench:
+        await bench.commit(V1)
+        await bench.coordinator.say(SessionReady(SESSION))
+        await bench.until_ready()
+        await bench.coordinator.hang_up()
+        await bench.coordinator.hears(Hello)
+        status, why = await bench.probe()
+        assert (status, why) == (503, "not current: in no usable session")
+
+
 async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
     async with Bench(FakeEngine(blocked=True)).running() as bench:
         await bench.commit(V1)
@@ -208,6 +270,12 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         returned = [await bench.coordinator.hears(LeaseReturned) for _ in range(2)]
         assert returned == [LeaseReturned(lease(2).lease), LeaseReturned(lease(3).lease)]
         bench.engine.go.set()
+        await bench.coordinator.ended()
+        assert await bench.probe() == (503, "draining")
+        await asyncio.sleep(0.3)
+        assert not bench.task.done(), "its pod would start it again"
+        assert bench.coordinator.heard.empty(), "it does not come back"
+        bench.agent.stop("SIGTERM")
         await bench.task
         done = [bench.coordinator.completions.get_nowait().lease for _ in range(2)]
         assert sorted(done) == [lease(0).lease, lease(1).lease]
