@@ -2,6 +2,7 @@
 PYTHON ?= python3
 IMAGE_PREFIX ?= rollcall
 IMAGE_TAG ?= dev
+TRIALS ?= 50
 BIN := .venv/bin
 CLUSTER := $(BIN)/python -m tests.cluster
 STAMP := .venv/.stamp
@@ -55,9 +56,8 @@ bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and d
 	$(SYNC) chart --out docs/measurements/sync.svg --rounds 5 \
 	  --config 'store.url=file://{folder}/weights' --config store.keepSeconds=0
 
-bench-recovery: $(STAMP) ## Kill receivers in mid-transfer and rollouts of a job; each prints JSON
-	$(SYNC) bench --engine gloo --receivers 3 --size 512Mi --bucket-size 256Mi --rounds 20 --kill-member --json
-	$(BIN)/python -m tests.bench.bench_recovery
+bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"
+	$(BIN)/python -m tests.bench.recovery --trials $(TRIALS) --chart docs/measurements/recovery.svg $(ARGS)
 
 lock: $(STAMP) ## Write requirements/*.txt anew from pyproject.toml
 	requirements/lock.sh
