@@ -96,9 +96,15 @@ class LocalJob:
             self.launch()
         await self.call(EpochCause.JOB_STARTED)
 
-    def launch(self, *, group: str = DEFAULT_GROUP) -> Pod:
-        """A new rollout pod; on the roster with the next `call`."""
+    @property
+    def spare_address(self) -> str:
+        """An address of this network that no pod has."""
+        return f"{self._network}.250"
+
+    def launch(self, *, group: str = DEFAULT_GROUP, **variables: str) -> Pod:
+        """A new rollout pod, with `variables` of its own; on the roster with the next `call`."""
         pod = self._pod(f"reverse-cpu-{len(self.rollouts)}", "rollout", group=group)
+        pod.variables.update(variables)
         self.rollouts.append(pod)
         pod.start()
         return pod

@@ -74,6 +74,13 @@ class Pod:
         """What its newest life wrote."""
         return self.logs[-1].read_text(errors="replace") if self.logs else ""
 
+    async def logs_line(self, text: str, *, seconds: float) -> None:
+        """Wait until its newest life has written `text`."""
+        deadline = time.monotonic() + seconds
+        while text not in self.log():
+            assert time.monotonic() < deadline, f"{self.name} has not said {text!r}"
+            await asyncio.sleep(0.1)
+
     async def metrics(self) -> dict[str, float]:
         """Metrics by name, without the prefix; those with a cause, outcome or kind as name{it}."""
         async with (

@@ -21,7 +21,7 @@ READINESS_GATE = "rollcall.dev/weights-in-sync"
 # Ports of worker pods.
 MEMBERSHIP_PORT = 7070  # coordinator: operator and members
 COMPLETIONS_PORT = 7071  # coordinator: completions, apart from membership and weight updates
-AGENT_PORT = 7072  # rollout: weights for peers, drain
+AGENT_PORT = 7072  # rollout: weights for peers, drain, calls of the coordinator
 RENDEZVOUS_PORT = 7073  # trainer rank 0: the training engine's own process group
 METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
 
@@ -31,6 +31,7 @@ OPERATOR_STREAM_ROUTE = "/v1/operator/stream"  # GET, operator token: one JSON o
 MEMBER_STREAM_ROUTE = "/v1/members/stream"  # WebSocket, member token
 COMPLETIONS_ROUTE = "/v1/completions"  # POST, member token
 WEIGHTS_ROUTE = "/v1/weights"  # GET, member token: one version whole, for a newcomer
+REGISTER_ROUTE = "/v1/register"  # POST, member token: open another stream
 DRAIN_ROUTE = "/v1/drain"  # POST, member token
 
 # The operator sends its token as `Authorization: Bearer ...` and, without a prefix, in this header:

@@ -230,6 +230,14 @@ class LeaseRevoked:
     lease: str
 
 
+@dataclass(frozen=True, slots=True)
+class Summons:
+    """To a member's own port: the coordinator, a pod of this `address`, misses a stream from it."""
+
+    address: str
+    pod_uid: str
+
+
 # --- completions (their own listener) ----------------------------------------------------------
 
 
@@ -259,7 +267,7 @@ _TYPES: dict[str, type[Any]] = {
     for cls in (
         Hello, Ack, CaughtUp, Refused, Wanted, Draining, Drawing, LeaseReturned, Sealed,
         Prepare, Join, SessionReady, Stage, Commit, CatchUp, Named, Lease, LeaseRevoked,
-        Completion, Snapshot,
+        Summons, Completion, Snapshot,
     )
 }  # fmt: skip
 
@@ -272,7 +280,7 @@ MachineMessage = Ack | CaughtUp | Refused | Draining  # for the coordinator's ma
 MACHINE_MESSAGES: tuple[type[MachineMessage], ...] = typing.get_args(MachineMessage)
 MEMBER_MESSAGES: tuple[type[MemberMessage], ...] = typing.get_args(MemberMessage)
 COORDINATOR_MESSAGES: tuple[type[CoordinatorMessage], ...] = typing.get_args(CoordinatorMessage)
-Wire = MemberMessage | CoordinatorMessage | Completion | Snapshot
+Wire = MemberMessage | CoordinatorMessage | Summons | Completion | Snapshot
 
 M = TypeVar("M")
 

@@ -19,7 +19,7 @@ from rollcall_protocol.member import (
 )
 from rollcall_protocol.messages import Delta, MemberMessage, SessionMessage
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
-from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.errors import SyncError, UnexpectedError
 from rollcall_runtime.sync.parts import open_session
 
 log = logging.getLogger(__name__)
@@ -100,16 +100,16 @@ class MemberDriver:
         members = [seat.member for seat in effect.seats]
         if self._member not in members:
             return self.machine.joined(effect.session, error="has no seat in this session")
-        try:
-            session = open_session(
-                self._engine, group=self._group, session=effect.session, seats=effect.seats,
-                rank=members.index(self._member), senders=effect.senders,
-            )  # fmt: skip
-            self._session = session
-            await asyncio.to_thread(session.join, timeout=self._join_timeout)
-        except SyncError as error:
-            return self.machine.joined(effect.session, error=str(error))
-        return self.machine.joined(effect.session)
+        error = await _error_of(self._open(effect, rank=members.index(self._member)))
+        return self.machine.joined(effect.session, error=str(error) if error else "")
+
+    async def _open(self, effect: JoinEngine, *, rank: int) -> None:
+        session = open_session(
+            self._engine, group=self._group, session=effect.session, seats=effect.seats,
+            rank=rank, senders=effect.senders,
+        )  # fmt: skip
+        self._session = session
+        await asyncio.to_thread(session.join, timeout=self._join_timeout)
 
     async def _transfer(self, effect: Transfer) -> list[MemberEffect]:
         session = self._session
@@ -137,4 +137,7 @@ async def _error_of(work: Coroutine[None, None, None]) -> SyncError | None:
     except SyncError as error:
         log.warning("%s: %s", type(error).__name__, error)
         return error
+    except Exception as error:  # else the coordinator would wait for its bound
+        log.exception("work for a session ended in an error that no engine should raise")
+        return UnexpectedError(f"{type(error).__name__}: {error}")
     return None

@@ -22,7 +22,8 @@ from rollcall_protocol.messages import (
 )
 from rollcall_protocol.prompts import Answered, LedgerState
 from rollcall_protocol.reports import Snapshot as State
-from rollcall_protocol.roster import DEFAULT_GROUP, Roster
+from rollcall_protocol.reports import SuspicionCause
+from rollcall_protocol.roster import DEFAULT_GROUP, Roster, RosterMember
 from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.group import SyncGroup
 from rollcall_runtime.coordinator.leasing import Leasing, PromptMessage
@@ -209,6 +210,20 @@ class Coordinator:
             self.parts.sealed(member, message)
         elif group is not None and not isinstance(message, Hello):
             group.run(group.machine.receive(member, message, time.monotonic()))
+
+    def missing(self) -> tuple[RosterMember, ...]:
+        """Members of the roster that have no stream open."""
+        roster, here = self._memory.roster, self.links.pods
+        return tuple(m for m in (roster.members if roster else ()) if m.pod_uid not in here)
+
+    def member_absent(self, member: RosterMember, reason: str, seconds: float) -> None:
+        """A member of the roster does not come, `seconds` after it was first missed."""
+        group = self.groups.get(member.group)
+        if group is not None:
+            self._observer.suspected(SuspicionCause.NOT_REGISTERED, seconds)
+            log.warning("%s has not registered: %s", member.pod, reason)
+            group.run(group.machine.absent(member.pod_uid, reason, time.monotonic()))
+            self.stream.changed()
 
     def report(self) -> State:
         """The whole state for the operator."""

@@ -5,7 +5,9 @@ import asyncio
 from aiohttp import web
 
 from rollcall_protocol import env
+from rollcall_protocol.messages import Summons
 from rollcall_runtime.auth import Tokens, guard
+from rollcall_runtime.coordinator.calls import Calls
 from rollcall_runtime.coordinator.completions import take_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.observer import Observer
@@ -16,7 +18,7 @@ STOP_SECONDS = 2.0
 
 
 class CoordinatorServer:
-    """Binds to the pod's address only; `stop` ends both listeners and all streams."""
+    """Binds to the pod's address only; `stop` ends both listeners, all streams and the calls."""
 
     def __init__(
         self, coordinator: Coordinator, *, address: str, tokens: Tokens, observer: Observer
@@ -24,14 +26,24 @@ class CoordinatorServer:
         self._coordinator, self._address = coordinator, address
         self._tokens, self._observer = tokens, observer
         self._runners: list[web.AppRunner] = []
+        self._calls = Calls(
+            absence=coordinator, token=tokens.member,
+            summons=Summons(address, coordinator.member.pod_uid),
+            bound=coordinator.config.membership.suspect_after,
+        )  # fmt: skip
+        self._calling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open both listeners. Raises OSError when a port is taken."""
         await self._listen(self._membership(), env.MEMBERSHIP_PORT)
         await self._listen(self._completions(), env.COMPLETIONS_PORT)
+        self._calling = asyncio.create_task(self._calls.run())
 
     async def stop(self) -> None:
         """Close both listeners within bounds."""
+        if self._calling is not None:
+            self._calling.cancel()
+            await asyncio.gather(self._calling, return_exceptions=True)
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
 
     def _membership(self) -> web.Application:

@@ -117,6 +117,7 @@ class Agent:
         server = AgentServer(
             token=self._environment.member_token, held=self._stage.held, drain=self.drain,
             refused=lambda what: self._metrics.refused(what=what).inc(), shard=self._shard,
+            register=self._stream.register,
         )  # fmt: skip
         try:
             await metrics.start(address)

@@ -1,11 +1,13 @@
-"""What a rollout serves to others of its job: its weights to newcomers, and the drain."""
+"""What a rollout serves to others of its job: weights to newcomers, the drain, and calls."""
 
 from collections.abc import Callable
 
 from aiohttp import web
 
 from rollcall_protocol import env
+from rollcall_protocol.codec import CodecError
 from rollcall_protocol.ids import Version
+from rollcall_protocol.messages import Summons, loads
 from rollcall_runtime.auth import guard
 from rollcall_runtime.sync.weights.catchup import weights_handler
 from rollcall_runtime.sync.weights.staging import Snapshot
@@ -14,18 +16,31 @@ STOP_SECONDS = 2.0
 
 
 class AgentServer:
-    """Listens on this pod's addresses only; both routes want the member token."""
+    """Listens on this pod's addresses only; all routes want the member token.
+
+    `register` gets the summons of a coordinator that misses this member.
+    """
 
     def __init__(
         self, *, token: str, held: Callable[[Version], Snapshot | None],
-        drain: Callable[[str], None], refused: Callable[[str], None], shard: str = "",
+        drain: Callable[[str], None], refused: Callable[[str], None],
+        register: Callable[[Summons], bool], shard: str = "",
     ) -> None:  # fmt: skip
         async def begin(request: web.Request) -> web.StreamResponse:
             drain(request.query.get("reason", "asked to drain"))
             return web.json_response({}, status=202)
 
+        async def summon(request: web.Request) -> web.StreamResponse:
+            try:
+                summons = loads(await request.text(), Summons)
+            except CodecError as error:
+                refused("malformed")
+                return web.json_response({"error": str(error)}, status=400)
+            return web.json_response({"registering": register(summons)})
+
         application = web.Application()
         application.router.add_post(env.DRAIN_ROUTE, guard(token, begin, refused))
+        application.router.add_post(env.REGISTER_ROUTE, guard(token, summon, refused))
         weights = guard(token, weights_handler(held, shard=shard), refused)
         application.router.add_get(env.WEIGHTS_ROUTE, weights)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)

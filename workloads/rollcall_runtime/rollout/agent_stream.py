@@ -17,6 +17,7 @@ from rollcall_protocol.messages import (
     CoordinatorMessage,
     Hello,
     MemberMessage,
+    Summons,
     dumps,
     loads,
 )
@@ -70,14 +71,15 @@ class MemberStream:
         if self._outbox is not None:
             self._outbox.put_nowait(None)
 
-    def register(self, coordinator: str) -> bool:
-        """The coordinator at the IP `coordinator` misses us: open another stream, by its name.
+    def register(self, summons: Summons) -> bool:
+        """A coordinator misses us: open another stream, by its name.
 
-        False if the stream leads there already.
+        False if the stream that is open leads to it.
         """
-        if self.connected and self._peer == coordinator:
+        if self.connected and self._peer == summons.address:
             return False
-        log.warning("called by the coordinator at %s, connected to %s", coordinator, self._peer)
+        caller, peer = f"{summons.pod_uid} at {summons.address}", self._peer or "nobody"
+        log.warning("called by coordinator %s, while connected to %s", caller, peer)
         self._poked.set()
         return True
 
@@ -137,7 +139,7 @@ class MemberStream:
         except (aiohttp.ClientError, OSError) as error:
             why = f"{type(error).__name__}: {error}"
         finally:
-            self._outbox = None
+            self._outbox, self._peer = None, ""
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await socket.close()

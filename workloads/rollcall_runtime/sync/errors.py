@@ -41,6 +41,10 @@ class ExhaustedError(SyncError):
     own_fault = True
 
 
+class UnexpectedError(SyncError):
+    """An engine raised what it should not: nobody can tell whose fault it is."""
+
+
 class ChecksumMismatchError(SyncError):
     """What arrived is not what the manifest describes; what is served was not touched."""
 

@@ -14,6 +14,7 @@ from rollcall_protocol.messages import (
     Hello,
     Join,
     MemberMessage,
+    Summons,
     Wanted,
     dumps,
     loads,
@@ -30,8 +31,8 @@ JOIN = Join(SessionId(1, 1, 1))
 class Coordinator:
     """Takes streams; each of them says JOIN after Hello and ends when a test says so."""
 
-    def __init__(self, port: int, *, status: int | None = None) -> None:
-        self.port, self.status = port, status
+    def __init__(self, port: int, *, status: int | None = None, hangs: bool = False) -> None:
+        self.port, self.status, self.hangs = port, status, hangs
         self.heard: asyncio.Queue[MemberMessage] = asyncio.Queue()
         self.sockets: list[web.WebSocketResponse] = []
 
@@ -41,6 +42,8 @@ class Coordinator:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         self.sockets.append(socket)
+        if self.hangs:
+            await asyncio.sleep(60)  # not even pings are answered
         async for frame in socket:
             message = loads(frame.data, SPOKEN)
             self.heard.put_nowait(message)
@@ -125,3 +128,27 @@ async def test_closed_while_it_waits_it_ends_at_once(unused_tcp_port: int) -> No
     member = Member(unused_tcp_port)
     await asyncio.sleep(0.05)
     await member.stop()
+
+
+async def test_a_call_has_it_open_another_stream_unless_it_leads_to_the_caller(
+    unused_tcp_port: int,
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        while member.opened < 1:
+            await asyncio.sleep(0.01)
+        assert not member.stream.register(Summons("127.0.0.1", "uid"))
+        assert member.stream.register(Summons("127.0.0.9", "uid-of-a-successor"))
+        while member.opened < 2:
+            await asyncio.sleep(0.01)
+        await member.stop()
+
+
+async def test_it_leaves_a_coordinator_that_has_fallen_silent(unused_tcp_port: int) -> None:
+    coordinator = Coordinator(unused_tcp_port, hangs=True)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        while member.opened < 2:
+            await asyncio.sleep(0.01)
+        await member.stop()

@@ -1,0 +1,177 @@
+"""How workers that die, hang or are cut off are found out, and that nobody else is accused."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol import env
+from rollcall_protocol.reports import MemberReport, MemberState, SessionCause, Snapshot
+from rollcall_protocol.reports import SuspicionCause as Cause
+from rollcall_protocol.roster import EpochCause
+from tests.local.harness import FAST, Lag, LocalJob
+from tests.local.pods import ROOT, Pod
+from tests.local.proxy import Proxy
+from tests.unit.rollcall_runtime.jobs import job_config
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = {"max_steps": 1_000_000}
+BOUND = 1.0
+QUICK = {**FAST, "heartbeat": 0.25, "suspect_after": BOUND}
+SLACK = 0.5  # seconds, beside what the machine itself is late
+STEP_SECONDS = 60.0
+START_SECONDS = 120.0
+
+
+def told_of(snapshot: Snapshot, pod: Pod) -> MemberReport | None:
+    return next((m for m in snapshot.members if m.pod_uid == pod.uid), None)
+
+
+def suspected(snapshot: Snapshot, pod: Pod) -> bool:
+    report = told_of(snapshot, pod)
+    return report is not None and report.state is MemberState.SUSPECT
+
+
+def in_sync(snapshot: Snapshot, *pods: Pod) -> bool:
+    states = {member.pod_uid: member.state for member in snapshot.members}
+    return all(states.get(pod.uid) is MemberState.IN_SYNC for pod in pods)
+
+
+async def training(job: LocalJob, *, rollouts: int) -> None:
+    """Start, and wait for all rollouts to serve and for a few steps."""
+    await job.start(rollouts=rollouts)
+    await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+    await job.steps(3, seconds=STEP_SECONDS)
+
+
+async def test_a_killed_rollout_is_a_suspect_as_soon_as_its_connection_ends(tmp_path: Path) -> None:
+    async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
+        await training(job, rollouts=2)
+        victim, lag = job.rollouts[0], Lag()
+        killed = time.monotonic()
+        victim.send(signal.SIGKILL)
+        seen = await job.roll.until(lambda s: suspected(s, victim), seconds=10)
+        assert seen.at - killed < SLACK + lag.stop()
+        report = told_of(seen.snapshot, victim)
+        assert report is not None
+        assert report.cause is Cause.CONNECTION_LOST
+        assert (await job.trainer.metrics())["detect_seconds_count{ConnectionLost}"] == 1
+
+
+async def test_a_stopped_rollout_is_a_suspect_after_the_bound_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=QUICK)) as job:
+        await training(job, rollouts=2)
+        victim, lag = job.rollouts[0], Lag()
+        stopped = time.monotonic()
+        victim.send(signal.SIGSTOP)
+        try:
+            seen = await job.roll.until(lambda s: suspected(s, victim), seconds=20)
+            took = seen.at - stopped
+            assert BOUND - QUICK["heartbeat"] - SLACK < took < BOUND + SLACK + lag.stop()
+            report = told_of(seen.snapshot, victim)
+            assert report is not None
+            assert (report.cause, report.reason) == (
+                Cause.HEARTBEAT_MISSED, "nothing heard for 1 s",
+            )  # fmt: skip
+            seen = await job.roll.until(lambda s: members(s) == 2, seconds=5)
+            session = seen.snapshot.session
+            assert session is not None
+            assert session.cause is SessionCause.MEMBER_LOST
+            assert session.detail == f"{victim.name}: HeartbeatMissed: nothing heard for 1 s"
+            await job.steps(3, seconds=STEP_SECONDS)
+        finally:
+            victim.send(signal.SIGCONT)
+        await job.roll.until(
+            lambda s: in_sync(s, *job.rollouts) and members(s) == 3, seconds=STEP_SECONDS
+        )
+        assert (await job.prompts()).balanced
+
+
+@pytest.mark.parametrize("engine", ["gloo", "mooncake"])
+async def test_a_rollout_that_hangs_in_a_transfer_does_not_cost_the_transfers_timeout(
+    tmp_path: Path, engine: str
+) -> None:
+    """Pieces of 4 KiB one by one: nearly all the time something is on its way."""
+    config = job_config(
+        model="builtin:reverse-64m", membership=QUICK,
+        algorithm={**ENDLESS, "group_size": 2, "prompts_per_step": 2},
+        weight_sync={
+            "engine": engine, "config": {"operationBytes": 4096, "inFlight": 1, "threads": 1},
+        },
+    )  # fmt: skip
+    async with LocalJob(tmp_path, config) as job:
+        await training(job, rollouts=2)
+        before = (await job.trainer.metrics())["weight_sync_stage_seconds_sum"]
+        victim, lag = job.rollouts[0], Lag()
+        stopped = time.monotonic()
+        victim.send(signal.SIGSTOP)
+        try:
+            seen = await job.roll.until(lambda s: suspected(s, victim), seconds=20)
+            assert seen.at - stopped < BOUND + SLACK + lag.stop()
+            report = told_of(seen.snapshot, victim)
+            assert report is not None
+            assert report.cause is Cause.HEARTBEAT_MISSED
+            assert in_sync(seen.snapshot, job.rollouts[1]), "nobody else is accused"
+            await job.roll.until(lambda s: members(s) == 2, seconds=5)
+            await job.steps(1, seconds=STEP_SECONDS)
+            stage = (await job.trainer.metrics())["weight_sync_stage_seconds_sum"] - before
+            assert stage < config.weight_sync.stage_timeout
+        finally:
+            victim.send(signal.SIGCONT)
+        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
+
+
+async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_path: Path) -> None:
+    async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=QUICK)) as job:
+        ports = (env.MEMBERSHIP_PORT, env.COMPLETIONS_PORT)
+        gate = Proxy(address=job.spare_address, target=job.trainer.address, ports=ports)
+        async with gate:
+            await job.start(rollouts=1)
+            victim = job.launch(**{env.COORDINATOR: job.spare_address})
+            await job.call(EpochCause.MEMBERS_JOINED)
+            await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+            lag, cut = Lag(), time.monotonic()
+            gate.cut()
+            seen = await job.roll.until(lambda s: suspected(s, victim), seconds=20)
+            assert seen.at - cut < BOUND + SLACK + lag.stop()
+            report = told_of(seen.snapshot, victim)
+            assert report is not None
+            assert report.cause is Cause.HEARTBEAT_MISSED
+            await victim.logs_line("stream lost: nothing heard for 1 s", seconds=BOUND + 5)
+            await job.steps(3, seconds=STEP_SECONDS)
+            gate.mend()
+            await job.roll.until(
+                lambda s: in_sync(s, *job.rollouts) and members(s) == 3, seconds=STEP_SECONDS
+            )
+            assert (await job.prompts()).balanced
+
+
+async def test_a_rollout_that_is_busy_is_not_accused(tmp_path: Path) -> None:
+    """It decodes with all cores, and its reward keeps the interpreter to itself."""
+    config = job_config(
+        algorithm=ENDLESS, membership=QUICK, reward_function="tests.local.rewards:busy"
+    )
+    busy = {"PYTHONPATH": f"{ROOT / 'workloads'}:{ROOT}", "OMP_NUM_THREADS": "8"}
+    async with LocalJob(tmp_path, config) as job:
+        await job.start(rollouts=0)
+        for _ in range(2):
+            job.launch(**busy)
+        await job.call(EpochCause.MEMBERS_JOINED)
+        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+        began = len(job.roll.history)
+        await job.steps(5, seconds=3 * STEP_SECONDS)
+        accused = [
+            m.reason
+            for seen in job.roll.history[began:]
+            for m in seen.snapshot.members
+            if m.state is MemberState.SUSPECT
+        ]
+        assert not accused
+
+
+def members(snapshot: Snapshot) -> int:
+    return snapshot.session.members if snapshot.session else 0

@@ -1,0 +1,111 @@
+"""Why a member is a suspect is told once, with what showed it."""
+
+from dataclasses import replace
+
+import pytest
+
+from rollcall_protocol.coordinator import CoordinatorMachine
+from rollcall_protocol.effects import Effect, Send, SessionFormed, Suspected
+from rollcall_protocol.ids import MemberId
+from rollcall_protocol.messages import Ack, Join, Phase, Prepare
+from rollcall_protocol.reports import MemberState, SessionCause
+from rollcall_protocol.reports import SuspicionCause as Cause
+from rollcall_protocol.roster import EpochCause
+from tests.unit.rollcall_protocol.world import SENDER, TIMING, hello, machine, roster
+
+A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
+
+
+def suspicions(effects: list[Effect]) -> list[Suspected]:
+    return [effect for effect in effects if isinstance(effect, Suspected)]
+
+
+def acknowledge(coordinator: CoordinatorMachine, effects: list[Effect]) -> list[Effect]:
+    """Have everybody acknowledge PREPARE and JOIN; what else came of it."""
+    others, waiting = [], list(effects)
+    while waiting:
+        effect = waiting.pop(0)
+        if isinstance(effect, Send) and isinstance(effect.message, (Prepare, Join)):
+            phase = Phase.PREPARE if isinstance(effect.message, Prepare) else Phase.JOIN
+            ack = Ack(effect.message.session, phase)
+            waiting += coordinator.receive(effect.to, ack, 1)
+        else:
+            others.append(effect)
+    return others
+
+
+@pytest.fixture
+def coordinator() -> CoordinatorMachine:
+    """In a session with a and b."""
+    made = machine()
+    made.push_roster(roster(1, "a", "b"), 0)
+    made.hello(hello("a"), 0)
+    acknowledge(made, made.hello(hello("b"), 0))
+    assert made.seated == (A, B)
+    return made
+
+
+@pytest.mark.parametrize("cause", [Cause.CONNECTION_LOST, Cause.HEARTBEAT_MISSED])
+def test_a_loss_is_told_once_and_reaches_report_and_session(
+    coordinator: CoordinatorMachine, cause: Cause
+) -> None:
+    effects = coordinator.lost(B, "why it is", 2, cause=cause)
+    assert suspicions(effects) == [Suspected(B, cause, "why it is")]
+    report = next(r for r in coordinator.reports() if r.pod == "b")
+    assert (report.state, report.cause, report.reason) == (
+        MemberState.SUSPECT, cause, "why it is",
+    )  # fmt: skip
+    formed = next(
+        e.report for e in acknowledge(coordinator, effects) if isinstance(e, SessionFormed)
+    )
+    assert formed.cause is SessionCause.MEMBER_LOST
+    assert formed.detail == f"b: {cause.value}: why it is"
+    assert suspicions(coordinator.lost(B, "again", 3)) == []
+
+
+def test_a_member_that_comes_back_is_no_suspect(coordinator: CoordinatorMachine) -> None:
+    acknowledge(coordinator, coordinator.lost(B, "silent", 2, cause=Cause.HEARTBEAT_MISSED))
+    acknowledge(coordinator, coordinator.hello(hello("b"), 3))
+    assert coordinator.seated == (A, B)
+    assert [(r.state, r.cause) for r in coordinator.reports()] == [
+        (MemberState.REGISTERED, None)
+    ] * 2
+
+
+def test_no_answer_counts_from_the_question(coordinator: CoordinatorMachine) -> None:
+    coordinator.lost(A, "reset", 10)
+    session = coordinator.session
+    assert session is not None
+    coordinator.receive(SENDER, Ack(session, Phase.PREPARE), 10)
+    (found,) = suspicions(coordinator.tick(10 + TIMING.ack_timeout))
+    assert (found.member, found.cause, found.since) == (B, Cause.ACK_TIMEOUT, 10)
+
+
+def test_an_older_life_of_a_pod_has_lost_its_connection(coordinator: CoordinatorMachine) -> None:
+    effects = coordinator.hello(hello("b", boot="b2"), 10)
+    assert [(s.member, s.cause) for s in suspicions(effects)] == [(B, Cause.CONNECTION_LOST)]
+
+
+def test_a_pod_that_the_operator_saw_go_left_the_roster(coordinator: CoordinatorMachine) -> None:
+    lost = replace(roster(2, "a"), cause=EpochCause.MEMBER_LOST)
+    assert [s.cause for s in suspicions(coordinator.push_roster(lost, 5))] == [Cause.LEFT_ROSTER]
+
+
+def test_scaling_down_accuses_nobody(coordinator: CoordinatorMachine) -> None:
+    fewer = replace(roster(2, "a"), cause=EpochCause.SCALED_DOWN)
+    assert suspicions(coordinator.push_roster(fewer, 5)) == []
+
+
+def test_a_pod_that_does_not_register_is_reported_until_it_does(
+    coordinator: CoordinatorMachine,
+) -> None:
+    coordinator.push_roster(roster(2, "a", "b", "c"), 5)
+    coordinator.absent("uid-c", "does not answer", 6)
+    coordinator.absent("uid-a", "is here after all", 6)
+    coordinator.absent("uid-z", "is nobody", 6)
+    absent = [r for r in coordinator.reports() if r.state is MemberState.SUSPECT]
+    assert [(r.pod, r.cause, r.reason) for r in absent] == [
+        ("c", Cause.NOT_REGISTERED, "does not answer")
+    ]
+    coordinator.hello(hello("c"), 7)
+    assert all(r.state is not MemberState.SUSPECT for r in coordinator.reports())
