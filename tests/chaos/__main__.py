@@ -10,6 +10,7 @@ import json
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.chaos import soak
@@ -41,8 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = soak.run(
             kubectl.within(options.namespace),
-            soak.Options(plan, options.seconds, weight_sync=not options.no_sync), say=say,
-        )  # fmt: skip
+            soak.Options(
+                plan, options.seconds, weight_sync=not options.no_sync, record=options.record
+            ),
+            say=say,
+        )
     finally:
         kubectl.run("delete", "namespace", options.namespace, "--wait=false")
     print(json.dumps({"seed": options.seed, "seconds": options.seconds, **result}))
@@ -62,6 +66,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep-images", action="store_true", help="use the operator that runs, build nothing"
     )
+    parser.add_argument("--record", type=Path, help="a file for everything that was seen")
     return parser.parse_args(arguments)
 
 

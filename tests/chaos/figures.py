@@ -104,9 +104,11 @@ def stall_seconds(history: History) -> dict[Kind, list[float]]:
             until = min(until, faults[index + 1].began)
         first = max(0, bisect.bisect_right(times, fault.began) - 1)
         last = bisect.bisect_left(times, until)
-        around = times[first : last + 1]
-        longest = max((b - a for a, b in itertools.pairwise(around)), default=0.0)
-        found.setdefault(fault.kind, []).append(max(0.0, longest - usual))
+        around = itertools.pairwise(times[first : last + 1])
+        # What had begun before is due to an earlier fault.
+        own = [b - a for a, b in around if a > fault.began - max(1.0, 3 * usual)]
+        if own:
+            found.setdefault(fault.kind, []).append(max(0.0, max(own) - usual))
     return found
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos import host, injectors, job, leaks
@@ -19,6 +20,7 @@ from tests.e2e.kubectl import Kubectl, KubectlError, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from tests.chaos.plan import Fault
 
@@ -34,6 +36,8 @@ class Options:
     plan: Sequence[Fault]
     seconds: float
     weight_sync: bool = True
+    record: Path | None = None
+    """A file for everything that was seen, to look into what is wrong."""
 
 
 def run(kubectl: Kubectl, options: Options, *, say: Callable[[str], None]) -> dict[str, Any]:
@@ -64,6 +68,9 @@ def run(kubectl: Kubectl, options: Options, *, say: Callable[[str], None]) -> di
         history.leftovers = leaks.wait_until_gone(
             kubectl, uids=watcher.uids, networks=watcher.networks, shared=shared
         )
+    if options.record is not None:
+        with options.record.open("w", encoding="utf-8") as target:
+            json.dump(asdict(history), target, default=str)
     result = figures(history) | {"violations": violations(history)}
     return result | {"looks_that_failed": len(watcher.trouble)}
 
