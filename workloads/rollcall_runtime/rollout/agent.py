@@ -28,8 +28,10 @@ from rollcall_runtime.rollout.agent_stream import MemberStream
 from rollcall_runtime.rollout.completions import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.drain import Drain
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode
-from rollcall_runtime.rollout.generation import Drawn, Generator, ServedVersions
+from rollcall_runtime.rollout.generation import Drawn, Generator, Progress
 from rollcall_runtime.rollout.readiness import Readiness
+from rollcall_runtime.rollout.reporter import Reporter
+from rollcall_runtime.rollout.versions import ServedVersions
 from rollcall_runtime.sync.memory.device_memory import device_memory
 from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.weights.staging import Stage
@@ -79,16 +81,23 @@ class Agent:
         self._environment, self._member, self._parts = environment, member, parts
         self._metrics, self._stage = parts.metrics, make_stage(environment.job.weight_sync, parts)
         self._asked = 0  # prompts that the coordinator knows we want
-        self._target = IN_HAND * parts.settings.concurrency
+        algorithm = environment.job.algorithm
+        # Alone, so that what is drawn for a prompt does not depend on who is drawn with it.
+        concurrency = 1 if algorithm.deterministic else parts.settings.concurrency
+        self._target = IN_HAND * concurrency
         served = ServedVersions()
         self._stream = self._make_stream()
         self._driver = self._make_driver(served)
         self._readiness = Readiness(self._driver.machine)
         self._stopped = asyncio.Event()
+        self._reporter = Reporter(self._stream.send)
         self._generator = Generator(
             engine=parts.engine, reward=parts.reward, served=served, metrics=parts.metrics,
-            concurrency=parts.settings.concurrency, done=self._done,
-            keep_partial=environment.job.algorithm.partial_rollout,
+            concurrency=concurrency, done=self._done,
+            progress=Progress(
+                algorithm.partial_report, self._report,
+                keep=algorithm.partial_rollout and not algorithm.deterministic,
+            ),
         )  # fmt: skip
         self._sender = CompletionSender(
             url=f"http://{environment.coordinator}:{env.COMPLETIONS_PORT}{env.COMPLETIONS_ROUTE}",
@@ -96,7 +105,8 @@ class Agent:
         )  # fmt: skip
         self._drain = Drain(
             timeout=environment.pool.drain_timeout, generator=self._generator,
-            sender=self._sender, send=self._stream.send, metrics=parts.metrics,
+            sender=self._sender, reporter=self._reporter, send=self._stream.send,
+            metrics=parts.metrics,
         )  # fmt: skip
 
     def drain(self, reason: str) -> None:
@@ -180,6 +190,9 @@ class Agent:
         self._readiness.opened()
         if self._drain.draining:
             self._drain.announce()
+        # Whole, and at once: what is not current any more is revoked in answer.
+        self._reporter.reset()
+        self._report()
         self._top_up()
 
     def _heard(self, message: CoordinatorMessage) -> None:
@@ -202,6 +215,9 @@ class Agent:
             self._stream.send(LeaseReturned(lease.lease))
         else:
             self._generator.add(lease)
+
+    def _report(self) -> None:
+        self._reporter.report(self._generator.standings())
 
     def _done(self, drawn: Drawn) -> None:
         job = self._environment.job

@@ -8,7 +8,7 @@ from rollcall_protocol.ids import Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Delta
 from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode, WeightMismatchError
-from rollcall_runtime.rollout.generation import ServedVersions
+from rollcall_runtime.rollout.versions import ServedVersions
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import GrowingPool

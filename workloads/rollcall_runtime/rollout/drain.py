@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rollcall_protocol.messages import Draining, LeaseReturned, MemberMessage
 from rollcall_runtime.rollout.completions import CompletionSender
 from rollcall_runtime.rollout.generation import Generator
+from rollcall_runtime.rollout.reporter import Reporter, Standing
 from rollcall_runtime.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
@@ -23,10 +24,10 @@ class Drain:
 
     def __init__(
         self, *, timeout: float, generator: Generator, sender: CompletionSender,
-        send: Callable[[MemberMessage], None], metrics: RolloutMetrics,
+        reporter: Reporter, send: Callable[[MemberMessage], None], metrics: RolloutMetrics,
     ) -> None:  # fmt: skip
         self._timeout, self._generator, self._sender = timeout, generator, sender
-        self._send, self._metrics = send, metrics
+        self._reporter, self._send, self._metrics = reporter, send, metrics
         self._reason: str | None = None
         self._began = 0.0
         self._asked = asyncio.Event()
@@ -69,6 +70,8 @@ class Drain:
     def _left(self) -> float:
         return max(0.0, self._timeout - (time.monotonic() - self._began))
 
-    def _return(self, leases: list[str]) -> None:
-        for lease in leases:
-            self._send(LeaseReturned(lease))
+    def _return(self, standings: Sequence[Standing]) -> None:
+        # In this order, on one stream: others go on from what is reported.
+        self._reporter.report([*standings, *self._generator.standings()])
+        for standing in standings:
+            self._send(LeaseReturned(standing.lease.lease))

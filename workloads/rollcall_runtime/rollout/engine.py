@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -46,6 +46,20 @@ class Generation:
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.logprobs) == len(self.versions):
             raise ValueError("tokens, logprobs and versions differ in length")
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Somebody follows a generation: `tell` wants all that there is, about every `every` seconds.
+
+    What it is told has the shape of the result, `group_size` generations for each prompt, and each
+    token of it is in the result too. `tell` never blocks and may be called from any thread, one
+    call at a time, none after the result is returned. False means that nobody wants the result any
+    more: the engine ends the generation soon, as after its timeout.
+    """
+
+    every: float
+    tell: Callable[[list[list[Generation]]], bool]
 
 
 class WeightMismatchError(ValueError):
@@ -90,12 +104,16 @@ class InferenceEngine(ABC):
         seed: int,
         timeout: float,
         partials: Sequence[Sequence[Generation]] | None = None,
+        watch: Watch | None = None,
     ) -> list[list[Generation]]:
         """Draw `group_size` responses to each prompt, all in one batch.
 
         The same prompts, seed and weights draw the same tokens. `partials` (one list a prompt, of
         `group_size`) are continued instead of starting afresh. After `timeout` seconds, or on a
-        pause that aborts, what there is comes back unfinished. ValueError for what the model cannot
+        pause that aborts, what there is comes back unfinished. `watch` is told meanwhile: between
+        decode steps, or, by an engine that streams its outputs, as they come; an engine that is
+        told nothing by its library for longer than `watch.every` stays silent too, so that silence
+        means that nothing moves. ValueError for what the model cannot
         take (an unknown token, too long); RuntimeError before the first weights and after `close`.
         """
 

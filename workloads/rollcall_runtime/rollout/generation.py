@@ -1,53 +1,25 @@
 """From leases to samples: one worker thread that always draws for all that wait."""
 
 import asyncio
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rollcall_protocol.ids import Version
 from rollcall_protocol.messages import Lease, Sample
 from rollcall_runtime.errors import SpecError
-from rollcall_runtime.rollout.engine import Generation, InferenceEngine
+from rollcall_runtime.rollout.engine import Generation, InferenceEngine, Watch
+from rollcall_runtime.rollout.reporter import Standing
+from rollcall_runtime.rollout.versions import ServedVersions
+from rollcall_runtime.rollout.work import Work
 from rollcall_runtime.tasks.rewards import Reward
 from rollcall_runtime.telemetry import RolloutMetrics
 
 SLICE_SECONDS = 30.0  # a call of the engine; what is unfinished then is continued
-STUCK_SECONDS = 30.0  # beyond its slice: the thread is taken for stuck
-_REMEMBERED = 1024  # versions
-
-
-class ServedVersions:
-    """What this rollout served, in order: tells which version a token's bare number means.
-
-    A number alone does not: numbers may repeat after a restart of the trainer. Safe in threads.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._order: deque[tuple[int, Version]] = deque(maxlen=_REMEMBERED)
-        self._count = 0
-
-    def add(self, version: Version) -> None:
-        """`version` begins to serve (call this before the engine loads it)."""
-        with self._lock:
-            self._order.append((self._count, version))
-            self._count += 1
-
-    def now(self) -> int:
-        """A mark: the version that serves now, and those after it, are `since` this mark."""
-        with self._lock:
-            return max(0, self._count - 1)
-
-    def oldest(self, numbers: Iterable[int], *, since: int) -> Version:
-        """The oldest version of these numbers served since a mark; ValueError if none was."""
-        wanted = set(numbers)
-        with self._lock:
-            served = [v for at, v in self._order if at >= since and v.number in wanted]
-        return min(served)
+WHOLE_SECONDS = 600.0  # the same where an unfinished one could only be drawn again
+STUCK_SECONDS = 30.0  # without a sign of life beyond the slice: the thread is taken for stuck
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +31,16 @@ class Drawn:
     samples: tuple[Sample, ...]
 
 
-@dataclass(slots=True)
-class _Work:
-    lease: Lease
-    partial: list[Generation] | None = None
-    since: int | None = None  # mark of the version that its first token may be of
-    attempts: int = 0
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What becomes of generations under way: told every `every` seconds by a call of `tell`.
+
+    `keep`: what is unfinished is continued, here or elsewhere, else it is drawn anew.
+    """
+
+    every: float
+    tell: Callable[[], None]
+    keep: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +53,21 @@ class Generator:
     """Works off leases in the order of their arrival, up to `concurrency` in one engine call.
 
     Belongs to the event loop that runs `run`; only drawing and rewarding happen in its thread.
-    `keep_partial`: what a pause cut short is continued afterwards, else drawn anew.
+    `standings` says how far all leases are; `progress` when somebody should ask for them.
     """
 
     def __init__(
-        self, *, engine: InferenceEngine, reward: Reward, concurrency: int, keep_partial: bool,
+        self, *, engine: InferenceEngine, reward: Reward, concurrency: int, progress: Progress,
         served: ServedVersions, metrics: RolloutMetrics, done: Callable[[Drawn], None],
     ) -> None:  # fmt: skip
         self._engine, self._reward, self._served = engine, reward, served
-        self._concurrency, self._keep_partial = concurrency, keep_partial
+        self._concurrency, self._progress = concurrency, progress
+        self._slice = SLICE_SECONDS if progress.keep else WHOLE_SECONDS
         self._metrics, self._done = metrics, done
-        self._waiting: deque[_Work] = deque()
-        self._running: list[_Work] = []
+        self._waiting: deque[Work] = deque()
+        self._running: list[Work] = []
         self._revoked: set[str] = set()
-        self._began: float | None = None
+        self._alive: float | None = None  # last sign of life of a generation under way
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -103,7 +80,7 @@ class Generator:
 
     def add(self, lease: Lease) -> None:
         """Take a lease."""
-        self._waiting.append(_Work(lease))
+        self._waiting.append(Work.of(lease, keep=self._progress.keep))
         self._changed()
         self._arrived.set()
 
@@ -115,18 +92,24 @@ class Generator:
             self._revoked.add(lease)
         self._changed()
 
-    def surrender(self) -> list[str]:
-        """Give up what only waits; returns the leases."""
-        given_up = [work.lease.lease for work in self._waiting]
+    def surrender(self) -> list[Standing]:
+        """Give up what only waits; returns how far it was."""
+        given_up = [self._standing(work) for work in self._waiting]
         self._waiting.clear()
         self._changed()
         return given_up
 
-    def abandon(self) -> list[str]:
-        """Give up everything; what is being drawn is thrown away at the end."""
-        running = [w.lease.lease for w in self._running if w.lease.lease not in self._revoked]
-        self._revoked.update(running)
-        return [*running, *self.surrender()]
+    def abandon(self) -> list[Standing]:
+        """Give up everything; what is drawn from now on is thrown away."""
+        running = [work for work in self._running if not self._is_revoked(work)]
+        given_up = [self._standing(work) for work in running]
+        self._revoked.update(work.lease.lease for work in running)
+        return [*given_up, *self.surrender()]
+
+    def standings(self) -> list[Standing]:
+        """How far everything is that is in hand."""
+        in_hand = (*self._running, *self._waiting)
+        return [self._standing(work) for work in in_hand if not self._is_revoked(work)]
 
     async def idle(self) -> None:
         """Wait until nothing is in hand."""
@@ -134,10 +117,10 @@ class Generator:
 
     def stuck(self) -> str:
         """What is wrong with the thread, for the liveness probe; empty when all is well."""
-        began = self._began
-        seconds = time.monotonic() - began if began is not None else 0.0
-        if seconds > SLICE_SECONDS + STUCK_SECONDS:
-            return f"a generation has not returned for {seconds:.0f} s"
+        alive = self._alive
+        seconds = time.monotonic() - alive if alive is not None else 0.0
+        if seconds > self._slice + STUCK_SECONDS:
+            return f"no token was drawn for {seconds:.0f} s"
         return ""
 
     async def run(self) -> None:
@@ -152,28 +135,49 @@ class Generator:
                 await asyncio.sleep(0)  # leases that came together are drawn together
                 self._running = self._take()
                 self._mark(self._running)
-                self._began = time.monotonic()
-                results = await loop.run_in_executor(self._thread, self._draw, self._running)
-                self._began = None
+                self._alive = time.monotonic()
+                watch = self._watch(self._running, loop)
+                results = await loop.run_in_executor(self._thread, self._draw, self._running, watch)
+                self._alive = None
                 self._finish(results)
         finally:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self) -> list[_Work]:
-        batch: list[_Work] = []
+    def _take(self) -> list[Work]:
+        batch: list[Work] = []
         while self._waiting and len(batch) < self._concurrency:
             if batch and self._waiting[0].lease.group_size != batch[0].lease.group_size:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
-    def _mark(self, batch: list[_Work]) -> None:
+    def _mark(self, batch: list[Work]) -> None:
         now = self._served.now()
         for work in batch:
-            if work.since is None or work.partial is None:
+            if work.since is None or not work.group:
                 work.since = now
 
-    def _draw(self, batch: list[_Work]) -> list[_Result]:
+    def _watch(self, batch: list[Work], loop: asyncio.AbstractEventLoop) -> Watch:
+        def tell(groups: list[list[Generation]]) -> bool:
+            """In the engine's thread."""
+            try:
+                loop.call_soon_threadsafe(self._progressed, batch, groups)
+            except RuntimeError:  # the loop is closed
+                return False
+            return not all(self._is_revoked(work) for work in batch)
+
+        return Watch(self._progress.every, tell)
+
+    def _progressed(self, batch: list[Work], groups: list[list[Generation]]) -> None:
+        if batch is not self._running:
+            return
+        self._alive = time.monotonic()
+        if self._progress.keep:
+            for work, group in zip(batch, groups, strict=True):
+                work.group = group
+        self._progress.tell()
+
+    def _draw(self, batch: list[Work], watch: Watch) -> list[_Result]:
         """In the thread."""
         if not batch:
             return []
@@ -184,11 +188,13 @@ class Generator:
             groups = self._engine.generate(
                 [work.lease.tokens for work in batch],
                 group_size=group_size,
-                seed=(first.lease.seed + 7919 * first.attempts) % 2**63,
-                timeout=SLICE_SECONDS,
-                partials=[work.partial or fresh for work in batch]
-                if any(work.partial for work in batch)
+                # Another for each part: else the same randomness would draw all of them.
+                seed=(first.lease.seed + (7919 * first.attempts if first.group else 0)) % 2**63,
+                timeout=self._slice,
+                partials=[work.group or fresh for work in batch]
+                if any(work.group for work in batch)
                 else None,
+                watch=watch,
             )
         except ValueError as error:
             numbers = ", ".join(str(work.lease.prompt) for work in batch)
@@ -207,26 +213,37 @@ class Generator:
     def _finish(self, results: list[_Result]) -> None:
         batch, self._running = self._running, []
         for work, result in zip(batch, results, strict=True):
-            if work.lease.lease in self._revoked:
+            if self._is_revoked(work):
                 self._revoked.discard(work.lease.lease)
             elif result.rewards:
-                self._done(self._drawn(work, result))
+                work.group = result.group
+                self._done(self._drawn(work, result.rewards))
             else:
-                work.partial = result.group if self._keep_partial else None
+                work.group = result.group if self._progress.keep else []
                 work.attempts += 1
                 self._waiting.appendleft(work)
         self._changed()
 
-    def _drawn(self, work: _Work, result: _Result) -> Drawn:
+    def _drawn(self, work: Work, rewards: tuple[float, ...]) -> Drawn:
         samples = tuple(
             Sample(g.tokens, g.logprobs, g.versions, reward)
-            for g, reward in zip(result.group, result.rewards, strict=True)
+            for g, reward in zip(work.group, rewards, strict=True)
         )
-        tokens = sum(len(sample.tokens) for sample in samples)
-        self._metrics.drew(rewards=result.rewards, tokens=tokens)
-        numbers = {number for sample in samples for number in sample.versions}
-        oldest = self._served.oldest(numbers, since=work.since or 0)
-        return Drawn(work.lease, oldest, samples)
+        own = work.own_tokens()
+        self._metrics.drew(
+            rewards=[reward for reward, tokens in zip(rewards, own, strict=True) if tokens],
+            tokens=sum(own),
+        )
+        version = work.version(self._served)
+        if version is None:
+            raise RuntimeError(f"the engine drew no token for lease {work.lease.lease}")
+        return Drawn(work.lease, version, samples)
+
+    def _standing(self, work: Work) -> Standing:
+        return Standing(work.lease, work.version(self._served), tuple(work.group))
+
+    def _is_revoked(self, work: Work) -> bool:
+        return work.lease.lease in self._revoked
 
     def _changed(self) -> None:
         self._metrics.requests_running.set(self.in_hand)

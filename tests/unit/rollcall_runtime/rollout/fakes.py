@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from rollcall_protocol.messages import Lease
-from rollcall_runtime.rollout.engine import Generation, InferenceEngine, PauseMode
+from rollcall_protocol.partials import Partial
+from rollcall_runtime.rollout.engine import Generation, InferenceEngine, PauseMode, Watch
 from rollcall_runtime.telemetry import RolloutMetrics
 
 TOKENS = (3, 4, 2)
@@ -17,14 +18,17 @@ def rollout_metrics() -> RolloutMetrics:
     return RolloutMetrics(namespace="default", job="reverse", pool="cpu", group="default")
 
 
-def lease(number: int, *, group_size: int = 2) -> Lease:
-    return Lease(f"1.1.{number}", number, (0, 5, 6, 1), group_size, seed=number)
+def lease(number: int, *, group_size: int = 2, begun: Partial | None = None) -> Lease:
+    return Lease(f"1.1.{number}", number, (0, 5, 6, 1), group_size, seed=number, begun=begun)
 
 
 class FakeEngine(InferenceEngine):
-    """Each call waits for `go`, then answers; the first `cut_short` calls give one token each."""
+    """Each call waits for `go`, then answers; the first `cut_short` calls give one token each.
 
-    def __init__(self, *, cut_short: int = 0, blocked: bool = False) -> None:
+    Before that it tells of one token each, so often as `tells` says, unless nobody wants more.
+    """
+
+    def __init__(self, *, cut_short: int = 0, blocked: bool = False, tells: int = 0) -> None:
         self.calls: list[tuple[int, object]] = []  # prompts, partials
         self.go = threading.Event()
         self.called = threading.Semaphore(0)
@@ -33,7 +37,9 @@ class FakeEngine(InferenceEngine):
         self.error: Exception | None = None  # of `generate`
         self.refuse: Exception | None = None  # of `load_weights`
         self._version: int | None = 0
-        self._cut_short = cut_short
+        self._cut_short, self._tells = cut_short, tells
+        self.wanted: list[bool] = []  # what those that were told said
+        self.seeds: list[int] = []
         if not blocked:
             self.go.set()
 
@@ -49,18 +55,24 @@ class FakeEngine(InferenceEngine):
         seed: int,
         timeout: float,
         partials: Sequence[Sequence[Generation]] | None = None,
+        watch: Watch | None = None,
     ) -> list[list[Generation]]:
         self.calls.append((len(prompts), partials))
+        self.seeds.append(seed)
+        begun = partials or [[Generation()] * group_size] * len(prompts)
+        for _ in range(self._tells):
+            assert watch is not None
+            self.wanted.append(watch.tell([[self._draw(g, 1) for g in group] for group in begun]))
         self.called.release()
         if not self.go.wait(WAIT_SECONDS):
             raise TimeoutError("the test never let the engine go")
         if self.error is not None:
             raise self.error
-        begun = partials or [[Generation()] * group_size] * len(prompts)
-        return [[self._draw(part) for part in group] for group in begun]
-
-    def _draw(self, begun: Generation) -> Generation:
         count = 1 if len(self.calls) <= self._cut_short else len(TOKENS)
+        return [[self._draw(part, count) for part in group] for group in begun]
+
+    def _draw(self, begun: Generation, count: int) -> Generation:
+        count = max(count, len(begun.tokens))
         new = count - len(begun.tokens)
         version = self._version or 0
         return Generation(

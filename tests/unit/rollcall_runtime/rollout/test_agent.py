@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -20,9 +21,11 @@ from rollcall_protocol.messages import (
     Completion,
     CoordinatorMessage,
     Draining,
+    Drawing,
     Hello,
     Join,
     LeaseReturned,
+    LeaseRevoked,
     MemberMessage,
     Phase,
     Prepare,
@@ -111,13 +114,13 @@ class Coordinator:
 class Bench:
     """One agent and its coordinator on addresses of their own."""
 
-    def __init__(self, engine: FakeEngine) -> None:
+    def __init__(self, engine: FakeEngine, **algorithm: Any) -> None:
         network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
         self.engine, self.address = engine, f"{network}.2"
         self.coordinator = Coordinator(f"{network}.1")
         self.metrics = rollout_metrics()
         environment = RolloutEnvironment(
-            job=job_config(), pool=pool_config(drain_timeout=5.0),
+            job=job_config(algorithm=algorithm), pool=pool_config(drain_timeout=5.0),
             pod=Pod("reverse-cpu-0", "uid-1", self.address), coordinator=f"{network}.1",
             member_token="secret", state_dir=Path("/nowhere"),
         )  # fmt: skip
@@ -282,3 +285,47 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         count = bench.metrics.registry.get_sample_value
         refused = bench.metrics.labels | {"what": "unauthenticated"}
         assert count("rollcall_refused_total", refused) == 1
+
+
+async def test_it_reports_what_it_draws_and_stops_what_was_revoked() -> None:
+    async with Bench(FakeEngine(blocked=True, tells=1)).running() as bench:
+        await bench.commit(V1)
+        for number in range(3):
+            await bench.coordinator.say(lease(number))
+        drawing = await bench.coordinator.hears(Drawing)
+        assert isinstance(drawing, Drawing)
+        reports = {report.lease: report for report in drawing.reports}
+        assert [response.tokens for response in reports[lease(0).lease].responses] == [(3,), (3,)]
+        assert reports[lease(0).lease].version == V1
+        assert not reports[lease(2).lease].responses, "it only waits"
+        await bench.coordinator.say(LeaseRevoked(lease(2).lease))
+        await bench.coordinator.hears(Wanted)
+        bench.engine.go.set()
+        done = [await bench.coordinator.completions.get() for _ in range(2)]
+        assert {completion.lease for completion in done} == {lease(0).lease, lease(1).lease}
+        assert len(bench.engine.calls) == 1
+
+
+async def test_on_a_new_stream_it_tells_at_once_all_that_it_has_in_hand() -> None:
+    async with Bench(FakeEngine(blocked=True, tells=1)).running() as bench:
+        await bench.commit(V1)
+        await bench.coordinator.say(lease(0))
+        first = await bench.coordinator.hears(Drawing)
+        await bench.coordinator.hang_up()
+        await bench.coordinator.hears(Hello)
+        assert await bench.coordinator.hears(Drawing) == first
+
+
+async def test_in_the_deterministic_mode_each_lease_is_drawn_alone() -> None:
+    async with Bench(FakeEngine(tells=1), deterministic=True, max_staleness=0).running() as bench:
+        assert await bench.coordinator.hears(Wanted) == Wanted(2)
+        await bench.commit(V1)
+        for number in range(2):
+            await bench.coordinator.say(lease(number))
+        for _ in range(2):
+            await bench.coordinator.completions.get()
+        assert bench.engine.calls == [(1, None), (1, None)]
+        assert bench.engine.seeds == [0, 1]
+        drawing = await bench.coordinator.hears(Drawing)
+        assert isinstance(drawing, Drawing)
+        assert not any(report.responses for report in drawing.reports)

@@ -14,7 +14,7 @@ from rollcall_protocol.messages import Delta, Named, Seat
 from rollcall_runtime.coordinator.sender import SenderDuties
 from rollcall_runtime.rollout.agent_duties import Bounds, RolloutDuties
 from rollcall_runtime.rollout.engine import PauseMode
-from rollcall_runtime.rollout.generation import ServedVersions
+from rollcall_runtime.rollout.versions import ServedVersions
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.weights.staging import Snapshotter, Stage
 from rollcall_runtime.train.sender import PartDuties

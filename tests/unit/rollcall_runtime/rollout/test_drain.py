@@ -3,26 +3,36 @@
 import asyncio
 from typing import Any
 
-from rollcall_protocol.messages import Draining, LeaseReturned, MemberMessage
+from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.messages import Draining, Drawing, LeaseReturned, MemberMessage
 from rollcall_runtime.rollout.drain import Drain
+from rollcall_runtime.rollout.engine import Generation
+from rollcall_runtime.rollout.reporter import Reporter, Standing
+from tests.unit.rollcall_runtime.rollout.fakes import lease
+
+WAITS = Standing(lease(1))
+RUNS = Standing(lease(0), Version(Lineage(1, 1), 7), (Generation((3,), (-1.0,), (7,)),) * 2)
 
 
 class FakeWork:
     """Stands for the generator and for the sender of completions."""
 
-    def __init__(self, *, waiting: list[str], running: list[str]) -> None:
+    def __init__(self, *, waiting: list[Standing], running: list[Standing]) -> None:
         self.waiting, self.running = waiting, running
         self.done = asyncio.Event()
         self.flushed = False
         self.backlog = 0
 
-    def surrender(self) -> list[str]:
+    def surrender(self) -> list[Standing]:
         given, self.waiting = self.waiting, []
         return given
 
-    def abandon(self) -> list[str]:
+    def abandon(self) -> list[Standing]:
         given, self.running = self.running, []
         return given
+
+    def standings(self) -> list[Standing]:
+        return [*self.running, *self.waiting]
 
     async def idle(self) -> None:
         await self.done.wait()
@@ -46,33 +56,36 @@ def drain_of(work: FakeWork, *, timeout: float) -> tuple[Drain, list[MemberMessa
     metrics.drain_seconds = metrics
     stand_in: Any = work
     drain = Drain(
-        timeout=timeout, generator=stand_in, sender=stand_in, send=sent.append, metrics=metrics
-    )
+        timeout=timeout, generator=stand_in, sender=stand_in, reporter=Reporter(sent.append),
+        send=sent.append, metrics=metrics,
+    )  # fmt: skip
     return drain, sent
 
 
 async def test_what_runs_is_finished_and_what_waits_is_handed_back() -> None:
-    work = FakeWork(waiting=["b"], running=["a"])
+    work = FakeWork(waiting=[WAITS], running=[RUNS])
     drain, sent = drain_of(work, timeout=5)
     drain.begin("SIGTERM")
     assert drain.draining
     assert isinstance(sent[0], Draining)
-    assert sent[1:] == [LeaseReturned("b")]
+    assert sent[-1] == LeaseReturned(WAITS.lease.lease)
     completing = asyncio.create_task(drain.complete())
     await asyncio.sleep(0.01)
     assert not completing.done()
     work.done.set()
     await asyncio.wait_for(completing, 5)
     assert work.flushed
-    assert work.running == ["a"], "it was finished, not handed back"
+    assert work.running == [RUNS], "it was finished, not handed back"
 
 
 async def test_after_its_bound_what_runs_is_handed_back_too() -> None:
-    work = FakeWork(waiting=[], running=["a"])
+    work = FakeWork(waiting=[], running=[RUNS])
     drain, sent = drain_of(work, timeout=0.02)
     drain.begin("scaled down")
     await asyncio.wait_for(drain.complete(), 5)
-    assert sent[1:] == [LeaseReturned("a")]
+    assert sent[-1] == LeaseReturned(RUNS.lease.lease)
+    told = next(message for message in sent if isinstance(message, Drawing))
+    assert [response.tokens for response in told.reports[0].responses] == [(3,), (3,)]
     assert work.flushed
 
 

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.partials import Partial, Response
 from rollcall_runtime.errors import SpecError
-from rollcall_runtime.rollout.generation import Drawn, Generator, ServedVersions
+from rollcall_runtime.rollout.engine import Generation
+from rollcall_runtime.rollout.generation import Drawn, Generator, Progress
+from rollcall_runtime.rollout.versions import ServedVersions
 from tests.unit.rollcall_runtime.rollout.fakes import TOKENS, FakeEngine, lease, rollout_metrics
 
 V0, V1 = Version(Lineage(1, 1), 0), Version(Lineage(1, 1), 1)
@@ -17,15 +20,16 @@ V0, V1 = Version(Lineage(1, 1), 0), Version(Lineage(1, 1), 1)
 class Bench:
     """A generator over a fake engine, with what it delivered."""
 
-    def __init__(self, engine: FakeEngine, **changes: Any) -> None:
+    def __init__(self, engine: FakeEngine, *, keep: bool = True, **changes: Any) -> None:
         self.engine, self.drawn = engine, list[Drawn]()
+        self.told = asyncio.Event()
         self.served, self.metrics = ServedVersions(), rollout_metrics()
         self.served.add(V0)
         values: dict[str, Any] = {
             "engine": engine,
             "reward": lambda _, response: len(response) / 4,
             "concurrency": 4,
-            "keep_partial": True,
+            "progress": Progress(0.01, self.told.set, keep=keep),
             "served": self.served,
             "metrics": self.metrics,
             "done": self.drawn.append,
@@ -90,7 +94,7 @@ async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token
 
 
 async def test_without_partial_rollout_it_is_drawn_anew() -> None:
-    bench = Bench(FakeEngine(cut_short=1), keep_partial=False)
+    bench = Bench(FakeEngine(cut_short=1), keep=False)
     async with bench.running():
         bench.generator.add(lease(0))
         await bench.generator.idle()
@@ -117,10 +121,78 @@ async def test_surrender_gives_up_what_waits_and_abandon_all() -> None:
         for number in range(3):
             bench.generator.add(lease(number))
         await bench.engine_called()
-        assert bench.generator.surrender() == [lease(1).lease, lease(2).lease]
-        assert bench.generator.abandon() == [lease(0).lease]
+        assert [s.lease for s in bench.generator.surrender()] == [lease(1), lease(2)]
+        assert [s.lease for s in bench.generator.abandon()] == [lease(0)]
         bench.engine.go.set()
         await bench.generator.idle()
+    assert not bench.drawn
+
+
+async def test_how_far_leases_are_is_known_while_they_are_drawn() -> None:
+    bench = Bench(FakeEngine(blocked=True, tells=1), concurrency=1)
+    async with bench.running():
+        for number in range(2):
+            bench.generator.add(lease(number))
+        await bench.told.wait()
+        running, waiting = bench.generator.standings()
+        assert (running.lease, running.version) == (lease(0), V0)
+        assert running.group == (Generation((3,), (-1.0,), (0,)),) * 2
+        assert (waiting.lease, waiting.version, waiting.group) == (lease(1), None, ())
+        bench.engine.go.set()
+        await bench.generator.idle()
+        assert bench.generator.standings() == []
+    assert bench.engine.wanted == [True, True]
+
+
+async def test_without_partial_rollout_only_leases_are_told() -> None:
+    bench = Bench(FakeEngine(blocked=True, tells=1), keep=False)
+    async with bench.running():
+        bench.generator.add(lease(0, begun=Partial(V0, (Response((3,), (-0.5,), (0,)),) * 2)))
+        await bench.told.wait()
+        (running,) = bench.generator.standings()
+        assert (running.version, running.group) == (None, ())
+    assert bench.engine.calls == [(1, None)], "drawn from the beginning"
+
+
+async def test_a_lease_goes_on_where_another_rollout_stopped() -> None:
+    elsewhere = Version(Lineage(1, 0), 0)
+    finished = Response(TOKENS, (-0.5,) * 3, (0,) * 3, finished=True)
+    bench = Bench(FakeEngine())
+    async with bench.running():
+        begun = Partial(elsewhere, (Response((3,), (-0.5,), (0,)), finished))
+        bench.generator.add(lease(0, begun=begun))
+        await bench.generator.idle()
+    (drawn,) = bench.drawn
+    assert drawn.version == elsewhere, "of its oldest token, whoever drew it"
+    assert [sample.tokens for sample in drawn.samples] == [TOKENS] * 2
+    assert [s.logprobs for s in drawn.samples] == [(-0.5, -1.0, -1.0), (-0.5,) * 3]
+    value, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
+    assert value("rollcall_tokens_total", labels) == 2, "drawn here"
+    assert value("rollcall_rollout_samples_total", labels) == 1
+
+
+async def test_what_is_continued_is_drawn_by_another_seed() -> None:
+    continued, redrawn = Bench(FakeEngine(cut_short=1)), Bench(FakeEngine(cut_short=1), keep=False)
+    for bench in (continued, redrawn):
+        async with bench.running():
+            bench.generator.add(lease(5))
+            await bench.generator.idle()
+    assert len(set(continued.engine.seeds)) == 2
+    assert redrawn.engine.seeds == [5, 5]
+
+
+async def test_an_engine_is_told_when_nobody_wants_its_work_any_more() -> None:
+    bench = Bench(FakeEngine(blocked=True, tells=1))
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.engine_called()
+        bench.generator.add(lease(1))
+        bench.generator.revoke(lease(0).lease)
+        running = bench.engine.wanted.copy()
+        bench.generator.abandon()
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert running == [True]
     assert not bench.drawn
 
 

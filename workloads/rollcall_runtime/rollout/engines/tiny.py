@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rollcall_runtime.rollout.engine import Watch
     from rollcall_runtime.rollout.engines.gate import Ticket
 
 _STEP_SECONDS = 30.0  # far above any decode step of a model this small
@@ -69,6 +71,7 @@ class TinyEngine(InferenceEngine):
         seed: int,
         timeout: float,
         partials: Sequence[Sequence[Generation]] | None = None,
+        watch: Watch | None = None,
     ) -> list[list[Generation]]:
         if self._version is None:
             raise RuntimeError("no weights were loaded yet")
@@ -80,9 +83,12 @@ class TinyEngine(InferenceEngine):
             partials=partials,
         )
         draws = torch.Generator().manual_seed(seed)
+        told, wanted = time.monotonic(), True
         with self._gate.generation(timeout=timeout) as ticket:
-            while rows.unfinished and self._step(rows, ticket, draws):
-                pass
+            while wanted and rows.unfinished and self._step(rows, ticket, draws):
+                now = time.monotonic()
+                if watch is not None and now - told >= watch.every:
+                    told, wanted = now, watch.tell(rows.results())
         return rows.results()
 
     def _step(self, rows: Rows, ticket: Ticket, draws: torch.Generator) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.models.tiny import TinyConfig, TinyDecoder
-from rollcall_runtime.rollout.engine import Generation, PauseMode, WeightMismatchError
+from rollcall_runtime.rollout.engine import Generation, PauseMode, Watch, WeightMismatchError
 from rollcall_runtime.rollout.engines.tiny import TinyEngine
 from rollcall_runtime.tasks.reverse import EOS, prompt
 
@@ -161,6 +161,40 @@ def test_a_pause_that_keeps_lets_the_generation_finish_afterwards(engine: TinyEn
     engine.resume()
     thread.join(5)
     assert all(g.finished for group in results[0] for g in group)
+
+
+def test_who_watches_is_told_what_there_is_after_each_step(engine: TinyEngine) -> None:
+    told: list[list[list[Generation]]] = []
+
+    def tell(groups: list[list[Generation]]) -> bool:
+        told.append(groups)
+        return True
+
+    (whole,) = engine.generate(
+        PROMPTS[:1], group_size=3, seed=1, timeout=10, watch=Watch(0.0, tell)
+    )
+    assert [whole] == draw(engine, PROMPTS[:1]), "being watched changes nothing"
+    assert len(told) == max(len(generation.tokens) for generation in whole)
+    for steps, (groups,) in enumerate(told, start=1):
+        for generation, end in zip(groups, whole, strict=True):
+            count = min(steps, len(end.tokens))
+            assert generation == Generation(
+                end.tokens[:count], end.logprobs[:count], end.versions[:count],
+                finished=count == len(end.tokens),
+            )  # fmt: skip
+
+
+def test_it_is_told_no_more_often_than_wanted(engine: TinyEngine) -> None:
+    # A single call would end it: nobody wants the result.
+    watch = Watch(3600.0, lambda _: False)
+    groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, watch=watch)
+    assert all(generation.finished for group in groups for generation in group)
+
+
+def test_a_generation_that_nobody_wants_ends(engine: TinyEngine) -> None:
+    watch = Watch(0.0, lambda _: False)
+    groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, watch=watch)
+    assert {len(generation.tokens) for group in groups for generation in group} == {1}
 
 
 def test_a_deadline_gives_back_what_there_is(engine: TinyEngine) -> None:
