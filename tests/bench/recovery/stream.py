@@ -37,7 +37,7 @@ class Stream:
 
     def __init__(self, process: Process, *, address: str, token: str) -> None:
         self.history: list[Seen] = []
-        self.ended = False
+        self.ended = ""  # why, once it has
         self._news = threading.Condition()
         self._socket = connect(process, address=address, port=env.MEMBERSHIP_PORT)
         self._socket.settimeout(None)
@@ -69,22 +69,23 @@ class Stream:
                         return seen
                 start = len(self.history)
                 if self.ended:
-                    raise ConnectionError("the coordinator's stream ended")
+                    raise ConnectionError(f"the coordinator's stream ended: {self.ended}")
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimeoutError(f"not within {seconds:.0f} s; last: {self.history[-1:]}")
                 self._news.wait(left)
 
     def _follow(self) -> None:
+        why = "closed"
         try:
             with self._socket.makefile("rb") as lines:
                 for line in lines:
                     if line.startswith(b"{"):
                         self._add(Seen(time.time(), loads(line, Snapshot)))
-        except (OSError, ValueError):
-            pass  # closed here, or the coordinator was killed: `ended` tells
+        except (OSError, ValueError) as error:  # killed, closed here, or of another release
+            why = f"{type(error).__name__}: {error}"
         with self._news:
-            self.ended = True
+            self.ended = why
             self._news.notify_all()
 
     def _add(self, seen: Seen) -> None:
