@@ -18,6 +18,7 @@ class CoordinatorObserver:
     def __init__(self, metrics: TrainerMetrics, fields: dict[str, Any]) -> None:
         self._metrics, self._fields = metrics, fields
         self._ledger: PromptLedger | None = None
+        self._moved_tokens = 0  # counted
         metrics.watch_prompts(self._outcomes)
 
     def refused(self, what: str) -> None:
@@ -59,6 +60,8 @@ class CoordinatorObserver:
         """Keep the ledger: its totals are read when somebody asks."""
         self._ledger = ledger
         self._metrics.buffer_depth.set(ledger.buffered)
+        self._metrics.moved_tokens.inc(ledger.moved_tokens - self._moved_tokens)
+        self._moved_tokens = ledger.moved_tokens
 
     def _outcomes(self) -> Mapping[str, int]:
         ledger = self._ledger
