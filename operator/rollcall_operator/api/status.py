@@ -8,7 +8,7 @@ from rollcall_operator.api.conditions import GroupPhase, Phase
 from rollcall_operator.api.rules import Model
 
 HISTORY = 20
-"""How many epochs a job remembers."""
+"""How many epochs and sessions a job remembers."""
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Number = Annotated[int, Field(ge=0)]
@@ -73,6 +73,21 @@ class Rebuild(Model):
     time: Time
 
 
+class SessionRecord(Model):
+    """Why a session was formed, and how fast."""
+
+    session: str
+    """epoch.boot.attempt"""
+    cause: str
+    message: Annotated[str, Field(max_length=1024)] = ""
+    """What showed it."""
+    members: Number
+    """Members of the session, the trainer included."""
+    seconds: str
+    """From the cause to a usable group, a decimal string."""
+    time: Time
+
+
 class EpochRecord(Model):
     """Why an epoch was opened."""
 
@@ -103,6 +118,8 @@ class SyncGroupStatus(Model):
     last_rebuild: Rebuild | None = None
     history: Annotated[list[EpochRecord], Field(default_factory=list, max_length=HISTORY)]
     """The latest epochs, oldest first."""
+    sessions: Annotated[list[SessionRecord], Field(default_factory=list, max_length=HISTORY)]
+    """The latest sessions, oldest first."""
 
 
 class PoolSummary(Model):

@@ -6,6 +6,7 @@ from typing import Any
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import TROUBLES, Phase
 from rollcall_operator.plan.model import EventNote, Manifest
+from rollcall_operator.plan.sessions import news
 
 _LONGEST = 1000
 
@@ -13,7 +14,8 @@ _LONGEST = 1000
 def job_events(job: Manifest, new: Mapping[str, Any]) -> tuple[EventNote, ...]:
     """What changed between the job's status and the one that is about to be written."""
     old: Mapping[str, Any] = job.get("status") or {}
-    return (*_troubles(job, old, new), *_epochs(job, old, new), *_phase(job, old, new))
+    rebuilt = [_note(job, "Normal", "SessionRebuilt", text) for text in news(old, new)]
+    return (*_troubles(job, old, new), *_epochs(job, old, new), *rebuilt, *_phase(job, old, new))
 
 
 def pool_events(pool: Manifest, new: Mapping[str, Any]) -> tuple[EventNote, ...]:

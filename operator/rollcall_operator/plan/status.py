@@ -6,7 +6,7 @@ from typing import Any
 from rollcall_operator.api.conditions import GroupPhase, JobCondition, Phase
 from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.api.status import HISTORY
-from rollcall_operator.plan import throttle
+from rollcall_operator.plan import sessions, throttle
 from rollcall_operator.plan.conditions import Finding, is_true, merge, phase, said
 from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.roster import Decision
@@ -62,6 +62,8 @@ def _interval(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
     valid = [is_true(status["conditions"], JobCondition.VALIDATED) for status in (old, new)]
     if valid[0] != valid[1]:
         return throttle.AT_ONCE
+    if next(sessions.news(old, new), None) is not None:
+        return throttle.SOON
     starting = new["phase"] == Phase.STARTING
     if said(old, troubles_only=starting) != said(new, troubles_only=starting):
         return throttle.SOON
@@ -196,6 +198,7 @@ def _session(world: World, group: Mapping[str, Any]) -> Manifest:
             "session": str(session.session),
             "cause": session.cause.value,
             "seconds": f"{session.seconds:.3f}",
-            "time": to_micro_time(world.now),
+            "time": to_micro_time(session.time or world.now),
         }
+    new["sessions"] = sessions.remembered(group.get("sessions") or (), report.sessions)
     return new

@@ -12,6 +12,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from rollcall_operator.plan.sessions import session_key
+
 Key = tuple[str, str]  # namespace, job
 
 _GROUP = ("namespace", "job", "group")
@@ -22,9 +24,9 @@ class _Group:
     epoch: int = 0
     members: int = 0
     rebuilds: dict[str, int] = field(default_factory=dict)  # by cause
-    rebuild_count: int = 0
-    rebuild_seconds: float = 0.0
-    last_rebuild: tuple[Any, ...] = ()
+    sessions: dict[str, int] = field(default_factory=dict)  # by cause
+    session_seconds: float = 0.0
+    last_session: tuple[int, ...] = ()
 
 
 class JobCollector(Collector):
@@ -45,7 +47,7 @@ class JobCollector(Collector):
                 known = groups[group["name"]] = _Group()
             first = not known.epoch
             _count_epochs(known, group, first=first)
-            _count_rebuild(known, group, first=first)
+            _count_sessions(known, group, first=first)
             known.members = int(group.get("members") or 0)
 
     def forget(self, key: Key) -> None:
@@ -67,18 +69,25 @@ class JobCollector(Collector):
             "From the cause of a session to the session being usable.",
             labels=_GROUP,
         )
+        sessions = CounterMetricFamily(
+            "rollcall_sessions", "Sessions formed by cause.", labels=(*_GROUP, "cause")
+        )
         for labels, group in self._each():
             epoch.add_metric(labels, group.epoch)
             members.add_metric(labels, group.members)
             for cause, count in group.rebuilds.items():
                 rebuilds.add_metric([*labels, cause], count)
             seconds.add_metric(
-                labels, count_value=group.rebuild_count, sum_value=group.rebuild_seconds
+                labels,
+                count_value=sum(group.sessions.values()),
+                sum_value=group.session_seconds,
             )
+            for cause, count in group.sessions.items():
+                sessions.add_metric([*labels, cause], count)
         jobs = GaugeMetricFamily("rollcall_jobs", "RLJobs by phase.", labels=("phase",))
         for phase in sorted(set(self._phases.values())):
             jobs.add_metric([phase], sum(1 for p in self._phases.values() if p == phase))
-        return (epoch, members, rebuilds, seconds, jobs)
+        return (epoch, members, rebuilds, sessions, seconds, jobs)
 
     def _each(self) -> Iterator[tuple[list[str], _Group]]:
         for (namespace, job), groups in self._groups.items():
@@ -95,10 +104,13 @@ def _count_epochs(known: _Group, group: Mapping[str, Any], *, first: bool) -> No
     known.epoch = int(group.get("epoch") or 0)
 
 
-def _count_rebuild(known: _Group, group: Mapping[str, Any], *, first: bool) -> None:
-    last = group.get("lastRebuild") or {}
-    mark = (group.get("rebuilds"), last.get("time"), last.get("seconds"))
-    if last and mark != known.last_rebuild and not first:
-        known.rebuild_count += 1
-        known.rebuild_seconds += float(last.get("seconds") or 0.0)
-    known.last_rebuild = mark
+def _count_sessions(known: _Group, group: Mapping[str, Any], *, first: bool) -> None:
+    """Count the sessions that are newer than the last one seen; those there at first are old."""
+    for record in group.get("sessions") or ():
+        key = session_key(record)
+        if key > known.last_session:
+            known.last_session = key
+            if not first:
+                cause = str(record["cause"])
+                known.sessions[cause] = known.sessions.get(cause, 0) + 1
+                known.session_seconds += float(record["seconds"])

@@ -7,13 +7,22 @@ say). They share nothing but the trainer, which sends the same weights to all.
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rollcall_protocol import env
 from rollcall_protocol.config import JobConfig
 from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, Timing
+from rollcall_protocol.effects import (
+    Close,
+    Effect,
+    Fenced,
+    Published,
+    Send,
+    SessionFormed,
+    Timing,
+)
 from rollcall_protocol.ids import MemberId, Version
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import (
@@ -24,13 +33,15 @@ from rollcall_protocol.messages import (
     Seat,
     Stage,
 )
-from rollcall_protocol.reports import GroupReport
+from rollcall_protocol.reports import KEPT_SESSIONS, GroupReport, SessionReport
 from rollcall_protocol.roster import Roster
 from rollcall_runtime.coordinator.links import Links
 from rollcall_runtime.membership import Duties, MemberDriver
 from rollcall_runtime.sync.opening import OpenEngine
 
 log = logging.getLogger(__name__)
+
+LONGEST_DETAIL = 300  # characters of a session's cause: the last KEPT_SESSIONS are told each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,7 @@ class SyncGroup:
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
         self._sent, self._sent_delta = 0, False
+        self._sessions: deque[SessionReport] = deque(maxlen=KEPT_SESSIONS)
 
     def push_roster(self, roster: Roster) -> None:
         """Take this group's members of the job's roster; nothing when they are the same."""
@@ -121,13 +133,17 @@ class SyncGroup:
             elif isinstance(effect, Published) and self._published is not None:
                 self._published.set_result(None)
                 self._published = None
+            elif isinstance(effect, SessionFormed):
+                detail = effect.report.detail[:LONGEST_DETAIL]
+                self._sessions.append(replace(effect.report, detail=detail, time=time.time()))
         self._after(effects)
 
     def report(self) -> GroupReport:
         """What the operator is told of this group."""
         roster = self.machine.members.roster
-        epoch = roster.epoch if roster else 0
-        return GroupReport(self.name, epoch, self.machine.last_report, self.machine.rebuilds)
+        epoch, sessions = roster.epoch if roster else 0, tuple(self._sessions)
+        last = sessions[-1] if sessions else None
+        return GroupReport(self.name, epoch, last, self.machine.rebuilds, sessions)
 
     async def close(self) -> None:
         """Abort the engine session."""

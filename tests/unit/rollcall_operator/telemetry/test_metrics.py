@@ -65,15 +65,21 @@ def test_counts_of_queue_links_and_requests() -> None:
 def test_a_job_shows_its_epoch_members_and_rebuilds_by_cause() -> None:
     metrics = Metrics()
     metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, members=3, rebuilds=0))
-    last = {"cause": "MemberLost", "seconds": "0.25", "time": "t"}
+    sessions = [
+        {"session": "2.1.9", "cause": "MemberLost", "seconds": "0.25"},
+        {"session": "2.1.10", "cause": "MemberLost", "seconds": "0.5"},
+        {"session": "3.1.1", "cause": "NewRoster", "seconds": "0.25"},
+    ]
     causes = {1: "JobStarted", 2: "MemberLost", 3: "MembersJoined"}
-    metrics.jobs.update(KEY, status(3, causes, members=4, rebuilds=2, lastRebuild=last))
+    metrics.jobs.update(KEY, status(3, causes, members=4, rebuilds=2, sessions=sessions))
     assert value(metrics, "rollcall_epoch", **GROUP) == 3
     assert value(metrics, "rollcall_members", **GROUP) == 4
     assert value(metrics, "rollcall_rebuilds_total", cause="MemberLost", **GROUP) == 1
     assert value(metrics, "rollcall_rebuilds_total", cause="JobStarted", **GROUP) == 1
-    assert value(metrics, "rollcall_rebuild_seconds_count", **GROUP) == 1
-    assert value(metrics, "rollcall_rebuild_seconds_sum", **GROUP) == 0.25
+    assert value(metrics, "rollcall_sessions_total", cause="MemberLost", **GROUP) == 2
+    assert value(metrics, "rollcall_sessions_total", cause="NewRoster", **GROUP) == 1
+    assert value(metrics, "rollcall_rebuild_seconds_count", **GROUP) == 3
+    assert value(metrics, "rollcall_rebuild_seconds_sum", **GROUP) == 1.0
     assert value(metrics, "rollcall_jobs", phase="Running") == 1
 
 
@@ -82,6 +88,17 @@ def test_the_same_status_again_counts_nothing() -> None:
     for _ in range(3):
         metrics.jobs.update(KEY, status(2, {1: "JobStarted", 2: "MemberLost"}))
     assert value(metrics, "rollcall_rebuilds_total", cause="MemberLost", **GROUP) == 1
+
+
+def test_sessions_from_before_the_operator_started_are_not_counted_again() -> None:
+    metrics = Metrics()
+    old = {"session": "1.1.1", "cause": "MemberLost", "seconds": "0.25"}
+    new = {"session": "1.1.2", "cause": "EngineError", "seconds": "0.5"}
+    for sessions in ([old], [old, new], [old, new]):
+        metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, sessions=sessions))
+    assert value(metrics, "rollcall_sessions_total", cause="MemberLost", **GROUP) is None
+    assert value(metrics, "rollcall_sessions_total", cause="EngineError", **GROUP) == 1
+    assert value(metrics, "rollcall_rebuild_seconds_sum", **GROUP) == 0.5
 
 
 def test_a_job_that_is_gone_leaves_no_series() -> None:

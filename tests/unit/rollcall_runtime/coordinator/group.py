@@ -110,12 +110,13 @@ class Counts:
     def __init__(self) -> None:
         self.refusals: list[str] = []
         self.sessions: list[SessionReport] = []
+        self.suspicions: list[tuple[SuspicionCause, float]] = []
 
     def refused(self, what: str) -> None:
         self.refusals.append(what)
 
     def suspected(self, cause: SuspicionCause, seconds: float) -> None:
-        """Not looked at."""
+        self.suspicions.append((cause, seconds))
 
     def session_formed(self, report: SessionReport) -> None:
         self.sessions.append(report)

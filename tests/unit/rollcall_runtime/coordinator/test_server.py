@@ -1,6 +1,7 @@
 """The coordinator over real sockets: who may speak, how sessions form, where prompts go."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from rollcall_protocol import env
 from rollcall_protocol.ids import Lineage, SessionId
 from rollcall_protocol.messages import Refused, Wanted
-from rollcall_protocol.reports import MemberState, SessionCause
+from rollcall_protocol.reports import MemberState, SessionCause, SuspicionCause
 from tests.unit.rollcall_runtime.coordinator.group import Group, Worker, eventually, with_bounds
 
 
@@ -90,6 +91,30 @@ async def test_a_broken_stream_costs_an_attempt_and_its_prompts_go_to_another(
         assert (again.prompt, again.lease != lease.lease) == (lease.prompt, True)
         after = group.counts.sessions[-1].session
         assert (after.epoch, after.attempt) == (before.epoch, before.attempt + 1)
+        ((cause, seconds),) = group.counts.suspicions
+        assert cause is SuspicionCause.CONNECTION_LOST
+        assert 0 <= seconds < 5
+
+
+async def test_the_operator_is_told_of_the_last_sessions_and_when_they_were(
+    tmp_path: Path,
+) -> None:
+    began = time.time()
+    async with Group(tmp_path) as group:
+        await group.push(1, "a", "b")
+        a = await group.join("a")
+        await group.join("b")
+        await eventually(lambda: len(group.counts.sessions) == 1)
+        break_stream(a)
+        await eventually(lambda: len(group.counts.sessions) == 2)
+        (told,) = group.coordinator.report().groups
+        assert [s.cause for s in told.sessions] == [
+            SessionCause.NEW_ROSTER,
+            SessionCause.MEMBER_LOST,
+        ]
+        assert told.session == told.sessions[-1]
+        assert told.session.detail.startswith("a: ConnectionLost: ")
+        assert began <= told.sessions[0].time <= told.sessions[1].time <= time.time()
 
 
 async def test_too_few_rollouts_pause_admission_and_say_so(tmp_path: Path) -> None:
