@@ -105,7 +105,7 @@ class TrainerLoop:
             self._rollouts.withdraw()  # the only buffer is needed again
         result = await self._in_thread(self._rank.lead, batch, self._kept())
         self._draft = result.draft
-        self._note(batch, result, version)
+        self._note(batch, result)
         if self._rank.step % self._config.weight_sync.trigger_parameter_sync_step == 0:
             version = replace(version, number=version.number + 1)
             await self._publish(version)
@@ -169,7 +169,7 @@ class TrainerLoop:
                 waiting.cancel()
             await asyncio.gather(task, stopped, return_exceptions=True)
 
-    def _note(self, batch: Sequence[Answered], result: StepResult, version: Version) -> None:
+    def _note(self, batch: Sequence[Answered], result: StepResult) -> None:
         rewards = [sample.reward for item in batch for sample in item.completion.samples]
         self._reward = sum(rewards) / len(rewards)
         metrics = self._metrics
@@ -178,7 +178,7 @@ class TrainerLoop:
         metrics.train_seconds.observe(result.train_seconds)
         metrics.snapshot_seconds.observe(result.snapshot_seconds)
         for item in batch:
-            metrics.staleness.observe(version.number - item.completion.version.number)
+            metrics.staleness.observe(item.age)
         last = result.updates[-1]
         log.info(
             "step %d: reward %.3f, loss %.4f, gradient norm %.3f",

@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rollcall_runtime.train import checkpoints
+from rollcall_runtime.train.engines import torch26
 from rollcall_runtime.train.generators import generator_states, set_generator_states
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def use_generators(world: World, loaded: Mapping[str, Any]) -> None:
 
 
 def _save(tensors: dict[str, Any], folder: Path) -> None:
+    torch26.let_errors_travel()
     try:
         save(tensors, checkpoint_id=folder)
     except CheckpointException as error:  # on all ranks alike

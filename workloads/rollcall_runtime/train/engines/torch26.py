@@ -1,5 +1,7 @@
-"""What FSDP2 on a CPU lacks in torch 2.6, the version that Debian ships. Empty from 2.7 on."""
+"""What FSDP2 and checkpoints lack in torch 2.6, which Debian ships. Empty from 2.7 on."""
 
+import copyreg
+import traceback
 from typing import Any
 
 import torch
@@ -13,6 +15,20 @@ def complete_cpu_streams() -> None:
     if CANNOT_RESHARD:
         torch.cpu.Stream.record_event = _nothing  # type: ignore[method-assign,assignment]
         torch.cpu.Stream.wait_event = _nothing  # type: ignore[method-assign,assignment]
+
+
+def let_errors_travel() -> None:
+    """Let a failed save be told to other ranks.
+
+    Until 2.6 torch sends the error with its traceback, whose lines hold code from Python 3.13 on,
+    and code cannot be pickled.
+    """
+    if CANNOT_RESHARD:
+        copyreg.pickle(traceback.FrameSummary, _without_code)
+
+
+def _without_code(line: traceback.FrameSummary) -> tuple[Any, ...]:
+    return traceback.FrameSummary, (line.filename, line.lineno, line.name)
 
 
 def _nothing(_stream: torch.cpu.Stream, *_arguments: Any) -> None:
