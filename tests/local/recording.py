@@ -1,0 +1,159 @@
+"""Engines that take their time and write down what they do; pods find them by entry points."""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rollcall_protocol.env import POD_NAME
+from rollcall_runtime.rollout.engine import Generation, Watch
+from rollcall_runtime.rollout.engines.gate import Ticket
+from rollcall_runtime.rollout.engines.rows import Rows
+from rollcall_runtime.rollout.engines.tiny import TinyEngine
+from rollcall_runtime.train.batch import Batch
+from rollcall_runtime.train.engine import EngineSetup
+from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
+from rollcall_runtime.train.sharing import Signal
+
+ROLLOUT, TRAINER = "slow", "recording"
+_ENTRY_POINTS = f"""
+[rollcall.inference_engines]
+{ROLLOUT} = tests.local.recording:SlowEngine
+[rollcall.train_engines]
+{TRAINER} = tests.local.recording:RecordingEngine
+"""
+
+
+def install(folder: Path) -> Path:
+    """A distribution with these engines; its folder goes onto PYTHONPATH."""
+    metadata = folder / "recording_engines-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: recording-engines\n")
+    (metadata / "entry_points.txt").write_text(_ENTRY_POINTS)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a rollout knew of a prompt's group: told to the coordinator, or given by it."""
+
+    pod: str
+    kind: str  # told, given
+    prompt: tuple[int, ...]
+    group: tuple[Generation, ...]
+
+
+class SlowEngine(TinyEngine):
+    """`stepDelay` seconds more for each token; all weights, reports and partials go to `folder`."""
+
+    def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
+        own = dict(config or {})
+        self._delay, self._folder = float(own.pop("stepDelay")), Path(own.pop("folder"))
+        self._pod = os.environ[POD_NAME]
+        super().__init__(model=model, config=own)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        group_size: int,
+        seed: int,
+        timeout: float,
+        partials: Sequence[Sequence[Generation]] | None = None,
+        watch: Watch | None = None,
+    ) -> list[list[Generation]]:
+        assert watch is not None
+        followed = watch
+
+        def tell(groups: list[list[Generation]]) -> bool:
+            self._write("told", prompts, groups)
+            return followed.tell(groups)
+
+        if partials is not None:
+            self._write("given", prompts, partials)
+        return super().generate(
+            prompts, group_size=group_size, seed=seed, timeout=timeout, partials=partials,
+            watch=Watch(watch.every, tell),
+        )  # fmt: skip
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        state = {name: tensor.clone() for name, tensor in weights}
+        scratch = self._folder / f".{self._pod}.pt"
+        torch.save(state, scratch)
+        scratch.rename(self._folder / f"weights-{version}-{self._pod}.pt")
+        super().load_weights(state.items(), version=version)
+
+    def _step(self, rows: Rows, ticket: Ticket, draws: torch.Generator) -> bool:
+        time.sleep(self._delay)
+        return super()._step(rows, ticket, draws)
+
+    def _write(
+        self, kind: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Generation]]
+    ) -> None:
+        with (self._folder / f"{self._pod}.jsonl").open("a") as file:
+            for prompt, group in zip(prompts, groups, strict=True):
+                rows = [[g.tokens, g.logprobs, g.versions, g.finished] for g in group]
+                file.write(json.dumps([self._pod, kind, prompt, rows]) + "\n")
+
+
+class RecordingEngine(Fsdp2Engine):
+    """Batches that are trained on go to `folder`."""
+
+    def __init__(self, setup: EngineSetup) -> None:
+        own = dict(setup.config)
+        self._folder, self._batches = Path(own.pop("folder")), 0
+        super().__init__(
+            EngineSetup(setup.model, setup.optimizer, own, setup.seed, setup.rendezvous)
+        )
+
+    def share(self, work: Batch | Signal | None) -> Batch | Signal:
+        if isinstance(work, Batch):
+            self._batches += 1
+            columns = (work.tokens, work.mask, work.logprobs, work.versions)
+            torch.save(columns, self._folder / f"batch-{self._batches:06d}.pt")
+        return super().share(work)
+
+
+def moments(folder: Path) -> list[Moment]:
+    """What rollouts wrote down, each pod's in its order; a torn last line is left out."""
+    found = []
+    for file in sorted(folder.glob("*.jsonl")):
+        for line in file.read_text().split("\n")[:-1]:
+            pod, kind, prompt, rows = json.loads(line)
+            group = tuple(Generation(tuple(t), tuple(p), tuple(v), f) for t, p, v, f in rows)
+            found.append(Moment(pod, kind, tuple(prompt), group))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sample that was trained on."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+
+
+def trained_rows(folder: Path, *, prompt_length: int) -> list[Row]:
+    """All samples that the trainer used; prompts are of one length."""
+    rows = []
+    for file in sorted(folder.glob("batch-*.pt")):
+        for tokens, mask, logprobs, versions in zip(*torch.load(file), strict=True):
+            prompt = tuple(tokens[:prompt_length].tolist())
+            columns = (tokens[1:], logprobs, versions)
+            drawn = (tuple(column[mask].tolist()) for column in columns)
+            rows.append(Row(prompt, *drawn))
+    return rows
+
+
+def weights(folder: Path, version: int) -> dict[str, Tensor]:
+    """A version as some rollout served it."""
+    state: dict[str, Tensor] = torch.load(next(folder.glob(f"weights-{version}-*.pt")))
+    return state

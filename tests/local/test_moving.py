@@ -1,0 +1,152 @@
+"""Prompts of a rollout that is killed go on elsewhere with the tokens that it had drawn."""
+
+import asyncio
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rollcall_protocol import env
+from rollcall_protocol.codec import encode
+from rollcall_protocol.config import EngineRef
+from rollcall_protocol.reports import MemberState, Snapshot
+from rollcall_protocol.roster import DEFAULT_GROUP
+from rollcall_runtime.models import open_model
+from rollcall_runtime.tasks import reverse
+from tests.local import recording
+from tests.local.harness import FAST, LocalJob
+from tests.local.pods import ROOT, Pod
+from tests.local.recording import Moment, Row, moments, trained_rows
+from tests.unit.rollcall_runtime.jobs import job_config, pool_config
+
+pytestmark = pytest.mark.slow
+
+START_SECONDS = 90.0
+STEP_SECONDS = 60.0
+MODEL = "builtin:reverse-tiny"
+PROMPT_LENGTH = len(reverse.prompt(0, seed=0))
+
+
+class RecordedJob(LocalJob):
+    """Its engines are slow and write into `record`."""
+
+    def __init__(self, folder: Path, *, step_delay: float, **algorithm: Any) -> None:
+        self.record = folder / "record"
+        self.record.mkdir()
+        self._plugins = recording.install(folder / "plugins")
+        self._delay = step_delay
+        trainer = EngineRef(recording.TRAINER, {"folder": str(self.record)})
+        super().__init__(
+            folder, job_config(algorithm=algorithm, membership=FAST, trainer_engine=trainer)
+        )
+
+    def _pod(self, name: str, role: str, *, group: str = DEFAULT_GROUP) -> Pod:
+        pod = super()._pod(name, role, group=group)
+        paths = (ROOT / "workloads", ROOT, self._plugins)
+        pod.variables["PYTHONPATH"] = ":".join(str(path) for path in paths)
+        if role == "rollout":
+            own = {"concurrency": 2, "stepDelay": self._delay, "folder": str(self.record)}
+            pool = pool_config(sync_group=group, engine=EngineRef(recording.ROLLOUT, own))
+            pod.variables[env.POOL_CONFIG] = json.dumps(encode(pool))
+        return pod
+
+
+def all_in_sync(job: LocalJob) -> Any:
+    def holds(snapshot: Snapshot) -> bool:
+        states = {member.pod_uid: member.state for member in snapshot.members}
+        return all(states.get(pod.uid) is MemberState.IN_SYNC for pod in job.rollouts)
+
+    return holds
+
+
+async def in_mid_generation(job: RecordedJob, pod: Pod) -> None:
+    """Wait until `pod` has just told of tokens of something that it has not finished."""
+    seen = len(moments(job.record))
+    deadline = time.monotonic() + STEP_SECONDS
+    while time.monotonic() < deadline:
+        found = [moment for moment in moments(job.record) if moment.pod == pod.name]
+        if len(moments(job.record)) > seen and found and found[-1].kind == "told":
+            counts = {len(generation.tokens) for generation in found[-1].group}
+            if max(counts) in {2, 3}:
+                return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{pod.name} drew nothing: {pod.log()[-2000:]}")
+
+
+def moved_from(job: RecordedJob, victim: Pod) -> list[Moment]:
+    """What other rollouts were given of what `victim` had told."""
+    found = moments(job.record)
+    told = {(m.prompt, m.group) for m in found if m.pod == victim.name and m.kind == "told"}
+    return [
+        moment
+        for moment in found
+        if moment.pod != victim.name
+        and (moment.prompt, moment.group) in told
+        and not all(generation.finished for generation in moment.group)
+    ]
+
+
+def goes_on(row: Row, begun: Moment) -> bool:
+    """Whether a sample begins with one of these, to the last bit of its log-probabilities."""
+    if row.prompt != begun.prompt:
+        return False
+    return any(
+        row.tokens[: len(g.tokens)] == g.tokens
+        and row.logprobs[: len(g.tokens)] == g.logprobs
+        and row.versions[: len(g.tokens)] == g.versions
+        for g in begun.group
+        if g.tokens
+    )
+
+
+def recomputed(folder: Path, row: Row) -> list[float]:
+    """The log-probabilities of a sample's tokens under the versions that they say."""
+    source = open_model(MODEL)
+    tokens = torch.tensor([[*row.prompt, *row.tokens]])
+    by_version = {}
+    for version in set(row.versions):
+        model = source.build()
+        model.load_state_dict(recording.weights(folder, version))
+        with torch.inference_mode():
+            by_version[version] = model(tokens[:, :-1]).log_softmax(-1)[0]
+    return [
+        float(by_version[version][PROMPT_LENGTH - 1 + at, token])
+        for at, (token, version) in enumerate(zip(row.tokens, row.versions, strict=True))
+    ]
+
+
+async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None:
+    job = RecordedJob(
+        tmp_path, step_delay=0.1, max_steps=1_000_000, partial_report=0.1,
+        group_size=4, prompts_per_step=4, max_concurrent_rollouts=8,
+    )  # fmt: skip
+    async with job:
+        await job.start(rollouts=2)
+        await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+        await job.steps(2, seconds=STEP_SECONDS)
+        victim, survivor = job.rollouts
+        await in_mid_generation(job, victim)
+        victim.send(signal.SIGKILL)
+        values = await job.trainer.reaches("moved_tokens_total", 1, seconds=STEP_SECONDS)
+        await job.steps(6, seconds=STEP_SECONDS)
+        prompts = await job.prompts()
+        assert prompts.balanced
+        assert prompts.requeued > 0
+        assert (await survivor.metrics())["rollout_reward"] > 0
+        job.trainer.send(signal.SIGTERM)
+        await job.trainer.exited(seconds=20)
+
+    moved = moved_from(job, victim)
+    assert moved, "the survivor was given what the victim had told, token for token"
+    count = sum(len(generation.tokens) for moment in moved for generation in moment.group)
+    assert count <= values["moved_tokens_total"]
+    rows = trained_rows(job.record, prompt_length=PROMPT_LENGTH)
+    for begun in moved:
+        continued = [row for row in rows if goes_on(row, begun)]
+        assert len(continued) >= len([g for g in begun.group if g.tokens]), "all were trained on"
+        for row in continued:
+            assert row.logprobs == pytest.approx(recomputed(job.record, row), abs=1e-4)
