@@ -2,6 +2,8 @@
 PYTHON ?= python3
 IMAGE_PREFIX ?= rollcall
 IMAGE_TAG ?= dev
+SECONDS ?= 600
+SEED ?= 1
 TRIALS ?= 50
 BIN := .venv/bin
 CLUSTER := $(BIN)/python -m tests.cluster
@@ -9,7 +11,7 @@ STAMP := .venv/.stamp
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 export PYTHONPATH := operator:workloads
 
-.PHONY: help demo test lint unit test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery lock venv
+.PHONY: help demo test lint unit test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
@@ -58,6 +60,9 @@ bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and d
 
 bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"
 	$(BIN)/python -m tests.bench.recovery --trials $(TRIALS) --chart docs/measurements/recovery.svg $(ARGS)
+
+chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1); prints JSON
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
 lock: $(STAMP) ## Write requirements/*.txt anew from pyproject.toml
 	requirements/lock.sh

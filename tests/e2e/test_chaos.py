@@ -1,0 +1,38 @@
+"""A short soak of a job by a fixed plan; `make chaos` runs a long one with every kind of fault."""
+
+import os
+
+import pytest
+
+from tests.chaos import soak
+from tests.chaos.plan import QUICK, Kind, make_plan
+from tests.e2e.kubectl import Kubectl
+from tests.e2e.stack import EXISTING
+
+SECONDS, SEED = 100, 4
+CONTROL_SECONDS = 45
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        EXISTING or os.geteuid() != 0, reason="faults are done to the local cluster's own nodes"
+    ),
+]
+
+
+def test_a_job_lives_through_a_short_soak(kubectl: Kubectl) -> None:
+    plan = make_plan(SEED, SECONDS, QUICK)
+    result = soak.run(kubectl, soak.Options(plan, SECONDS), say=print)
+    assert result["violations"] == []
+    assert result["not_injected"] == []
+    assert {kind for kind in result["faults"] if kind != "total"} == set(QUICK)
+    assert result["detection"]["all"]["n"] > 0
+    assert len(result["reward"]) == 4
+
+
+def test_the_verdict_fails_when_weights_do_not_travel(kubectl: Kubectl) -> None:
+    plan = make_plan(SEED, CONTROL_SECONDS, [Kind.KILL_ROLLOUT])
+    options = soak.Options(plan, CONTROL_SECONDS, weight_sync=False)
+    result = soak.run(kubectl, options, say=print)
+    assert any(found.startswith("rollouts_have_learned") for found in result["violations"])
+    assert all(reward < 0.3 for reward in result["reward"].values())
