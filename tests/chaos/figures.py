@@ -123,13 +123,13 @@ def gaps(times: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def prompts(history: History) -> dict[str, int]:
-    """Prompts by outcome, all lives of the trainer together, as last read in each."""
-    total: Counter[str] = Counter()
-    for reading in _last_of_each_life(history):
-        for name, value in reading.items():
-            if name.startswith("prompts_total{"):
-                total[name.removeprefix("prompts_total{").rstrip("}")] += int(value)
-    return dict(total)
+    """Prompts by outcome as last read: a trainer that resumes takes its counters with it."""
+    last = _last_of_each_life(history)[-1:]
+    return {
+        name.removeprefix("prompts_total{").rstrip("}"): int(value)
+        for reading in last for name, value in reading.items()
+        if name.startswith("prompts_total{")
+    }  # fmt: skip
 
 
 def _last_of_each_life(history: History) -> list[dict[str, float]]:
