@@ -32,6 +32,7 @@ MEMBER_STREAM_ROUTE = "/v1/members/stream"  # WebSocket, member token
 COMPLETIONS_ROUTE = "/v1/completions"  # POST, member token
 WEIGHTS_ROUTE = "/v1/weights"  # GET, member token: one version whole, for a newcomer
 REGISTER_ROUTE = "/v1/register"  # POST, member token: open another stream
+GANG_ROUTE = "/v1/gang"  # WebSocket, member token: the trainer's ranks watch each other
 DRAIN_ROUTE = "/v1/drain"  # POST, member token
 
 # The operator sends its token as `Authorization: Bearer ...` and, without a prefix, in this header:

@@ -71,13 +71,17 @@ class SessionReport:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where training stands; `rollout_reward` is the mean over samples drawn by rollouts."""
+    """Where training stands; `rollout_reward` is the mean over samples drawn by rollouts.
+
+    `paused` says why it waits, `warning` what is wrong though it goes on.
+    """
 
     step: int
     max_steps: int
     weight_version: int
     rollout_reward: float | None
     paused: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

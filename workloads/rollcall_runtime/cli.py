@@ -7,21 +7,19 @@ was read, so that a wrong configuration is told at once.
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rollcall_protocol import __version__, env
 from rollcall_protocol.config import JobConfig
 from rollcall_runtime import environment
+from rollcall_runtime.ending import give_up
 from rollcall_runtime.environment import Pod
 from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.telemetry import configure_logs
 
 log = logging.getLogger(__name__)
 
-MESSAGE_BYTES = 4000  # what a kubelet keeps of a termination message
 LOG_LEVEL = "ROLLCALL_LOG_LEVEL"
 
 
@@ -76,12 +74,12 @@ def _guarded(run: Callable[[], None]) -> int:
     try:
         run()
     except SpecError as error:
-        return _give_up(str(error), env.ExitCode.BAD_CONFIG)
+        return give_up(str(error), env.ExitCode.BAD_CONFIG)
     except FencedError as error:
-        return _give_up(str(error), env.ExitCode.FENCED)
+        return give_up(str(error), env.ExitCode.FENCED)
     except Exception as error:
         log.exception("the worker failed")
-        return _give_up(f"{type(error).__name__}: {error}", env.ExitCode.FAILED)
+        return give_up(f"{type(error).__name__}: {error}", env.ExitCode.FAILED)
     return env.ExitCode.OK
 
 
@@ -94,15 +92,3 @@ def _log_as(job: JobConfig, pod: Pod) -> dict[str, Any]:
     """Logs with the job's coordinates; returns their fields, to which the epoch is added."""
     logs = configure_logs(level=_level(), namespace=job.namespace, job=job.job, pod=pod.name)
     return logs.fields
-
-
-def _give_up(message: str, code: env.ExitCode) -> int:
-    """Say why, where `kubectl logs` and the job's conditions find it."""
-    sys.stderr.write(f"{message}\n")
-    path = Path(env.TERMINATION_LOG)
-    if path.exists():
-        try:
-            path.write_text(message[:MESSAGE_BYTES], encoding="utf-8")
-        except OSError as error:
-            log.warning("cannot write %s: %s", path, error)
-    return code

@@ -190,6 +190,9 @@ class TrainerMetrics(Metrics):
         self.members = self.gauge("members", "Members of the session, the trainer included")
         self.epoch = self.gauge("epoch", "Epoch of the session")
         self.session_attempt = self.gauge("session_attempt", "Its attempt in that epoch")
+        self.checkpoint_failures = self.counter(
+            "checkpoint_failures", "Checkpoints that could not be written"
+        )
         self.rebuilds = self.counters("rebuilds", "Sessions formed", "cause")
         self.rebuild_seconds = self.histogram("rebuild_seconds", "From a cause to its session")
         self.detect_seconds = self.histograms(

@@ -5,6 +5,7 @@ MemberDriver in threads, so the loop answers in milliseconds whatever the traine
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.group import SyncGroup
 from rollcall_runtime.coordinator.leasing import Leasing, PromptMessage
 from rollcall_runtime.coordinator.links import Links, Loss
+from rollcall_runtime.coordinator.lives import Holder, Life, find_holders
 from rollcall_runtime.coordinator.observer import Delivery, Observer
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.parts import Parts
@@ -77,6 +79,7 @@ class Coordinator:
         self._first: Version | None = None
         self._base: Version | None = None  # what all who took part serve
         self._roster_taken = asyncio.Event()
+        self._joined = asyncio.Event()
         self._group_of: dict[MemberId, SyncGroup] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -86,13 +89,13 @@ class Coordinator:
         """Wait for the first roster; returns the first version to publish.
 
         Its number is above whatever a member reported, and `at_least` the one given (from a
-        checkpoint), so that numbers go on. A restarted coordinator knows its roster and waits
-        `settle` for members to come back.
+        checkpoint), so that numbers go on. A restarted coordinator knows its roster and waits for
+        all its members to come back, but no longer than `settle`.
         """
         restored, self._memory = self._memory.roster, replace(self._memory, roster=None)
         if restored is not None:
             self.push_roster(restored)
-            await asyncio.sleep(self.config.membership.settle)
+            await self._all_back()
         await self._roster_taken.wait()
         lineage = self.lineage
         if lineage is None:
@@ -101,6 +104,21 @@ class Coordinator:
             highest = max(group.machine.highest_number for group in self.groups.values())
             self._first = Version(lineage, max(at_least, highest + 1))
         return self._first
+
+    @property
+    def lives(self) -> tuple[Life, ...]:
+        """Former lives of this pod's trainer that published weights, the last one last."""
+        return self._memory.lives
+
+    def holders(self) -> list[Holder]:
+        """Rollouts that hold whole versions, of former lives before the first is published."""
+        return find_holders(self.groups.values())
+
+    def begin(self, version: Version, *, step: int) -> None:
+        """`version`, the first one, will have the weights of `step`."""
+        life = Life(version.lineage, version.number, step)
+        self._memory = memory.begin(self._memory, life)
+        memory.save(self._state_dir, self._memory)
 
     @property
     def lineage(self) -> Lineage | None:
@@ -139,9 +157,11 @@ class Coordinator:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
         return await self.leasing.next_batch(number)
 
-    def progress(self, *, step: int, number: int, reward: float | None) -> None:
-        """Note where training stands."""
-        self._standing.trained(step=step, number=number, reward=reward)
+    def progress(
+        self, *, step: int, number: int, reward: float | None, warning: str = ""
+    ) -> None:  # fmt: skip
+        """Note where training stands, and what is wrong though it goes on."""
+        self._standing.trained(step=step, number=number, reward=reward, warning=warning)
         self.stream.progressed()
 
     def finish(self, *, step: int, error: str = "") -> None:
@@ -190,6 +210,7 @@ class Coordinator:
             if hello.sender is not None:
                 self.parts.registered(hello.member, hello.sender)
             group.run(group.machine.hello(hello, time.monotonic()))
+        self._joined.set()
 
     def member_left(self, member: MemberId, loss: Loss) -> None:
         """A stream ended."""
@@ -250,6 +271,13 @@ class Coordinator:
         since = effect.since if effect.since is not None else self.links.heard_at(effect.member)
         self._observer.suspected(effect.cause, now - since if since is not None else 0.0)
         log.warning("%s is a suspect: %s: %s", effect.member, effect.cause, effect.reason)
+
+    async def _all_back(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.membership.settle):
+                while self.missing():
+                    self._joined.clear()
+                    await self._joined.wait()
 
     def _takers(self) -> list[MemberId]:
         """Who may get prompts now."""

@@ -1,4 +1,6 @@
-"""What a coordinator keeps over a restart of its container: boot counter and last roster."""
+"""What a coordinator keeps over a restart of its container: boot counter, roster, and which steps
+its last lives began with.
+"""
 
 import json
 from dataclasses import dataclass, replace
@@ -6,8 +8,10 @@ from pathlib import Path
 
 from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.roster import Roster
+from rollcall_runtime.coordinator.lives import Life
 
 FILE = "coordinator.json"
+MAX_LIVES = 8  # rollouts hold versions of the last one that published, few are older
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,7 @@ class Memory:
     boot: int = 0
     since_epoch: int | None = None
     roster: Roster | None = None
+    lives: tuple[Life, ...] = ()
 
 
 def boot(folder: Path, pod_uid: str) -> Memory:
@@ -34,6 +39,11 @@ def boot(folder: Path, pod_uid: str) -> Memory:
     memory = replace(memory, boot=memory.boot + 1)
     save(folder, memory)
     return memory
+
+
+def begin(memory: Memory, life: Life) -> Memory:
+    """Add a life, the newest."""
+    return replace(memory, lives=(*memory.lives, life)[-MAX_LIVES:])
 
 
 def save(folder: Path, memory: Memory) -> None:

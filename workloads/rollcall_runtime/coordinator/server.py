@@ -6,7 +6,7 @@ from aiohttp import web
 
 from rollcall_protocol import env
 from rollcall_protocol.messages import Summons
-from rollcall_runtime.auth import Tokens, guard
+from rollcall_runtime.auth import Handler, Tokens, guard
 from rollcall_runtime.coordinator.calls import Calls
 from rollcall_runtime.coordinator.completions import take_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
@@ -18,12 +18,16 @@ STOP_SECONDS = 2.0
 
 
 class CoordinatorServer:
-    """Binds to the pod's address only; `stop` ends both listeners, all streams and the calls."""
+    """Binds to the pod's address only; `stop` ends both listeners, all streams and the calls.
+
+    `gang` handles streams of the trainer's other ranks.
+    """
 
     def __init__(
-        self, coordinator: Coordinator, *, address: str, tokens: Tokens, observer: Observer
-    ) -> None:
-        self._coordinator, self._address = coordinator, address
+        self, coordinator: Coordinator, *, address: str, tokens: Tokens, observer: Observer,
+        gang: Handler | None = None,
+    ) -> None:  # fmt: skip
+        self._coordinator, self._address, self._gang = coordinator, address, gang
         self._tokens, self._observer = tokens, observer
         self._runners: list[web.AppRunner] = []
         self._calls = Calls(
@@ -61,6 +65,8 @@ class CoordinatorServer:
             web.get(env.MEMBER_STREAM_ROUTE, guard(member, coordinator.links.serve, refused)),
             web.get(env.WEIGHTS_ROUTE, guard(member, weights, refused)),
         ])  # fmt: skip
+        if self._gang is not None:
+            app.router.add_get(env.GANG_ROUTE, guard(member, self._gang, refused))
         return app
 
     def _completions(self) -> web.Application:

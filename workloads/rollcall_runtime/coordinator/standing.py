@@ -19,9 +19,11 @@ class Standing:
         self._finished: Finished | None = None
         self._states: list[MemberState] = []  # at the last publication
 
-    def trained(self, *, step: int, number: int, reward: float | None) -> None:
+    def trained(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
         """Training has done `step` steps; `number` is published."""
-        self._progress = Progress(step, self._config.algorithm.max_steps, number, reward)
+        self._progress = Progress(
+            step, self._config.algorithm.max_steps, number, reward, warning=warning
+        )
 
     def finish(self, step: int, error: str) -> None:
         """Training is over."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from rollcall_runtime.concurrency import first_of
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data import open_prompts
+from rollcall_runtime.ending import abandon
 from rollcall_runtime.environment import TrainerEnvironment, new_member
 from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.settings import read_settings
@@ -27,10 +28,12 @@ from rollcall_runtime.sync.weights.staging import Draft
 from rollcall_runtime.telemetry import MetricsServer, TrainerMetrics
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import FIELD, EngineSetup
+from rollcall_runtime.train.gang import Gang, GangBrokenError, hold_to_leader
 from rollcall_runtime.train.loop import TrainerLoop
 from rollcall_runtime.train.losses import policy_loss
 from rollcall_runtime.train.observer import CoordinatorObserver
 from rollcall_runtime.train.rank import RankSettings, TrainerRank
+from rollcall_runtime.train.recovery import ROLLOUTS, Recovery, Taken
 from rollcall_runtime.train.registry import train_engines
 from rollcall_runtime.train.sender import PartSender
 from rollcall_runtime.train.snapshots import STREAMED, make_snapshotter
@@ -66,15 +69,14 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
     try:
         await server.start(environment.pod.address)
         state = await _in_thread(thread, rank.start)
-        draft = await _in_thread(thread, rank.snapshot)
         started.set()
         log.info("rank %d starts at step %d", environment.rank, state.step)
         if environment.rank > 0:
             follower = _Follower(environment, rank, thread, stop)
-            await follower.run(state, draft)
-        elif draft is not None:
+            await follower.run(state)
+        else:
             leader = _Leader(environment, rank, thread, metrics, stop)
-            await leader.run(state, draft, CoordinatorObserver(metrics, log_fields))
+            await leader.run(state, CoordinatorObserver(metrics, log_fields))
     finally:
         await _in_thread(thread, rank.close)
         thread.shutdown(wait=False)
@@ -91,7 +93,7 @@ class _Leader:
     metrics: TrainerMetrics
     stop: asyncio.Event
 
-    async def run(self, state: TrainState, draft: Draft, observer: CoordinatorObserver) -> None:
+    async def run(self, state: TrainState, observer: CoordinatorObserver) -> None:
         job, pod = self.environment.job, self.environment.pod
         member = new_member(pod)
         engines = _open_engines(self.environment, member)
@@ -101,21 +103,28 @@ class _Leader:
             ledger_state=state.ledger, observer=observer, senders=_senders(job),
         )  # fmt: skip
         tokens = Tokens(self.environment.member_token, self.environment.operator_token)
-        server = CoordinatorServer(
-            coordinator, address=pod.address, tokens=tokens, observer=observer
+        bounds = job.membership
+        gang = Gang(
+            job.trainer_replicas, heartbeat=bounds.heartbeat, suspect_after=bounds.suspect_after
         )
+        server = CoordinatorServer(
+            coordinator, address=pod.address, tokens=tokens, observer=observer, gang=gang.serve
+        )
+        watch = asyncio.create_task(_or_abandon(gang.watch()))
         try:
             await server.start()
-            await self._train(coordinator, state, draft)
+            await self._train(coordinator, state, gang)
         finally:
+            watch.cancel()
             await coordinator.stop()
             await server.stop()
             await _close(engines)
 
-    async def _train(self, coordinator: Coordinator, state: TrainState, draft: Draft) -> None:
+    async def _train(self, coordinator: Coordinator, state: TrainState, gang: Gang) -> None:
         loop = TrainerLoop(
-            config=self.environment.job, rank=self.rank, state=state, draft=draft,
-            rollouts=coordinator, thread=self.thread, metrics=self.metrics, stop=self.stop,
+            config=self.environment.job, rank=self.rank, state=state, rollouts=coordinator,
+            thread=self.thread, metrics=self.metrics, stop=self.stop,
+            take_back=partial(self._take_back, coordinator),
         )  # fmt: skip
         watch = asyncio.create_task(self._step_down(coordinator))
         try:
@@ -123,10 +132,19 @@ class _Leader:
                 log.info("training is done after %d steps", self.rank.step)
                 coordinator.finish(step=self.rank.step)
                 await self.stop.wait()
+            gang.leave()
         finally:
             watch.cancel()
         if coordinator.fenced.is_set():
             raise FencedError("another coordinator has taken over this job")
+
+    async def _take_back(self, coordinator: Coordinator, step: int) -> Taken | None:
+        job = self.environment.job
+        if job.recover_from != ROLLOUTS or not job.weight_sync.enabled:
+            return None
+        every = job.weight_sync.trigger_parameter_sync_step
+        recovery = Recovery(token=self.environment.member_token, every=every)
+        return await recovery.take(coordinator.holders(), coordinator.lives, step=step)
 
     async def _step_down(self, coordinator: Coordinator) -> None:
         await coordinator.fenced.wait()
@@ -142,8 +160,26 @@ class _Follower:
     thread: Executor
     stop: asyncio.Event
 
-    async def run(self, state: TrainState, draft: Draft | None) -> None:
-        if draft is None:
+    async def run(self, state: TrainState) -> None:
+        leaving = asyncio.Event()
+        watch = asyncio.create_task(_or_abandon(self._hold(leaving)))
+        try:
+            await self._work(state)
+            leaving.set()
+            await watch
+        finally:
+            watch.cancel()
+
+    async def _hold(self, leaving: asyncio.Event) -> None:
+        environment, bounds = self.environment, self.environment.job.membership
+        await hold_to_leader(
+            f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.GANG_ROUTE}",
+            rank=environment.rank, token=environment.member_token, heartbeat=bounds.heartbeat,
+            suspect_after=bounds.suspect_after, leaving=leaving,
+        )  # fmt: skip
+
+    async def _work(self, state: TrainState) -> None:
+        if _senders(self.environment.job) == 1:
             await self._train(state, _ignore)
             return
         one_copy = self.environment.job.weight_sync.staging == STREAMED
@@ -158,12 +194,8 @@ class _Follower:
             if one_copy:
                 asyncio.run_coroutine_threadsafe(sender.withdraw(), loop).result()
 
-        async def train() -> None:
-            sender.offer(draft)
-            await self._train(state, offer, withdraw)
-
         try:
-            await first_of(sender.run(), train())
+            await first_of(sender.run(), self._train(state, offer, withdraw))
         finally:
             await _close(engines)
 
@@ -174,7 +206,15 @@ class _Follower:
         follow = partial(self.rank.follow, withdraw=withdraw)
         await _in_thread(self.thread, follow, offer)
         await _in_thread(self.thread, self.rank.stop, state)
-        await self.stop.wait()
+        await self.stop.wait()  # the last version may still be on its way
+
+
+async def _or_abandon(watch: Coroutine[Any, Any, None]) -> None:
+    """A collective that waits for a lost rank cannot be interrupted, but the process can end."""
+    try:
+        await watch
+    except GangBrokenError as error:
+        abandon(f"the gang is broken: {error}")
 
 
 def _ignore(_: Draft) -> None:
@@ -213,7 +253,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     open_prompts(job.prompts, seed=job.data_seed)  # a wrong one is told before the model is built
     setup = EngineSetup(
         model=job.model, optimizer=job.algorithm.optimizer, config=rest, seed=job.data_seed,
-        rendezvous=_rendezvous(environment),
+        rendezvous=_rendezvous(environment), deterministic=job.algorithm.deterministic,
     )  # fmt: skip
     return TrainerRank(
         engine=train_engines.get(chosen.name)(setup),

@@ -20,6 +20,7 @@ from rollcall_runtime.sync.weights.staging import Draft, Snapshot
 from rollcall_runtime.telemetry import TrainerMetrics
 from rollcall_runtime.train.checkpoint import TrainState
 from rollcall_runtime.train.rank import StepResult, TrainerRank
+from rollcall_runtime.train.recovery import Taken
 from rollcall_runtime.train.sharing import Signal
 from rollcall_runtime.train.snapshots import STREAMED
 
@@ -37,6 +38,9 @@ class Rollouts(Protocol):
     async def ready(self, *, at_least: int) -> Version:
         """The first version to publish; its number is `at_least` that."""
 
+    def begin(self, version: Version, *, step: int) -> None:
+        """`version`, the first one, will have the weights of `step`."""
+
     async def publish(self, version: Version, snapshot: Snapshot) -> None:
         """Bring weights to the live session."""
 
@@ -46,39 +50,47 @@ class Rollouts(Protocol):
     def withdraw(self) -> None:
         """Let go of the newest weights: newcomers cannot fetch them from the trainer any more."""
 
-    def progress(self, *, step: int, number: int, reward: float | None) -> None:
-        """Note where training stands."""
+    def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
+        """Note where training stands, and what is wrong though it goes on."""
 
     def ledger_state(self) -> LedgerState | None:
         """What a checkpoint keeps of the prompts."""
 
 
+async def _take_nothing(_step: int) -> Taken | None:
+    """The checkpoint has to do."""
+    return None
+
+
 class TrainerLoop:
     """Runs once. `thread` is the one that computes; `stop` may be set at any time.
 
-    `state` and `draft` (its weights) are what to begin with. With weight sync disabled (for
-    comparisons) every version carries the latter.
+    `state` is what to begin with, unless `take_back` gives weights of a later step than it is told.
+    With weight sync disabled (for comparisons) every version carries the first weights.
     """
 
     def __init__(
-        self, *, config: JobConfig, rank: TrainerRank, state: TrainState, draft: Draft,
+        self, *, config: JobConfig, rank: TrainerRank, state: TrainState,
         rollouts: Rollouts, thread: Executor, metrics: TrainerMetrics, stop: asyncio.Event,
+        take_back: Callable[[int], Coroutine[Any, Any, Taken | None]] = _take_nothing,
     ) -> None:  # fmt: skip
+        self._take_back = take_back
         self._config, self._rank, self._rollouts = config, rank, rollouts
         self._thread, self._metrics, self._stop = thread, metrics, stop
-        self._draft: Draft | None = draft
+        self._draft: Draft | None = None
         self._next = state.number  # for the next version
         self._first: Snapshot | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._served = -1  # number of the newest version that was published
         self._reward: float | None = None
+        self._failures = 0  # of checkpoints, as far as they are told
         self._ended = time.perf_counter()  # of the step before
 
     async def run(self) -> bool:
         """Train to the last step, or until told to stop; whether the last step was reached."""
         try:
             version = await self._unless_stopped(self._rollouts.ready(at_least=self._next))
-            if version is not None:
+            if version is not None and await self._begin(version):
                 await self._publish(version)
             while version is not None and not self._over:
                 began = time.perf_counter()
@@ -99,6 +111,15 @@ class TrainerLoop:
     @property
     def _over(self) -> bool:
         return self._stop.is_set() or self._rank.step >= self._config.algorithm.max_steps
+
+    async def _begin(self, version: Version) -> bool:
+        """Copy the first weights; False when told to stop."""
+        taken = await self._unless_stopped(self._take_back(self._rank.step))
+        if self._stop.is_set():
+            return False
+        self._draft = await self._in_thread(self._rank.begin, taken)
+        self._rollouts.begin(version, step=self._rank.step)
+        return True
 
     async def _train(self, batch: list[Answered], version: Version) -> Version:
         if self._config.weight_sync.staging == STREAMED:
@@ -183,6 +204,7 @@ class TrainerLoop:
         log.info(
             "step %d: reward %.3f, loss %.4f, gradient norm %.3f",
             self._rank.step, self._reward, last.loss, last.gradient_norm,
+            extra={"step": self._rank.step, "losses": [update.loss for update in result.updates]},
         )  # fmt: skip
 
     def _kept(self) -> TrainState:
@@ -190,7 +212,13 @@ class TrainerLoop:
         return TrainState(number=self._next + 1, ledger=self._rollouts.ledger_state())
 
     def _tell(self) -> None:
-        self._rollouts.progress(step=self._rank.step, number=self._served, reward=self._reward)
+        checkpoints = self._rank.checkpoints
+        self._metrics.checkpoint_failures.inc(checkpoints.failures - self._failures)
+        self._failures = checkpoints.failures
+        self._rollouts.progress(
+            step=self._rank.step, number=self._served, reward=self._reward,
+            warning=checkpoints.problem,
+        )  # fmt: skip
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

@@ -11,6 +11,7 @@ from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import TrainEngine, UpdateStats
 from rollcall_runtime.train.losses import PolicyLoss
 from rollcall_runtime.train.policy import update_policy
+from rollcall_runtime.train.recovery import Taken
 from rollcall_runtime.train.sharing import Signal
 
 SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold one
@@ -49,14 +50,15 @@ class TrainerRank:
         every_rank_sends: bool = False,
     ) -> None:  # fmt: skip
         self.step = 0
-        self._engine, self._checkpoints, self._loss = engine, checkpoints, loss
+        self.checkpoints = checkpoints
+        self._engine, self._loss = engine, loss
         self._minibatches, self._snapshotter = settings.minibatches, snapshotter
         self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
 
     def start(self) -> TrainState:
-        """Build the model and resume."""
+        """Build the model and resume. Then rank 0 says `begin`, and the others `follow`."""
         self._engine.initialize()
-        state = self._checkpoints.restore(self._engine)
+        state = self.checkpoints.restore(self._engine)
         self.step = state.step
         return state
 
@@ -79,6 +81,11 @@ class TrainerRank:
         batch = collate(prompts, [item.completion.samples for item in answered])
         return self._train(self._engine.share(batch), kept)
 
+    def begin(self, taken: Taken | None) -> Draft | None:
+        """Rank 0: have all ranks copy their weights, after they have `taken` those there are."""
+        self._engine.share(Signal.BEGIN)
+        return self._begin(taken)
+
     def signal(self, signal: Signal) -> None:
         """Rank 0: keep the other ranks waiting, or end their work."""
         self._engine.share(signal)
@@ -94,20 +101,28 @@ class TrainerRank:
             work = self._engine.share(None)
             if work is Signal.STOP:
                 return
+            draft = self._begin(None) if work is Signal.BEGIN else None
             if isinstance(work, Batch):
                 withdraw()
                 draft = self._train(work, TrainState()).draft
-                if draft is not None:
-                    offer(draft)
+            if draft is not None:
+                offer(draft)
 
     def stop(self, kept: TrainState) -> None:
         """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""
-        if self._checkpoints.unsaved(self.step):
-            self._checkpoints.save(self._engine, replace(kept, step=self.step))
+        if self.checkpoints.unsaved(self.step):
+            self.checkpoints.save(self._engine, replace(kept, step=self.step))
 
     def close(self) -> None:
         """Free the engine."""
         self._engine.close()
+
+    def _begin(self, taken: Taken | None) -> Draft | None:
+        step = self._engine.gather(taken.step if taken else None)[0]
+        if step is not None:
+            self._engine.load_weights(taken.weights if taken else None)
+            self.step = step
+        return self.snapshot()
 
     def _train(self, batch: Batch | Signal, kept: TrainState) -> StepResult:
         if isinstance(batch, Signal):
@@ -119,6 +134,6 @@ class TrainerRank:
         due = self._publish_every and self.step % self._publish_every == 0
         draft = self.snapshot() if due else None
         copied = time.perf_counter()
-        if self._checkpoints.due(self.step):
-            self._checkpoints.save(self._engine, replace(kept, step=self.step))
+        if self.checkpoints.due(self.step):
+            self.checkpoints.save(self._engine, replace(kept, step=self.step))
         return StepResult(tuple(updates), draft, trained - began, copied - trained)

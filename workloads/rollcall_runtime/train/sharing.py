@@ -19,6 +19,7 @@ class Signal(IntEnum):
 
     IDLE = -1  # nothing to do yet, ask again; sent before the group's timeout runs out
     STOP = -2  # training is over
+    BEGIN = -3  # take rank 0's weights if it has other ones, and copy them for the first version
 
 
 def share(world: World, work: Batch | Signal | None) -> Batch | Signal:

@@ -15,10 +15,11 @@ from rollcall_protocol.prompts import Answered, LedgerState
 from rollcall_runtime.sync.weights.staging import Draft, Snapshot, Snapshotter
 from rollcall_runtime.telemetry import TrainerMetrics
 from rollcall_runtime.train import loop as loop_module
-from rollcall_runtime.train.checkpoint import TrainState
+from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
 from rollcall_runtime.train.engine import UpdateStats
 from rollcall_runtime.train.loop import TrainerLoop
 from rollcall_runtime.train.rank import StepResult, TrainerRank
+from rollcall_runtime.train.recovery import Taken
 from rollcall_runtime.train.sharing import Signal
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -40,9 +41,14 @@ class FakeRank:
     def __init__(self, *, publish_every: int = 1, buffers: int = 3) -> None:
         self.step = 0
         self.signals: list[Signal] = []
+        self.checkpoints = Checkpoints(None)
         self.saved: TrainState | None = None
         self.publish_every = publish_every
         self.snapshotter = Snapshotter(bucket_bytes=64, buffers=buffers, spare_bytes=0)
+
+    def begin(self, taken: Taken | None) -> Draft:
+        self.step = taken.step if taken else self.step
+        return self.snapshot()
 
     def snapshot(self) -> Draft:
         weights = [("weight", torch.tensor([float(self.step)]))]
@@ -100,22 +106,32 @@ class FakeRollouts:
         if self._kept is not None:
             self._kept.release()
 
-    def progress(self, *, step: int, number: int, reward: float | None) -> None:
+    def begin(self, version: Version, *, step: int) -> None:
+        self.began = (version, step)
+
+    def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
         self.told.append((step, number))
+        self.warning = warning
 
     def ledger_state(self) -> LedgerState | None:
         return LEDGER
 
 
 class Bench:
-    def __init__(self, rank: FakeRank, rollouts: FakeRollouts, **config: Any) -> None:
+    def __init__(
+        self, rank: FakeRank, rollouts: FakeRollouts, *, taken: Taken | None = None, **config: Any
+    ) -> None:
+        async def take_back(step: int) -> Taken | None:
+            assert step == rank.step
+            return taken
+
         self.rank, self.rollouts, self.stop = rank, rollouts, asyncio.Event()
         self.metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
         self.thread = ThreadPoolExecutor(1)
         self.loop = TrainerLoop(
             config=job_config(**config), rank=cast("TrainerRank", rank), state=SAVED,
-            draft=rank.snapshot(), rollouts=rollouts, thread=self.thread,
-            metrics=self.metrics, stop=self.stop,
+            rollouts=rollouts, thread=self.thread, metrics=self.metrics, stop=self.stop,
+            take_back=take_back,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -237,3 +253,24 @@ async def test_metrics_tell_reward_staleness_and_time() -> None:
     assert read("rollcall_step", labels) == 2
     assert read("rollcall_step_seconds_count", labels) == 2
     assert read("rollcall_staleness_sum", labels) == 0
+
+
+async def test_weights_that_are_taken_back_are_published_first_and_their_steps_not_done_again() -> (
+    None
+):
+    taken = Taken(Version(Lineage(1, 0), 9), 5, {})
+    bench = Bench(FakeRank(), FakeRollouts(), taken=taken, algorithm={"max_steps": 7})
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.began == (FIRST, 5)
+    assert bench.rollouts.published == [(7, 5.0), (8, 6.0), (9, 7.0)]
+
+
+async def test_a_checkpoint_that_failed_is_counted_and_told() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
+    bench.rank.checkpoints.failures, bench.rank.checkpoints.problem = 3, "step 1 was not saved"
+    async with bench.running() as task:
+        await task
+    read, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
+    assert read("rollcall_checkpoint_failures_total", labels) == 3
+    assert bench.rollouts.warning == "step 1 was not saved"

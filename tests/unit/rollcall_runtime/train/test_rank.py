@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
 from rollcall_protocol.config import CheckpointConfig, LossConfig, OptimizerConfig
+from rollcall_protocol.ids import Lineage, Version
 from rollcall_protocol.prompts import LedgerState
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.sync.weights.staging import Draft, Snapshotter
@@ -18,6 +19,7 @@ from rollcall_runtime.train.checkpoint import KEPT, Checkpoints, TrainState
 from rollcall_runtime.train.engine import EngineSetup, T, TrainEngine, UpdateStats, WeightInfo
 from rollcall_runtime.train.losses import LossFunction, policy_loss
 from rollcall_runtime.train.rank import RankSettings, TrainerRank
+from rollcall_runtime.train.recovery import Taken
 from rollcall_runtime.train.sharing import Signal
 from tests.unit.rollcall_runtime.train.test_loop import batch
 
@@ -130,10 +132,11 @@ def test_weights_are_copied_only_when_a_version_is_due() -> None:
 
 
 def test_another_rank_follows_until_it_is_told_to_stop() -> None:
-    engine = CountingEngine(rank=1, script=[Signal.IDLE, None, Signal.IDLE, None, Signal.STOP])
+    script = [Signal.IDLE, Signal.BEGIN, None, Signal.IDLE, None, Signal.STOP]
+    engine = CountingEngine(rank=1, script=script)
     rank = rank_of(engine)
     rank.start()
-    assert rank.snapshot() is None
+    engine.others = [None]
     drafts: list[Draft] = []
     rank.follow(drafts.append)
     assert not drafts
@@ -143,14 +146,12 @@ def test_another_rank_follows_until_it_is_told_to_stop() -> None:
 
 
 def test_every_rank_copies_its_own_part_when_all_of_them_send() -> None:
-    engine = CountingEngine(rank=1, script=[None, Signal.STOP])
+    engine = CountingEngine(rank=1, script=[Signal.BEGIN, None, Signal.STOP])
     rank = rank_of(engine, every_rank_sends=True)
     rank.start()
-    first = rank.snapshot()
-    assert first is not None
     drafts: list[Draft] = []
     rank.follow(drafts.append)
-    values = [float(value) for d in (first, *drafts) for _, value in d.seal().tensors()]
+    values = [float(value) for d in drafts for _, value in d.seal().tensors()]
     assert values == [10.0, 12.0]
     assert engine.gathered == 0
 
@@ -207,3 +208,22 @@ def test_a_checkpoint_of_another_release_is_told_apart(tmp_path: Path) -> None:
 def test_an_interval_below_one_step_is_the_specs_fault(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec.trainer.checkpoint.everySteps: must be at least 1"):
         Checkpoints(CheckpointConfig(every_steps=0, path=str(tmp_path)))
+
+
+def test_all_ranks_take_the_weights_that_rank_0_got_back() -> None:
+    taken = Taken(Version(Lineage(1, 1), 9), 5, {"weight": torch.tensor([8.0])})
+    rank = rank_of(CountingEngine())
+    rank.start()
+    draft = rank.begin(taken)
+    assert draft is not None
+    ((_, weight),) = draft.seal().tensors()
+    assert (rank.step, float(weight)) == (5, 8.0)
+
+    class Other(CountingEngine):
+        def gather(self, value: T) -> list[T]:
+            return [cast("T", 5), value]
+
+    other = rank_of(Other(rank=1, script=[Signal.BEGIN, Signal.STOP]))
+    other.start()
+    other.follow(lambda _: None)
+    assert other.step == 5

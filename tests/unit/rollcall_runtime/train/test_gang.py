@@ -1,0 +1,108 @@
+"""Ranks that watch each other: one that dies, hangs or stays away ends the others' work."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rollcall_runtime.train import gang as gang_module
+from rollcall_runtime.train.gang import Gang, GangBrokenError, hold_to_leader
+
+HEARTBEAT, SUSPECT_AFTER = 0.02, 0.1
+
+
+@asynccontextmanager
+async def leader(size: int = 2) -> AsyncIterator[tuple[Gang, str]]:
+    gang = Gang(size, heartbeat=HEARTBEAT, suspect_after=SUSPECT_AFTER)
+    app = web.Application()
+    app.router.add_get("/gang", gang.serve)
+    async with TestServer(app) as server, asyncio.timeout(10):
+        yield gang, str(server.make_url("/gang"))
+
+
+def follower(
+    url: str, leaving: asyncio.Event, *, rank: int = 1, heartbeat: float = HEARTBEAT
+) -> "asyncio.Task[None]":
+    held = hold_to_leader(
+        url, rank=rank, token="secret", heartbeat=heartbeat, suspect_after=SUSPECT_AFTER,
+        leaving=leaving,
+    )  # fmt: skip
+    return asyncio.create_task(held)
+
+
+async def test_while_all_live_nobody_is_disturbed_and_a_farewell_ends_it() -> None:
+    async with leader(size=3) as (gang, url):
+        leaving = asyncio.Event()
+        watch = asyncio.create_task(gang.watch())
+        others = [follower(url, leaving, rank=rank) for rank in (1, 2)]
+        done, _ = await asyncio.wait([watch, *others], timeout=gang_module.PATIENCE * SUSPECT_AFTER)
+        assert not done
+        gang.leave()
+        await asyncio.gather(watch, *others)
+
+
+async def test_another_rank_may_leave_first() -> None:
+    async with leader() as (gang, url):
+        leaving = asyncio.Event()
+        watch = asyncio.create_task(gang.watch())
+        other = follower(url, leaving)
+        await asyncio.sleep(2 * HEARTBEAT)
+        leaving.set()
+        await other
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert not watch.done()
+        watch.cancel()
+
+
+async def test_a_rank_that_dies_is_told_at_once() -> None:
+    async with leader() as (gang, url):
+        watch = asyncio.create_task(gang.watch())
+        other = follower(url, asyncio.Event())
+        await asyncio.sleep(2 * HEARTBEAT)
+        other.cancel()
+        with pytest.raises(GangBrokenError, match="rank 1: connection lost"):
+            await watch
+
+
+async def test_a_rank_that_hangs_is_told_after_the_bound() -> None:
+    async with leader() as (gang, url):
+        other = follower(url, asyncio.Event(), heartbeat=100)
+        with pytest.raises(GangBrokenError, match=r"rank 1: nothing heard for 0\.3 s"):
+            await gang.watch()
+        other.cancel()
+
+
+async def test_a_leader_that_dies_or_hangs_is_told_too() -> None:
+    async with leader() as (_, url):
+        other = follower(url, asyncio.Event())
+        await asyncio.sleep(2 * HEARTBEAT)
+    with pytest.raises(GangBrokenError, match="rank 0: connection lost"):
+        await other
+    async with leader() as (gang, url):
+        gang._heartbeat = 100
+        with pytest.raises(GangBrokenError, match=r"rank 0: nothing heard for 0\.3 s"):
+            await follower(url, asyncio.Event())
+
+
+async def test_a_rank_that_never_comes_and_a_leader_that_never_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gang_module, "CONNECT_SECONDS", 0.1)
+    async with leader(size=3) as (gang, url):
+        other = follower(url, asyncio.Event())
+        with pytest.raises(GangBrokenError, match=r"rank 2: no stream in 0\.1 s"):
+            await gang.watch()
+        other.cancel()
+    with pytest.raises(GangBrokenError, match="rank 0 does not listen"):
+        await follower(url, asyncio.Event())
+
+
+async def test_a_trainer_of_one_rank_has_nobody_to_watch() -> None:
+    async with leader(size=1) as (gang, _):
+        watch = asyncio.create_task(gang.watch())
+        await asyncio.sleep(2 * HEARTBEAT)
+        gang.leave()
+        await watch

@@ -1,0 +1,168 @@
+"""The ranks of a trainer watch each other: if one dies or hangs, all of them start again.
+
+Each other rank holds a stream to rank 0, and both ends send beats on it. A collective tells of a
+dead peer too, but only when there is one under way, and of a stopped one after its long timeout.
+"""
+
+import asyncio
+import contextlib
+import time
+
+import aiohttp
+from aiohttp import web
+
+from rollcall_runtime.concurrency import first_of
+
+CONNECT_SECONDS = 60.0  # for all ranks, once they have met
+RETRY_SECONDS = 0.1
+OPEN_SECONDS = CLOSE_SECONDS = 1.0
+GRACE_SECONDS = 0.05
+# A restart of the gang costs far more than a wrongly suspected rollout.
+PATIENCE = 3.0
+_BEAT, _BYE = "beat", "bye"
+
+
+class GangBrokenError(RuntimeError):
+    """Another rank died or hangs, so that this one cannot go on either."""
+
+
+class _Stream:
+    """One end of a stream between two ranks; times are seconds."""
+
+    def __init__(
+        self, socket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse, *,
+        heartbeat: float, bound: float,
+    ) -> None:  # fmt: skip
+        self._socket, self._heartbeat, self._bound = socket, heartbeat, bound
+        self._heard_at = time.monotonic()
+
+    async def run(self, leaving: asyncio.Event) -> None:
+        """Beat and listen until either side says farewell. ConnectionError when the other is lost.
+
+        Nothing for `bound` seconds counts as lost too.
+        """
+        try:
+            await first_of(self._beat(leaving), self._listen(), self._watch())
+        finally:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._socket.close()
+
+    async def _beat(self, leaving: asyncio.Event) -> None:
+        while not leaving.is_set():
+            await self._socket.send_str(_BEAT)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat):
+                    await leaving.wait()
+        await self._socket.send_str(_BYE)
+
+    async def _listen(self) -> None:
+        async for frame in self._socket:
+            self._heard_at = time.monotonic()
+            if frame.type is aiohttp.WSMsgType.TEXT and frame.data == _BYE:
+                return
+        raise ConnectionResetError("connection lost")
+
+    async def _watch(self) -> None:
+        while (left := self._heard_at + self._bound - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+            # After a stall of this process, what has arrived meanwhile is read first.
+            await asyncio.sleep(GRACE_SECONDS)
+        raise ConnectionResetError(f"nothing heard for {self._bound:g} s")
+
+
+class Gang:
+    """Rank 0's side: `size` ranks, itself included. Times are seconds."""
+
+    def __init__(self, size: int, *, heartbeat: float, suspect_after: float) -> None:
+        self._missing = set(range(1, size))
+        self._heartbeat, self._bound = heartbeat, PATIENCE * suspect_after
+        self._leaving = asyncio.Event()
+        self._broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._complete = asyncio.Event()
+        if not self._missing:
+            self._complete.set()
+
+    async def watch(self) -> None:
+        """Raise GangBrokenError when another rank is lost; return when `leave` was called."""
+        await first_of(self._told(), self._all_connect(), self._leaving_set())
+
+    def leave(self) -> None:
+        """Training is over: ranks may go."""
+        self._leaving.set()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Handle another rank's stream; `?rank=` says whose it is."""
+        rank = request.query.get("rank", "")
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        if not rank.isdecimal():
+            return socket
+        self._missing.discard(int(rank))
+        if not self._missing:
+            self._complete.set()
+        problem = "connection lost"  # if this handler is cancelled for that
+        try:
+            stream = _Stream(socket, heartbeat=self._heartbeat, bound=self._bound)
+            await stream.run(self._leaving)
+            problem = ""
+        except (OSError, aiohttp.ClientError) as error:
+            problem = str(error) or type(error).__name__
+        finally:
+            if problem:
+                self._lost(f"rank {rank}: {problem}")
+        return socket
+
+    def _lost(self, reason: str) -> None:
+        if not self._broken.done():
+            self._broken.set_result(reason)
+
+    async def _told(self) -> None:
+        raise GangBrokenError(await self._broken)
+
+    async def _leaving_set(self) -> None:
+        await self._leaving.wait()
+
+    async def _all_connect(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._complete.wait()
+        except TimeoutError:
+            ranks = ", ".join(str(rank) for rank in sorted(self._missing))
+            raise GangBrokenError(f"rank {ranks}: no stream in {CONNECT_SECONDS:g} s") from None
+        await asyncio.Event().wait()
+
+
+async def hold_to_leader(
+    url: str, *, rank: int, token: str, heartbeat: float, suspect_after: float,
+    leaving: asyncio.Event,
+) -> None:  # fmt: skip
+    """Another rank's side: hold a stream to rank 0 at `url` until either leaves.
+
+    Raises GangBrokenError when rank 0 is lost, or does not listen within CONNECT_SECONDS.
+    """
+    headers = {"Authorization": f"Bearer {token}"}
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=OPEN_SECONDS)
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+        socket = await _connect(session, f"{url}?rank={rank}", leaving)
+        if socket is None:
+            return
+        stream = _Stream(socket, heartbeat=heartbeat, bound=PATIENCE * suspect_after)
+        try:
+            await stream.run(leaving)
+        except (OSError, aiohttp.ClientError) as error:
+            raise GangBrokenError(f"rank 0: {str(error) or type(error).__name__}") from error
+
+
+async def _connect(
+    session: aiohttp.ClientSession, url: str, leaving: asyncio.Event
+) -> aiohttp.ClientWebSocketResponse | None:
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while not leaving.is_set():
+        try:
+            return await session.ws_connect(url)
+        except (OSError, aiohttp.ClientError) as error:  # it resumes, or opens its engines
+            if time.monotonic() > deadline:
+                raise GangBrokenError(f"rank 0 does not listen: {error}") from error
+        await asyncio.sleep(RETRY_SECONDS)
+    return None
