@@ -12,17 +12,19 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.bench.recovery import chart, faults, naive, scale, trainer
+from tests.bench.recovery import chart, faults, join, naive, scale, trainer
 from tests.bench.recovery.bench_job import BenchJob, Settings
-from tests.bench.recovery.stats import Record, breakdown, summarize
+from tests.bench.recovery.stats import Record, breakdown, means, summarize
+from tests.cluster.shell import ClusterError
 from tests.e2e import stack
 from tests.e2e.kubectl import ROOT, KubectlError
 
 OUT = ROOT / "docs" / "measurements" / "recovery.jsonl"
 CHART = OUT.with_suffix(".svg")
-TRIALS, NAIVE_TRIALS = 50, 10
+TRIALS = 50
+FEWER: Mapping[str, int] = {"join_cost": 20, "naive_kill": 10}  # which take long, or vary little
 PHASES = ("scale_up", "trainer_kill")
-TROUBLES = (TimeoutError, ConnectionError, OSError, KubectlError)
+TROUBLES = (TimeoutError, ConnectionError, OSError, ValueError, KubectlError, ClusterError)
 MOST_FAILURES = 5  # of an event
 
 Trial = Callable[[BenchJob, int], list[Record]]
@@ -36,6 +38,7 @@ EVENTS: Mapping[str, tuple[Settings, Trial]] = {
         Settings(2, checkpoint=True),
         lambda job, number: trainer.kill(job, replace=number % 2 == 1),
     ),
+    "join_cost": (Settings(2), lambda job, _: join.cost(job)),
     "naive_kill": (Settings(4, checkpoint=True), lambda job, _: naive.kill(job)),
 }
 
@@ -47,7 +50,7 @@ def main() -> int:
     if not arguments.summary:
         cluster = stack.connect() if arguments.no_setup else stack.ensure()
         for event in events:
-            wanted = min(arguments.trials, NAIVE_TRIALS) if "naive" in event else arguments.trials
+            wanted = min(arguments.trials, FEWER.get(event, arguments.trials))
             for attempt in range(MOST_FAILURES):
                 settings, trial = EVENTS[event]
                 if _done(arguments.out, event) >= wanted:
@@ -64,6 +67,7 @@ def main() -> int:
     found = summarize(records)
     for event in PHASES:
         print(json.dumps({event: breakdown(records, event)}))
+    print(json.dumps({"join_cost": means(records, "join_cost")}))
     print(json.dumps(found))
     return 1 if any("failed" in figures for figures in found.values()) else 0
 

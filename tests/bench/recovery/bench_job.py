@@ -134,6 +134,11 @@ class BenchJob:
         members = self.stream.history[-1].state.members
         return next(member.pod for member in members if member.pod_uid == uid)
 
+    def pods(self) -> dict[str, str]:
+        """The addresses of all rollouts' pods by uid, empty before they have one."""
+        pods = self.kubectl.rollouts(JOB)
+        return {pod["metadata"]["uid"]: pod["status"].get("podIP", "") for pod in pods}
+
     def delete_now(self, *pods: str) -> None:
         """Delete pods without a grace period; does not wait."""
         self.kubectl.run("delete", "pod", *pods, "--grace-period=0", "--force", "--wait=false")

@@ -122,6 +122,15 @@ class Journal:
                 raise TimeoutError(f"no {kind.__name__} within {seconds:.0f} s of {after:.3f}")
             time.sleep(LOOK_SECONDS)
 
+    def wait_for(self, beginning: str, *, seconds: float) -> float:
+        """When it first said something that begins so; TimeoutError when it does not."""
+        deadline = time.monotonic() + seconds
+        while (at := self.first(beginning)) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{beginning!r} was not said within {seconds:.0f} s")
+            time.sleep(LOOK_SECONDS)
+        return at
+
     def steps(self) -> Iterator[Step]:
         """All steps so far."""
         return (found for found in self.events if isinstance(found, Step))

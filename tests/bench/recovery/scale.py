@@ -45,12 +45,12 @@ def up(job: BenchJob) -> list[Record]:
     ]  # fmt: skip
     job.kubectl.run("scale", f"rolloutpool/{POOL}", f"--replicas={FEW}")
     job.serving(FEW, seconds=SCALE_SECONDS)
-    _gone(set(newcomers) | before, still=FEW)
+    drained(set(newcomers) | before, still=FEW)
     job.steps(2)
     return records
 
 
-def _gone(uids: set[str], *, still: int) -> None:
+def drained(uids: set[str], *, still: int) -> None:
     """Wait until the pods that leave have no process any more: they would disturb the next."""
     deadline = time.monotonic() + SCALE_SECONDS
     while len(workers(uids)) > still:

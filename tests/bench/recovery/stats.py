@@ -74,6 +74,16 @@ def breakdown(records: Iterable[Record], event: str) -> dict[str, float]:
     return {name: rounded(statistics.median(values)) for name, values in found.items()}
 
 
+def means(records: Iterable[Record], event: str) -> dict[str, float]:
+    """Means of all numbers that an event's trials noted beside their seconds."""
+    found = dict[str, list[float]]()
+    for record in records:
+        for name, value in record.details.items() if record.event == event else ():
+            if isinstance(value, float):
+                found.setdefault(name, []).append(value)
+    return {name: rounded(statistics.fmean(values)) for name, values in found.items()}
+
+
 def phases(marks: Sequence[tuple[str, float | None]]) -> dict[str, float]:
     """Seconds from each mark to the next, by the name of the later one.
 
@@ -93,6 +103,17 @@ def longest_step(ends: Sequence[float], *, since: float, until: float) -> float:
     """The longest step of those under way at some time between two; 0.0 without one."""
     spans = [(b - a) for a, b in itertools.pairwise(ends) if b > since and a < until]
     return max(spans, default=0.0)
+
+
+def total_at(samples: Sequence[tuple[float, float]], at: float) -> float:
+    """A counter's value at a time, between the samples (time, value) around it.
+
+    ValueError when the time is outside of them.
+    """
+    for (before, low), (after, high) in itertools.pairwise(samples):
+        if before <= at <= after:
+            return low + (high - low) * (at - before) / (after - before)
+    raise ValueError(f"no samples around {at}")
 
 
 def where(at: float, *, began: float, staged: float) -> str:

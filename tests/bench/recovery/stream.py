@@ -36,6 +36,7 @@ class Stream:
     """
 
     def __init__(self, process: Process, *, address: str, token: str) -> None:
+        self.address = address
         self.history: list[Seen] = []
         self.ended = ""  # why, once it has
         self._news = threading.Condition()

@@ -71,9 +71,8 @@ def test_a_pods_worker_is_its_oldest_process() -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
     variables = {**os.environ, POD_UID: "a-pod-of-this-test"}
     before = time.time()
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env=variables, stdin=subprocess.PIPE
-    ) as child:
+    command = [sys.executable, "-c", code, "rollcall-worker"]
+    with subprocess.Popen(command, env=variables, stdin=subprocess.PIPE) as child:
         found = worker("a-pod-of-this-test", seconds=5.0)
         assert found.pid == child.pid
         assert before - 0.1 <= found.started <= time.time()
