@@ -163,7 +163,7 @@ class KubeClient:
         )
 
     async def merge(
-        self, resource: Resource, *, namespace: str, name: str, patch: Object
+        self, resource: Resource, *, namespace: str | None, name: str, patch: Object
     ) -> Object:
         """A plain merge patch, without a precondition."""
         return await self.transport.request(

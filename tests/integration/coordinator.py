@@ -1,0 +1,125 @@
+"""A coordinator for tests without containers: takes rosters, and says of members what it is told.
+
+It listens where the pod of trainer rank 0 would, and refuses rosters by the protocol's own rules.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from rollcall_protocol import env
+from rollcall_protocol.ids import SessionId
+from rollcall_protocol.members import is_newer
+from rollcall_protocol.reports import (
+    GroupReport,
+    MemberReport,
+    MemberState,
+    Progress,
+    SessionCause,
+    SessionReport,
+    Snapshot,
+)
+from rollcall_protocol.roster import Roster
+from rollcall_runtime.coordinator.operator_stream import OperatorStream, take_roster
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What to say of a pod."""
+
+    state: MemberState = MemberState.IN_SYNC
+    reason: str = ""
+    running: int = 1
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """One pod's. `rosters` are those that counted; `refused` counts the others.
+
+    Everybody on the roster is InSync unless `members` (by pod uid) says otherwise.
+    """
+
+    pod_uid: str
+    address: str
+    job_uid: str
+    rosters: list[Roster] = field(default_factory=list)
+    refused: int = 0
+    _members: dict[str, Member] = field(default_factory=dict)
+    _stream: OperatorStream = field(init=False)
+    _runner: web.AppRunner | None = None
+
+    def __post_init__(self) -> None:
+        self._stream = OperatorStream(self._snapshot)
+
+    async def start(self) -> None:
+        """Listen on the pod's address."""
+        app = web.Application()
+        app.router.add_get(env.OPERATOR_STREAM_ROUTE, self._stream.serve)
+        app.router.add_put(env.ROSTER_ROUTE, self._take)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.address, env.MEMBERSHIP_PORT).start()
+
+    async def stop(self) -> None:
+        """End its streams, as a killed process would."""
+        self._stream.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def say(self, members: Mapping[str, Member]) -> None:
+        """What it says from now on, by pod uid."""
+        self._members = dict(members)
+        self._stream.changed()
+
+    @property
+    def roster(self) -> Roster | None:
+        """The one in force."""
+        return self.rosters[-1] if self.rosters else None
+
+    async def _take(self, request: web.Request) -> web.Response:
+        return await take_roster(request, self._push, self._count)
+
+    def _push(self, roster: Roster) -> None:
+        job = (self.job_uid, "default")
+        if is_newer(roster, self.roster, job=job, coordinator=self.pod_uid):
+            self.rosters.append(roster)
+            self._stream.changed()
+
+    def _count(self, _: str) -> None:
+        self.refused += 1
+
+    def _snapshot(self) -> Snapshot:
+        roster = self.roster
+        seats = roster.members if roster else ()
+        members = tuple(
+            MemberReport(
+                pod_uid=seat.pod_uid,
+                pod=seat.pod,
+                pool=seat.pool,
+                state=said.state,
+                version=1,
+                reason=said.reason,
+                running=said.running,
+            )
+            for seat in seats
+            for said in (self._members.get(seat.pod_uid, Member()),)
+        )
+        return Snapshot(
+            pod_uid=self.pod_uid,
+            boot=1,
+            roster_epoch=roster.epoch if roster else 0,
+            roster_digest=roster.digest if roster else "",
+            members=members,
+            progress=Progress(step=1, max_steps=100, weight_version=1, rollout_reward=None),
+            groups=(self._group(roster),) if roster else (),
+        )
+
+    def _group(self, roster: Roster) -> GroupReport:
+        session = SessionReport(
+            session=SessionId(roster.epoch, 1, 1),
+            cause=SessionCause.NEW_ROSTER,
+            members=len(roster.members) + 1,
+            seconds=0.1,
+        )
+        return GroupReport("default", roster.epoch, session, len(self.rosters))

@@ -1,0 +1,196 @@
+"""Pods without containers: a kubelet that only tells the API server what one would.
+
+Trainer rank 0 gets an address of this machine, where its coordinator listens.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from rollcall_operator.api import labels
+from rollcall_operator.kube.client import Object
+from rollcall_operator.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
+from rollcall_operator.kube.resources import PODS, RL_JOBS
+from rollcall_operator.kube.transport import STRATEGIC_PATCH
+from rollcall_protocol.env import READINESS_GATE
+from tests.integration.coordinator import Coordinator
+from tests.integration.world import World, eventually
+
+LOOK_SECONDS = 0.1
+
+
+class Kubelet:
+    """Runs every pod of one namespace, all containers passing their probes.
+
+    `node_of` names a pod's node, empty for none: then its deletion takes effect at once. Pods of
+    `stuck` nodes are never let go.
+    """
+
+    def __init__(self, world: World, *, node_of: Callable[[Object], str]) -> None:
+        self._world = world
+        self._node_of = node_of
+        self._network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+        self._addresses: dict[str, str] = {}
+        self.coordinators: dict[str, Coordinator] = {}
+        self.stuck: set[str] = set()
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """That of the newest trainer pod of rank 0."""
+        return list(self.coordinators.values())[-1]
+
+    async def run(self) -> None:
+        """Until cancelled. An API server that is away is asked again."""
+        while True:
+            with contextlib.suppress(ApiError, UnreachableError):
+                for pod in await self._world.listed(PODS, labels.JOB):
+                    await self._look(pod)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def close(self) -> None:
+        """End all coordinators."""
+        for coordinator in self.coordinators.values():
+            await coordinator.stop()
+
+    async def _look(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        with contextlib.suppress(NotFoundError, ConflictError):
+            if "deletionTimestamp" in meta:
+                if pod["spec"].get("nodeName") not in self.stuck:
+                    await self._let_go(meta["name"], meta["uid"])
+            elif meta["uid"] not in self._addresses:
+                await self._start(pod)
+            else:
+                await self._probe(pod)
+
+    async def _let_go(self, name: str, uid: str) -> None:
+        coordinator = self.coordinators.get(uid)
+        if coordinator is not None:
+            await coordinator.stop()
+        namespace = self._world.namespace
+        await self._world.client.delete(PODS, namespace=namespace, name=name, uid=uid, grace=0)
+
+    async def _start(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        node = self._node_of(pod)
+        if node and not pod["spec"].get("nodeName"):
+            await self._bind(meta["name"], node)
+        uid = meta["uid"]
+        address = f"{self._network}.{len(self._addresses) + 1}"
+        if meta["labels"][labels.ROLE] == labels.TRAINER and uid not in self.coordinators:
+            job = await self._world.get(RL_JOBS, meta["labels"][labels.JOB])
+            coordinator = Coordinator(uid, address, job["metadata"]["uid"])
+            await coordinator.start()
+            self.coordinators[uid] = coordinator
+        container = {
+            "name": pod["spec"]["containers"][0]["name"],
+            "image": "i",
+            "imageID": "i",
+            "ready": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": _now()}},
+        }
+        status = {
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "containerStatuses": [container],
+        }
+        await self._patch(meta["name"], {**status, **_conditions(pod)})
+        self._addresses[uid] = address
+
+    async def _probe(self, pod: Object) -> None:
+        before = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
+        if before.get("Ready") != _ready(pod):
+            await self._patch(pod["metadata"]["name"], _conditions(pod))
+
+    async def _patch(self, name: str, status: Object) -> None:
+        await self._world.client.transport.request(
+            "PATCH",
+            PODS.path(namespace=self._world.namespace, name=name, subresource="status"),
+            verb="patch_status",
+            plural=PODS.plural,
+            body={"status": status},
+            content_type=STRATEGIC_PATCH,
+        )
+
+    async def _bind(self, name: str, node: str) -> None:
+        await self._world.client.transport.request(
+            "POST",
+            PODS.path(namespace=self._world.namespace, name=name, subresource="binding"),
+            verb="create",
+            plural=PODS.plural,
+            body={
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": name},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            },
+        )
+
+
+def _ready(pod: Object) -> str:
+    """A pod is ready when its containers are, and every readiness gate is open."""
+    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
+    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
+    return str(all(conditions.get(gate) == "True" for gate in gates))
+
+
+def _conditions(pod: Object) -> Object:
+    statuses = {"ContainersReady": "True", "Ready": _ready(pod)}
+    return {
+        "conditions": [
+            {"type": kind, "status": status, "lastTransitionTime": _now()}
+            for kind, status in statuses.items()
+        ]
+    }
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextlib.asynccontextmanager
+async def kubelet(
+    world: World, *, node_of: Callable[[Object], str] = lambda _: ""
+) -> AsyncIterator[Kubelet]:
+    """One that runs as long as the context."""
+    made = Kubelet(world, node_of=node_of)
+    task = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        failed = task.done()
+        task.cancel()
+        (error,) = await asyncio.gather(task, return_exceptions=True)
+        await made.close()
+        assert not failed, repr(error)
+
+
+async def rollouts(world: World, count: int, *, ready: bool = True) -> dict[str, Any]:
+    """Wait for so many rollout pods, none on its way out; by uid."""
+
+    async def there() -> dict[str, Any] | None:
+        pods = await world.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
+        found = {pod["metadata"]["uid"]: pod for pod in pods}
+        leaving = any("deletionTimestamp" in pod["metadata"] for pod in pods)
+        if leaving or len(found) != count or (ready and not all(map(is_ready, pods))):
+            return None
+        return found
+
+    return await eventually(there, f"{count} rollouts, ready: {ready}")
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether the pod's condition says so."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def gate_is_open(pod: Object) -> bool:
+    """Whether the operator has said that the weights are current."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(c["type"] == READINESS_GATE and c["status"] == "True" for c in conditions)

@@ -1,0 +1,232 @@
+"""Who leaves: the cheapest at a scale-down, those on a node that goes, the drained, the missed.
+
+The controllers are real; pods only say that they run.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from rollcall_operator.api import labels
+from rollcall_operator.kube.client import Object
+from rollcall_operator.kube.resources import NODES, PODS
+from rollcall_operator.kube.transport import STRATEGIC_PATCH
+from rollcall_protocol.reports import MemberState
+from tests.integration.cluster import Cluster
+from tests.integration.coordinator import Member
+from tests.integration.kubelet import gate_is_open, kubelet, rollouts
+from tests.integration.operator_process import OperatorProcess
+from tests.integration.world import World, eventually, example, operator_writes
+
+POOL = "reverse-cpu"
+
+
+@pytest.fixture(scope="module")
+def operator(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """One that calls coordinators at their addresses."""
+    flags = ("--no-leader-elect", "--reach", "direct")
+    log = tmp_path_factory.mktemp("operator") / "log"
+    with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as running:
+        running.wait_until_watching()
+        yield running
+        running.assert_healthy()
+
+
+@pytest.fixture
+async def nodes(world: World) -> AsyncIterator[list[str]]:
+    """Three nodes that never run anything."""
+    names = [f"{world.namespace}-{letter}" for letter in "abc"]
+    for name in names:
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+        await world.client.create(NODES, body)
+        await tell(world, name, "True")
+    yield names
+    for name in names:
+        await world.client.delete(NODES, namespace=None, name=name)
+
+
+async def tell(world: World, node: str, ready: str) -> None:
+    """Set a node's Ready condition."""
+    await world.client.transport.request(
+        "PATCH",
+        NODES.path(name=node, subresource="status"),
+        verb="patch_status",
+        plural=NODES.plural,
+        body={"status": {"conditions": [{"type": "Ready", "status": ready}]}},
+        content_type=STRATEGIC_PATCH,
+    )
+
+
+def job(replicas: int, **membership: int) -> Object:
+    return example(replicas=replicas, membership={"settleSeconds": 0, **membership})
+
+
+def names(pods: Mapping[str, Object]) -> set[str]:
+    return {pod["metadata"]["name"] for pod in pods.values()}
+
+
+def cost_of(pod: Object) -> str | None:
+    annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
+    return annotations.get(labels.DELETION_COST)
+
+
+# --- scale-down ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_scale_down_takes_the_draining_the_stale_and_the_idle_and_writes_nothing_before(
+    world: World, cluster: Cluster
+) -> None:
+    async with kubelet(world) as node:
+        await world.apply(job(5))
+        pods = await rollouts(world, 5)
+        draining, stale, idle, *busy = pods
+        said = {
+            draining: Member(MemberState.DRAINING, "SIGTERM"),
+            stale: Member(MemberState.STALE, "missed a commit"),
+            idle: Member(running=0),
+        }
+        node.coordinator.say(said)
+        await eventually(lambda: closed(world, {draining, stale}), "two gates are closed")
+        assert not marks(cluster, world)
+        assert all(cost_of(pod) is None for pod in pods.values())
+
+        world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=2")
+        assert set(await rollouts(world, 2)) == set(busy)
+        assert len(marks(cluster, world)) == 3
+
+        world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
+        await rollouts(world, 4)
+        assert len(marks(cluster, world)) == 3
+
+
+@pytest.mark.usefixtures("operator")
+async def test_of_equals_the_newest_go(world: World) -> None:
+    async with kubelet(world):
+        await world.apply(job(2))
+        old = set(await rollouts(world, 2))
+        world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
+        await rollouts(world, 4)
+        world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=2")
+        assert set(await rollouts(world, 2)) == old
+
+
+async def closed(world: World, uids: set[str]) -> bool:
+    pods = {pod["metadata"]["uid"]: pod for pod in await world.listed(PODS)}
+    return not any(gate_is_open(pods[uid]) for uid in uids)
+
+
+def marks(cluster: Cluster, world: World) -> list[str]:
+    writes = operator_writes(cluster.writes(), namespace=world.namespace)
+    return [text for text in writes if text.startswith("patch pods/") and "/status" not in text]
+
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+
+def spread(nodes: list[str]) -> Any:
+    """Trainer and first rollout on the first node, the second rollout on the second, the rest on
+    the third.
+    """
+    placed: list[str] = []
+
+    def node_of(pod: Object) -> str:
+        name = pod["metadata"]["name"]
+        if pod["metadata"]["labels"][labels.ROLE] == labels.TRAINER:
+            return nodes[0]
+        if name not in placed:
+            placed.append(name)
+        return nodes[min(placed.index(name), 2)]
+
+    return node_of
+
+
+async def test_rollouts_leave_a_node_with_a_spot_taint_and_the_trainer_stays(
+    world: World, operator: OperatorProcess, nodes: list[str]
+) -> None:
+    async with kubelet(world, node_of=spread(nodes)):
+        await world.apply(job(2))
+        before = await rollouts(world, 2)
+        (victim,) = [u for u, p in before.items() if p["spec"]["nodeName"] == nodes[0]]
+        trainer = await world.get(PODS, "reverse-trainer-0")
+        taint = {"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}
+        await world.client.merge(
+            NODES, namespace=None, name=nodes[0], patch={"spec": {"taints": [taint]}}
+        )
+
+        async def moved() -> bool:
+            now = await rollouts(world, 2)
+            return victim not in now and len(set(now) & set(before)) == 1
+
+        await eventually(moved, "another rollout instead of the one on the node")
+        after = await world.get(PODS, "reverse-trainer-0")
+        assert after["metadata"]["uid"] == trainer["metadata"]["uid"]
+        reasons = {event["reason"] for event in await world.events("reverse")}
+        assert {"RolloutMoved", "TrainerPreempted"} <= reasons
+        operator.assert_healthy()
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_trainer_on_a_lost_node_is_struck_off_and_starts_elsewhere(
+    world: World, nodes: list[str]
+) -> None:
+    async with kubelet(world, node_of=spread(nodes)) as node:
+        body = job(1)
+        body["spec"]["trainer"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
+        await world.apply(body)
+        await rollouts(world, 1)
+        before = await world.get(PODS, "reverse-trainer-0")
+        node.stuck.add(nodes[0])
+        await world.delete(PODS, "reverse-trainer-0")  # as the node controller does
+        await tell(world, nodes[0], "Unknown")
+
+        async def another() -> bool:
+            now = await world.get(PODS, "reverse-trainer-0")
+            return bool(now["metadata"]["uid"] != before["metadata"]["uid"])
+
+        await eventually(another, "another pod of the same name", seconds=15)
+        assert "TrainerStranded" in {event["reason"] for event in await world.events("reverse")}
+
+
+# --- drained, missed -----------------------------------------------------------------------------
+
+
+async def replaced(world: World, victim: str, count: int) -> None:
+    async def done() -> bool:
+        pods = await world.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        return victim not in uids and len(uids) == count
+
+    await eventually(done, "another rollout instead")
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_rollout_drained_by_a_call_is_replaced(world: World) -> None:
+    async with kubelet(world) as node:
+        await world.apply(job(2))
+        victim = next(iter(await rollouts(world, 2)))
+        node.coordinator.say({victim: Member(MemberState.DRAINING, "spot notice")})
+        await replaced(world, victim, 2)
+
+
+@pytest.mark.usefixtures("operator")
+async def test_suspects_are_replaced_one_at_a_time(world: World) -> None:
+    async with kubelet(world) as node:
+        await world.apply(job(3, replaceAfterSeconds=3))
+        everybody = await rollouts(world, 3)
+        node.coordinator.say(dict.fromkeys(everybody, Member(MemberState.SUSPECT, "silent")))
+        await eventually(lambda: gone(world, everybody, 1), "one is replaced")
+        await eventually(lambda: gone(world, everybody, 2), "then another")
+        events = [e for e in await world.events("reverse") if e["reason"] == "RolloutReplaced"]
+        assert events
+        assert "Suspect: silent" in events[0]["note"]
+
+
+async def gone(world: World, before: Mapping[str, Object], count: int) -> bool:
+    pods = await world.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
+    left = set(before) & {pod["metadata"]["uid"] for pod in pods}
+    assert len(left) >= len(before) - count, "too many at once"
+    return len(left) == len(before) - count
