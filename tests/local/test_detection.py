@@ -1,12 +1,15 @@
 """How workers that die, hang or are cut off are found out, and that nobody else is accused."""
 
+import asyncio
 import signal
 import time
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from rollcall_protocol import env
+from rollcall_protocol.config import CheckpointConfig
 from rollcall_protocol.reports import MemberReport, MemberState, SessionCause, Snapshot
 from rollcall_protocol.reports import SuspicionCause as Cause
 from rollcall_protocol.roster import EpochCause
@@ -148,6 +151,69 @@ async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_pa
                 lambda s: in_sync(s, *job.rollouts) and members(s) == 3, seconds=STEP_SECONDS
             )
             assert (await job.prompts()).balanced
+
+
+async def test_a_rollout_that_does_not_come_to_a_restarted_coordinator_is_told_of(
+    tmp_path: Path,
+) -> None:
+    config = job_config(
+        algorithm=ENDLESS, membership=QUICK, checkpoint=CheckpointConfig(5, str(tmp_path / "saved"))
+    )
+    async with LocalJob(tmp_path, config) as job:
+        await training(job, rollouts=2)
+        hung = job.rollouts[0]
+        hung.send(signal.SIGSTOP)
+        try:
+            job.trainer.send(signal.SIGKILL)
+            await job.trainer.exited(seconds=5)
+            job.trainer.start()
+            seen = await job.roll.until(
+                lambda s: s.boot == 2 and suspected(s, hung), seconds=START_SECONDS
+            )
+            report = told_of(seen.snapshot, hung)
+            assert report is not None
+            assert report.cause is Cause.NOT_REGISTERED
+            assert report.reason == "took a call and did not answer for 1 s"
+        finally:
+            hung.send(signal.SIGCONT)
+        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
+
+
+async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor(
+    tmp_path: Path,
+) -> None:
+    """The name of the coordinator leads to the predecessor first, then to the successor."""
+    async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=QUICK)) as job:
+        name, port = job.spare_address, env.MEMBERSHIP_PORT
+        registered = asyncio.Event()
+
+        async def predecessor(request: web.Request) -> web.StreamResponse:
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            async for _ in socket:
+                registered.set()
+            return socket
+
+        app = web.Application()
+        app.router.add_get(env.MEMBER_STREAM_ROUTE, predecessor)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, name, port)
+        await site.start()
+        try:
+            await job.start(rollouts=1)
+            clinging = job.launch(**{env.COORDINATOR: name})
+            async with asyncio.timeout(START_SECONDS):
+                await registered.wait()
+            await site.stop()
+            ports = (port, env.COMPLETIONS_PORT)
+            async with Proxy(address=name, target=job.trainer.address, ports=ports):
+                await job.call(EpochCause.MEMBERS_JOINED)
+                await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+                await clinging.logs_line(f"at {job.trainer.address}, while connected to", seconds=1)
+                assert all(not suspected(seen.snapshot, clinging) for seen in job.roll.history)
+        finally:
+            await runner.cleanup()
 
 
 async def test_a_rollout_that_is_busy_is_not_accused(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ class CoordinatorMachine:
         """The stream of `member` ended or its heartbeats stopped."""
         rank = self._senders.leave(member)
         if rank is not None:
-            self._form(SessionCause.MEMBER_LOST, f"sender {rank}: {reason}", now)
+            self._out.append(Suspected(member, cause, reason))
+            self._form(SessionCause.MEMBER_LOST, f"sender {rank}: {cause}: {reason}", now)
         known = self.members.find(member)
         if known is not None:
             leaving = known.state in {MemberState.DRAINING, MemberState.GONE}
