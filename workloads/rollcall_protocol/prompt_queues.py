@@ -1,15 +1,17 @@
-"""Where prompts are while no rollout works on them: waiting to be drawn, or for a batch.
+"""Where prompts are: waiting to be drawn, with a rollout, waiting for a batch.
 
 `born` is a version by its distance from the first one of the trainer's present life; what a former
 life drew has a negative one.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rollcall_protocol.ids import MemberId
 from rollcall_protocol.messages import Completion, Lease
-from rollcall_protocol.partials import Partial
+from rollcall_protocol.partials import Draft, Partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,13 @@ class Waiting:
         """What there is of each, as a copy."""
         return dict(self._kept)
 
+    def outdate(self, versions: int) -> None:
+        """Make all tokens that much older."""
+        self._kept = {
+            prompt: replace(kept, born=kept.born - versions) if kept else None
+            for prompt, kept in self._kept.items()
+        }
+
     def put(self, prompt: int, kept: Kept | None) -> None:
         """Add a prompt."""
         self._kept[prompt] = kept
@@ -45,6 +54,59 @@ class Waiting:
             return None
         prompt = heapq.heappop(self._order)
         return prompt, self._kept.pop(prompt)
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease that is out; `kept` is what it began with."""
+
+    lease: Lease
+    member: MemberId
+    deadline: float
+    draft: Draft
+    kept: Kept | None
+
+
+class Leases:
+    """The leases that are out."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(self._held.values())
+
+    def put(self, held: Held) -> None:
+        """Add one."""
+        self._held[held.lease.lease] = held
+
+    def drop(self, held: Held) -> None:
+        """Take one out."""
+        del self._held[held.lease.lease]
+
+    def current(self, lease: str, member: MemberId) -> Held | None:
+        """The lease of this name, if it is out and `member` holds it."""
+        held = self._held.get(lease)
+        return held if held is not None and held.member == member else None
+
+    def of(self, member: MemberId) -> list[Held]:
+        """What `member` holds."""
+        return [held for held in self if held.member == member]
+
+    def late(self, now: float) -> list[Held]:
+        """Those past their deadline."""
+        return [held for held in self if now >= held.deadline]
+
+    def next_deadline(self) -> float | None:
+        """The first deadline."""
+        return min((held.deadline for held in self), default=None)
+
+    def by_pod(self) -> Counter[str]:
+        """How many there are, by the pod (uid) of the holder."""
+        return Counter(held.member.pod_uid for held in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +129,10 @@ class Buffer:
 
     def __iter__(self) -> Iterator[Finished]:
         return iter(self._items)
+
+    def outdate(self, versions: int) -> None:
+        """Make all samples that much older."""
+        self._items = [replace(item, born=item.born - versions) for item in self._items]
 
     def put(self, item: Finished) -> None:
         """Add samples."""

@@ -19,7 +19,7 @@ from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.ledger_state import Begun, Buffered, Counts, LedgerState
 from rollcall_protocol.messages import Completion, Lease
 from rollcall_protocol.partials import Draft, Report
-from rollcall_protocol.prompt_queues import Buffer, Finished, Kept, Waiting
+from rollcall_protocol.prompt_queues import Buffer, Finished, Held, Kept, Leases, Waiting
 
 __all__ = ["Answered", "LedgerState", "PromptLedger", "Rejection"]
 
@@ -41,17 +41,6 @@ class Answered:
     lease: Lease
     completion: Completion
     age: int = 0
-
-
-@dataclass(slots=True)
-class _Held:
-    """A lease that is out."""
-
-    lease: Lease
-    member: MemberId
-    deadline: float
-    draft: Draft
-    kept: Kept | None
 
 
 class PromptLedger:
@@ -91,7 +80,7 @@ class PromptLedger:
         self._published, self._trained = 0, -1  # newest versions, from the first
         self._accepted_before = self.accepted  # by former lives
         self._wanted: dict[MemberId, int] = {}
-        self._held: dict[str, _Held] = {}
+        self._leases = Leases()
         begun = [b for b in state.begun if len(b.partial.responses) == group_size and self._keeps]
         self._waiting = Waiting(
             state.pending, {item.prompt: Kept(item.partial, -item.age) for item in begun}
@@ -122,7 +111,7 @@ class PromptLedger:
 
     def progressed(self, report: Report, member: MemberId, now: float) -> bool:
         """Renew a lease and keep its new tokens; False when it is not the current one any more."""
-        held = self._current(report.lease, member)
+        held = self._leases.current(report.lease, member)
         if held is None:
             return False
         held.deadline = now + self._lease_seconds
@@ -132,41 +121,46 @@ class PromptLedger:
 
     def complete(self, completion: Completion) -> bool:
         """Take samples; False (and counted) when the lease is not the current one any more."""
-        held = self._current(completion.lease, completion.member)
+        held = self._leases.current(completion.lease, completion.member)
         if held is None:
             self.duplicates += 1
             return False
         born = self._born(completion.version, held)
         if born is not None:
-            del self._held[completion.lease]
+            self._leases.drop(held)
             self._buffer.put(Finished(replace(held.lease, begun=None), completion, born))
         elif self._deterministic:
             self._requeue(held)
         else:
-            del self._held[completion.lease]
+            self._leases.drop(held)
             self.rejected[Rejection.ABANDONED_LINEAGE] += 1
         return True
 
     def give_back(self, lease: str, member: MemberId) -> None:
         """A rollout will not finish this lease: the prompt goes to somebody else."""
-        held = self._current(lease, member)
+        held = self._leases.current(lease, member)
         if held is not None:
             self._requeue(held)
 
     def forget(self, member: MemberId) -> None:
         """A rollout is lost: all of its prompts go to others."""
         self._wanted.pop(member, None)
-        for held in [held for held in self._held.values() if held.member == member]:
+        for held in self._leases.of(member):
             self._requeue(held)
 
     def expire(self, now: float) -> list[tuple[MemberId, str]]:
         """Requeue leases past their deadline; returns whom to tell about which lease."""
-        late = [held for held in self._held.values() if now >= held.deadline]
+        late = self._leases.late(now)
         for held in late:
             self._requeue(held)
         return [(held.member, held.lease.lease) for held in late]
 
     # --- trainer -------------------------------------------------------------------------------
+
+    def outdate(self, versions: int) -> None:
+        """Begin with weights that much newer than those which the state led to."""
+        self._waiting.outdate(versions)
+        self._buffer.outdate(versions)
 
     def published(self, version: Version) -> None:
         """Rollouts serve `version` from now on, the first in this life or a later one."""
@@ -198,11 +192,11 @@ class PromptLedger:
     @property
     def running(self) -> int:
         """Prompts that rollouts are working on."""
-        return len(self._held)
+        return len(self._leases)
 
     def held_by(self) -> Counter[str]:
         """The same, by the pod (uid) of the rollout."""
-        return Counter(held.member.pod_uid for held in self._held.values())
+        return self._leases.by_pod()
 
     @property
     def buffered(self) -> int:
@@ -225,7 +219,7 @@ class PromptLedger:
 
     def next_deadline(self) -> float | None:
         """When `expire` is due at the latest."""
-        return min((held.deadline for held in self._held.values()), default=None)
+        return self._leases.next_deadline()
 
     def state(self) -> LedgerState:
         """For a checkpoint of what the batch that was taken last leads to.
@@ -235,7 +229,7 @@ class PromptLedger:
         deterministic mode it is drawn again.
         """
         waiting = self._waiting.items()
-        waiting |= {held.lease.prompt: self._kept(held) for held in self._held.values()}
+        waiting |= {held.lease.prompt: self._kept(held) for held in self._leases}
         redrawn = self.buffered if self._deterministic else 0
         if self._deterministic:
             waiting |= {item.lease.prompt: None for item in self._buffer}
@@ -256,11 +250,7 @@ class PromptLedger:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _current(self, lease: str, member: MemberId) -> _Held | None:
-        held = self._held.get(lease)
-        return held if held is not None and held.member == member else None
-
-    def _born(self, version: Version, held: _Held) -> int | None:
+    def _born(self, version: Version, held: Held) -> int | None:
         """Which version that is, from this life's first; None if it does not lead to this life."""
         if self._first is not None and version.lineage == self._first.lineage:
             return version.number - self._first.number
@@ -281,7 +271,7 @@ class PromptLedger:
             begun=begun,
         )  # fmt: skip
         draft = Draft(self._group_size, begun)
-        self._held[lease.lease] = _Held(lease, member, now + self._lease_seconds, draft, kept)
+        self._leases.put(Held(lease, member, now + self._lease_seconds, draft, kept))
         return lease
 
     def _next_prompt(self) -> tuple[int, Kept | None]:
@@ -296,21 +286,21 @@ class PromptLedger:
             kept = None
         return prompt, kept
 
-    def _requeue(self, held: _Held) -> None:
-        del self._held[held.lease.lease]
+    def _requeue(self, held: Held) -> None:
+        self._leases.drop(held)
         self._wait(held.lease.prompt, self._kept(held))
 
     def _wait(self, prompt: int, kept: Kept | None) -> None:
         self.requeued += 1
         self._waiting.put(prompt, kept)
 
-    def _kept(self, held: _Held) -> Kept | None:
+    def _kept(self, held: Held) -> Kept | None:
         partial = held.draft.partial() if self._keeps else None
         born = self._born(partial.version, held) if partial else None
         return Kept(partial, born) if partial is not None and born is not None else None
 
     def _first_missing(self) -> int:
         """The first prompt whose samples are not here yet; all before were trained on, or are."""
-        unfinished: list[int] = [held.lease.prompt for held in self._held.values()]
+        unfinished: list[int] = [held.lease.prompt for held in self._leases]
         unfinished += [*self._waiting, self.cursor]
         return min(unfinished)

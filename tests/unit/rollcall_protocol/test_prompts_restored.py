@@ -81,6 +81,23 @@ def test_they_grow_too_old_all_the_same() -> None:
     assert balanced(new)
 
 
+def test_they_are_older_still_if_the_weights_are_newer_than_the_checkpoint() -> None:
+    new = ledger(state=before().state(), first=LATER, max_staleness=2)
+    new.outdate(1)
+    first, second = leases(new, B, 2)
+    assert first.begun is not None
+    for lease in (first, second):
+        new.complete(Completion("job", B, lease.lease, LATER, ()))
+    batch = new.take_batch(LATER.number)
+    assert batch is not None
+    assert [item.age for item in batch] == [2, 2, 0, 0]
+    newer = restored(before())
+    newer.outdate(40)
+    assert newer.take_batch(LATER.number) is None
+    assert newer.rejected == {Rejection.STALE: 2}
+    assert leases(newer, B, 1)[0].begun is None
+
+
 def test_ages_go_on_over_several_restarts() -> None:
     last = Version(Lineage(1, 3), 500)
     again = restored(restored(before()), first=last)
