@@ -26,7 +26,7 @@ class Kubelet:
     """Runs every pod of one namespace, all containers passing their probes.
 
     `node_of` names a pod's node, empty for none: then its deletion takes effect at once. Pods of
-    `stuck` nodes are never let go.
+    `stuck` nodes are never let go; those in `failed` (by uid) have ended for good.
     """
 
     def __init__(self, world: World, *, node_of: Callable[[Object], str]) -> None:
@@ -36,6 +36,7 @@ class Kubelet:
         self._addresses: dict[str, str] = {}
         self.coordinators: dict[str, Coordinator] = {}
         self.stuck: set[str] = set()
+        self.failed: set[str] = set()
 
     @property
     def coordinator(self) -> Coordinator:
@@ -61,6 +62,9 @@ class Kubelet:
             if "deletionTimestamp" in meta:
                 if pod["spec"].get("nodeName") not in self.stuck:
                     await self._let_go(meta["name"], meta["uid"])
+            elif meta["uid"] in self.failed:
+                if pod["status"]["phase"] != "Failed":
+                    await self._patch(meta["name"], {"phase": "Failed"})
             elif meta["uid"] not in self._addresses:
                 await self._start(pod)
             else:

@@ -1,0 +1,247 @@
+"""Membership outlives its operators: killed, stopped and gone on, cut off from the API server.
+
+Whatever happens, an epoch has one roster, each epoch has a cause, and in the end the roster is who
+runs. What the coordinator does meanwhile by itself is tested with real processes in tests/local.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcall_operator.api import labels
+from rollcall_operator.kube.client import Object
+from rollcall_operator.kube.resources import LEASES, PODS, RL_JOBS
+from rollcall_protocol.reports import MemberState
+from rollcall_protocol.roster import Roster
+from tests.integration import dying_operator
+from tests.integration.cluster import Cluster, running_cluster
+from tests.integration.coordinator import Member
+from tests.integration.kubelet import Kubelet, is_ready, kubelet, rollouts
+from tests.integration.operator_process import OperatorProcess
+from tests.integration.world import SYSTEM, World, eventually, example, open_world
+
+POOL = "reverse-cpu"
+ROUNDS = 5
+OUTAGE_SECONDS = float(os.environ.get("ROLLCALL_OUTAGE_SECONDS", "10"))
+LEASE = ("--lease-duration", "6", "--reach", "direct")
+
+
+def job(replicas: int) -> Object:
+    return example(replicas=replicas, membership={"settleSeconds": 0})
+
+
+def rosters(node: Kubelet) -> list[Roster]:
+    """All that ever counted with a coordinator, in order."""
+    return [roster for coordinator in node.coordinators.values() for roster in coordinator.rosters]
+
+
+def assert_epochs_are_sound(node: Kubelet) -> None:
+    """One roster for an epoch; none goes back; none repeats the one before it."""
+    seen = rosters(node)
+    assert len({roster.epoch for roster in seen}) == len(seen)
+    assert [roster.epoch for roster in seen] == sorted(roster.epoch for roster in seen)
+    for before, after in itertools.pairwise(seen):
+        same_members = before.members == after.members
+        assert not same_members or before.coordinator_uid != after.coordinator_uid, after
+
+
+async def settled(world: World, node: Kubelet, count: int, *, seconds: float = 60) -> None:
+    """Wait until so many rollouts run, are ready, and are the roster that status tells of; none
+    of those that have ended is among them.
+    """
+
+    async def there() -> bool:
+        pods = await world.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
+        alive = [p for p in pods if p["status"]["phase"] == "Running"]
+        roster = node.coordinator.roster if node.coordinators else None
+        group = (await world.get(RL_JOBS, "reverse")).get("status", {}).get("syncGroups")
+        if roster is None or not group or len(alive) != count or not all(map(is_ready, alive)):
+            return False
+        named = {member.pod_uid for member in roster.members}
+        told = (group[0]["epoch"], group[0]["rosterDigest"])
+        running = {pod["metadata"]["uid"] for pod in alive}
+        return (
+            named == running and not running & node.failed and told == (roster.epoch, roster.digest)
+        )
+
+    await eventually(there, f"{count} rollouts are ready, and the roster", seconds=seconds)
+    status = (await world.get(RL_JOBS, "reverse"))["status"]
+    for record in status["syncGroups"][0]["history"]:
+        assert record["cause"]
+        assert record["message"], record
+    assert_epochs_are_sound(node)
+
+
+# --- killed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+async def test_operators_killed_in_a_storm_of_changes_leave_sound_epochs(
+    world: World, cluster: Cluster, log_folder: Path
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    flags = (
+        "--kubeconfig", str(cluster.operator), "--no-leader-elect", "--namespace",
+        world.namespace, "--reach", "direct",
+    )  # fmt: skip
+    async with kubelet(world) as node:
+        await world.apply(job(3))
+        for number in range(ROUNDS):
+            log = log_folder / f"round-{number}"
+            doomed = dying_operator.start(when="after", write=sys.maxsize, log=log, flags=flags)
+            try:
+                await eventually(lambda log=log: watching(log), "the operator watches")  # type: ignore[misc]
+                await storm(world, dice)
+            finally:
+                doomed.kill()
+                doomed.join(10)
+                doomed.close()
+            assert_epochs_are_sound(node)
+        log = log_folder / "last"
+        with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags[2:]) as last:
+            world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
+            await settled(world, node, 4)
+            last.assert_healthy()
+    print(f"{len(rosters(node))} epochs")
+
+
+async def watching(log: Path) -> bool:
+    return log.exists() and "Watching" in log.read_text()
+
+
+async def storm(world: World, dice: random.Random) -> None:
+    """Scale the pool, kill a rollout, or the trainer, a few times within a second or so."""
+    for _ in range(dice.randint(1, 4)):
+        kind = dice.choice(("scale", "scale", "rollout", "trainer"))
+        if kind == "scale" and await world.children("reverse"):
+            with contextlib.suppress(AssertionError):  # there is no pool yet
+                count = dice.randint(1, 6)
+                world.kubectl("scale", f"rolloutpool/{POOL}", f"--replicas={count}")
+        else:
+            role = labels.TRAINER if kind == "trainer" else labels.ROLLOUT
+            pods = await world.listed(PODS, f"{labels.ROLE}={role}")
+            if pods:
+                await world.delete(PODS, dice.choice(pods)["metadata"]["name"])
+        await asyncio.sleep(dice.uniform(0.0, 0.5))
+
+
+# --- stopped, and gone on ------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(200)
+async def test_a_holder_that_was_stopped_and_goes_on_does_no_harm_to_its_successor(
+    world: World, cluster: Cluster, log_folder: Path
+) -> None:
+    await world.client.delete(LEASES, namespace=SYSTEM, name="rollcall-operator")
+    async with kubelet(world) as node:
+        with contextlib.ExitStack() as stack:
+            first, second = (
+                stack.enter_context(
+                    OperatorProcess(kubeconfig=cluster.operator, log=log_folder / name, flags=LEASE)
+                )
+                for name in ("a", "b")
+            )
+            holder, standby = await sorted_by_lease(first, second)
+            await world.apply(job(2))
+            await settled(world, node, 2)
+            holder.process.send_signal(signal.SIGSTOP)
+            await world.apply(job(3))  # the stopped one has this event in its socket
+            began = time.monotonic()
+            standby.wait_until_watching()
+            print(f"stopped to taken over: {time.monotonic() - began:.1f} s")
+            await settled(world, node, 3)
+            holder.process.send_signal(signal.SIGCONT)
+            await world.apply(job(4))
+            await settled(world, node, 4)
+            assert holder.process.wait(20) == 1
+            assert any("Exiting" in line["message"] for line in holder.lines())
+            standby.assert_healthy()
+            await settled(world, node, 4)
+
+
+async def sorted_by_lease(
+    one: OperatorProcess, other: OperatorProcess
+) -> tuple[OperatorProcess, OperatorProcess]:
+    """The one that watches first, and the one that stands by."""
+
+    async def found() -> tuple[OperatorProcess, OperatorProcess] | None:
+        for holder, standby in ((one, other), (other, one)):
+            watches = any("Watching" in line["message"] for line in holder.lines())
+            waits = any("Standing by" in line["message"] for line in standby.lines())
+            if watches and waits:
+                return holder, standby
+        return None
+
+    return await eventually(found, "one holds the Lease and the other waits", seconds=60)
+
+
+# --- cut off -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[Cluster]:
+    with running_cluster() as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def kept_running(cluster: Cluster, log: Path) -> AsyncIterator[list[OperatorProcess]]:
+    """An operator that is started again whenever it ends, as a kubelet would; all lives of it."""
+    lives = [OperatorProcess(kubeconfig=cluster.operator, log=log / "life-0", flags=LEASE)]
+
+    async def restart() -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            if lives[-1].process.poll() is not None:
+                assert lives[-1].process.returncode == 1, lives[-1].log.read_text()
+                path = log / f"life-{len(lives)}"
+                lives.append(OperatorProcess(kubeconfig=cluster.operator, log=path, flags=LEASE))
+
+    task = asyncio.create_task(restart())
+    try:
+        yield lives
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for life in lives:
+            life.close()
+
+
+@pytest.mark.timeout(OUTAGE_SECONDS + 240)
+async def test_pods_that_die_while_the_api_server_is_away_cost_epochs_only_after_it(
+    own_cluster: Cluster, log_folder: Path
+) -> None:
+    async with (
+        open_world(own_cluster.admin, namespace="away") as world,
+        kubelet(world) as node,
+        kept_running(own_cluster, log_folder) as lives,
+    ):
+        await world.apply(job(3))
+        await settled(world, node, 3)
+        before = list(rosters(node))
+        first, second, _ = await rollouts(world, 3)
+        own_cluster.control.stop_apiserver()
+        try:
+            for dead in (first, second):
+                await asyncio.sleep(OUTAGE_SECONDS / 2)
+                node.failed.add(dead)
+                node.coordinator.say(dict.fromkeys(node.failed, Member(MemberState.SUSPECT)))
+            assert rosters(node) == before
+        finally:
+            own_cluster.control.start_apiserver()
+        await settled(world, node, 3, seconds=90)
+        opened = len(rosters(node)) - len(before)
+        print(f"{opened} epochs, {len(lives)} lives of the operator")
+        assert 1 <= opened <= 4, "two lost, two joined"
