@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.bench.recovery import chart, faults, join, naive, scale, trainer
+from tests.bench.recovery import chart, faults, join, naive, report, scale, trainer
 from tests.bench.recovery.bench_job import BenchJob, Settings
-from tests.bench.recovery.stats import Record, breakdown, means, summarize
+from tests.bench.recovery.stats import Record, summarize
 from tests.cluster.shell import ClusterError
 from tests.e2e import stack
 from tests.e2e.kubectl import ROOT, KubectlError
@@ -23,7 +23,6 @@ OUT = ROOT / "docs" / "measurements" / "recovery.jsonl"
 CHART = OUT.with_suffix(".svg")
 TRIALS = 50
 FEWER: Mapping[str, int] = {"join_cost": 20, "naive_kill": 10}  # which take long, or vary little
-PHASES = ("scale_up", "trainer_kill")
 TROUBLES = (TimeoutError, ConnectionError, OSError, ValueError, KubectlError, ClusterError)
 MOST_FAILURES = 5  # of an event
 
@@ -65,9 +64,7 @@ def main() -> int:
     if arguments.chart:
         arguments.chart.write_text(chart.draw(records), encoding="utf-8")
     found = summarize(records)
-    for event in PHASES:
-        print(json.dumps({event: breakdown(records, event)}))
-    print(json.dumps({"join_cost": means(records, "join_cost")}))
+    print(report.table(records))
     print(json.dumps(found))
     return 1 if any("failed" in figures for figures in found.values()) else 0
 

@@ -5,17 +5,9 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
+from tests.bench.recovery.report import GOALS
 from tests.bench.recovery.stats import Record, percentile
 
-# What is aimed at: median and 99th percentile, seconds.
-GOALS: Mapping[str, tuple[float, float]] = {
-    "kill_idle": (0.3, 1.0),
-    "kill_stage": (0.3, 1.0),
-    "stop_beyond_bound": (0.5, 1.0),
-    "stall": (0.3, 1.0),
-    "scale_up": (3.0, 6.0),
-    "trainer_kill": (5.0, 10.0),
-}
 ROWS: Mapping[str, str] = {
     "kill_idle": "rollout killed, idle",
     "kill_stage": "rollout killed in mid-STAGE",

@@ -2,14 +2,16 @@
 
 import pytest
 
-from tests.bench.recovery import chart
+from tests.bench.recovery import chart, report
 from tests.bench.recovery.stats import (
     Record,
     breakdown,
     longest_step,
+    means,
     percentile,
     phases,
     summarize,
+    total_at,
     usual_step,
     where,
 )
@@ -53,6 +55,28 @@ def test_a_breakdown_has_the_median_of_each_phase_of_one_event() -> None:
     ]
     records.append(Record("trainer_kill", 1.0, {"phases": {"imports": 9.0}}))
     assert breakdown(records, "scale_up") == {"imports": 2.0}
+
+
+def test_means_are_of_the_numbers_that_trials_noted() -> None:
+    noted = [{"ratio": 0.8, "how": "x"}, {"ratio": 1.0, "how": "y"}]
+    records = [Record("join_cost", 1.0, details) for details in noted]
+    assert means(records, "join_cost") == {"ratio": 0.9}
+
+
+def test_a_counter_between_two_samples_lies_on_the_line_between_them() -> None:
+    samples = [(1.0, 10.0), (2.0, 20.0), (4.0, 20.0)]
+    assert [total_at(samples, at) for at in (1.0, 1.5, 3.0)] == [10.0, 15.0, 20.0]
+    with pytest.raises(ValueError, match="no samples around"):
+        total_at(samples, 4.5)
+
+
+def test_the_table_has_a_row_for_each_event_with_its_goal() -> None:
+    records = [Record("kill_stage", 0.25), Record("kill_stage", None), Record("stop", None)]
+    records.append(Record("scale_up", 2.0, {"phases": {"imports": 1.5}}))
+    *_, kill, scale, blank, phases_ = report.table(records).splitlines()
+    assert kill.endswith("| 1 (1 failed) | 0.25 | 0.25 | 0.25 | 0.3, 1 |")
+    assert scale.endswith("| 1 | 2.00 | 2.00 | 2.00 | 3, 6 |")
+    assert (blank, phases_) == ("", "`scale_up`, medians of its phases: imports 1.50")
 
 
 def test_the_longest_step_is_sought_among_those_that_a_fault_can_have_touched() -> None:
