@@ -266,7 +266,11 @@ class Coordinator:
             self.stream.progressed()
 
     def _suspected(self, effect: Suspected) -> None:
-        """Note how long it took: since the member was last heard, or since it was asked."""
+        """Note how long it took: since the member was last heard, or since it was asked.
+
+        Its prompts need not wait for the end of its stream.
+        """
+        self.leasing.left(effect.member)
         now = time.monotonic()
         since = effect.since if effect.since is not None else self.links.heard_at(effect.member)
         self._observer.suspected(effect.cause, now - since if since is not None else 0.0)

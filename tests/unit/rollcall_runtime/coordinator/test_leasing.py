@@ -10,6 +10,7 @@ from typing import Any
 from rollcall_protocol.ids import Version
 from rollcall_protocol.messages import Drawing, Lease, LeaseReturned, Wanted
 from rollcall_protocol.partials import Partial, Report, Response
+from rollcall_protocol.roster import EpochCause, Roster, RosterMember
 from tests.unit.rollcall_runtime.coordinator.group import CONFIG, Group, Worker, eventually
 
 TOKENS = (Response((3, 4), (-0.5, -1.0), (0, 0)), Response((5,), (-2.0,), (0,), finished=True))
@@ -60,6 +61,21 @@ async def test_so_they_do_if_it_hands_the_lease_back(tmp_path: Path) -> None:
         moved = await leased(b)
         assert moved.begun is not None
         assert moved.begun.responses == TOKENS
+
+
+async def test_so_they_do_once_it_is_a_suspect_though_its_stream_stands(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        told = report(group, await leased(a))
+        await a.say(Drawing((told, Report("unknown"))))
+        await eventually(lambda: a.revoked == ["unknown"])  # so it was read
+        alive = (RosterMember("uid-b", "b", "127.0.0.1", "pool", "default"),)
+        lost = Roster("job-uid", "default", 2, "trainer-uid", EpochCause.MEMBER_LOST, alive)
+        assert (await group.put(lost))[0] == 200
+        await eventually(lambda: group.counts.sessions[-1].session.epoch == 2)
+        moved = await leased(b)
+        assert moved.begun is not None
+        assert moved.begun.responses == TOKENS
+        assert not a.socket.closed
 
 
 async def test_who_works_on_a_lease_that_is_not_current_is_told_so(tmp_path: Path) -> None:
