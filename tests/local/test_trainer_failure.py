@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.config import CheckpointConfig
+from rollcall_protocol import env
+from rollcall_protocol.codec import encode
+from rollcall_protocol.config import CheckpointConfig, JobConfig
 from rollcall_protocol.env import ExitCode
+from rollcall_protocol.ids import Lineage, Version
+from rollcall_runtime.sync.weights.catchup import fetch
+from rollcall_runtime.sync.weights.staging import Stage
 from tests.local.harness import FAST, LocalJob
-from tests.local.pods import Pod
+from tests.local.pods import TOKENS, Pod
 from tests.local.test_elasticity import START_SECONDS, STEP_SECONDS, in_sync, training
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -80,3 +85,75 @@ async def test_a_stopped_rank_is_found_within_the_bound(tmp_path: Path, victim: 
             stopped.send(signal.SIGCONT)
         assert "nothing heard for 3 s" in other.log()
         assert await stopped.exited(seconds=10) == ExitCode.FAILED, "it cannot go on alone"
+
+
+async def weights_of(pod: Pod, lineage: Lineage) -> tuple[Version, bytes]:
+    """The version of `lineage` that a rollout serves, and the whole of its weights."""
+    values = await pod.metrics()
+    version, stage = Version(lineage, int(values["weight_version"])), Stage()
+    donor = f"{pod.address}:{env.AGENT_PORT}"
+    await fetch(version=version, donors=[donor], token=TOKENS[env.MEMBER_TOKEN_FILE], stage=stage)
+    with stage.committing(version) as snapshot:
+        return version, bytes(snapshot.host.memory)
+
+
+def recovering(folder: Path, *, replicas: int, recover_from: str, max_steps: int) -> JobConfig:
+    return job_config(
+        algorithm={"max_steps": max_steps}, membership={"settle": 5.0}, trainer_replicas=replicas,
+        checkpoint=CheckpointConfig(50, str(folder / "saved")), recover_from=recover_from,
+    )  # fmt: skip
+
+
+async def kill_and_look(job: LocalJob) -> tuple[Version, bytes]:
+    """Kill the trainer, between checkpoints; the newest weights that a rollout holds then."""
+    await training(job, rollouts=2)
+    await job.steps(10, seconds=STEP_SECONDS)
+    job.trainer.send(signal.SIGKILL)
+    for pod in job.trainers:
+        await pod.exited(seconds=20)
+    held = [await weights_of(pod, Lineage(1, 1)) for pod in job.rollouts]
+    return max(held, key=lambda found: found[0])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("recover_from", ["Rollouts", "Checkpoint"])
+async def test_weights_come_back_from_rollouts_bit_by_bit_if_they_may(
+    tmp_path: Path, replicas: int, recover_from: str
+) -> None:
+    config = recovering(
+        tmp_path, replicas=replicas, recover_from=recover_from, max_steps=1_000_000
+    )  # fmt: skip
+    async with LocalJob(tmp_path, config) as job:
+        version, weights = await kill_and_look(job)
+        assert version.number > 10, "each step makes a version, and step 0 made the first"
+        # It is to publish what it begins with, and to stop there.
+        ending = recovering(tmp_path, replicas=replicas, recover_from=recover_from, max_steps=0)
+        for pod in job.trainers:
+            pod.variables[env.CONFIG] = json.dumps(encode(ending))
+            pod.start()
+        seen = await job.roll.until(
+            lambda s: s.boot == 2 and s.finished is not None, seconds=START_SECONDS
+        )
+        assert seen.snapshot.finished is not None
+        published = await weights_of(job.rollouts[0], Lineage(1, 2))
+        assert published[0].number == version.number + 1
+        if recover_from == "Rollouts":
+            assert seen.snapshot.finished.step == version.number, "no step is lost"
+            assert published[1] == weights
+            assert "optimizer, random numbers and prompts are those of step 0" in job.trainer.log()
+        else:
+            assert seen.snapshot.finished.step == 0, "the checkpoint is due at step 50"
+            assert published[1] != weights
+        assert [len(pod.logs) for pod in job.rollouts] == [1, 1]
+
+
+async def test_training_goes_on_from_the_weights_that_came_back(tmp_path: Path) -> None:
+    config = recovering(tmp_path, replicas=2, recover_from="Rollouts", max_steps=1_000_000)
+    async with LocalJob(tmp_path, config) as job:
+        version, _ = await kill_and_look(job)
+        for pod in job.trainers:
+            pod.start()
+        await job.reach(version.number + 5, seconds=START_SECONDS)
+        assert min(losses(job.trainer)) == version.number + 1
+        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
+        assert (await job.prompts()).balanced

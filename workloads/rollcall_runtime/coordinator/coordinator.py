@@ -89,14 +89,15 @@ class Coordinator:
         """Wait for the first roster; returns the first version to publish.
 
         Its number is above whatever a member reported, and `at_least` the one given (from a
-        checkpoint), so that numbers go on. A restarted coordinator knows its roster and waits for
-        all its members to come back, but no longer than `settle`.
+        checkpoint), so that numbers go on. A restarted coordinator knows its roster. When training
+        goes on it waits for all members to come back, but no longer than `settle`.
         """
         restored, self._memory = self._memory.roster, replace(self._memory, roster=None)
         if restored is not None:
             self.push_roster(restored)
-            await self._all_back()
         await self._roster_taken.wait()
+        if restored is not None or at_least > 0:
+            await self._all_back()
         lineage = self.lineage
         if lineage is None:
             raise RuntimeError("a roster was taken, but no lineage follows from it")
@@ -114,9 +115,9 @@ class Coordinator:
         """Rollouts that hold whole versions, of former lives before the first is published."""
         return find_holders(self.groups.values())
 
-    def begin(self, version: Version, *, step: int) -> None:
-        """`version`, the first one, will have the weights of `step`."""
-        life = Life(version.lineage, version.number, step)
+    def begin(self, life: Life, *, ahead: int = 0) -> None:
+        """The first version is about to be published, `ahead` of the checkpoint's by as many."""
+        self.leasing.outdate(ahead)
         self._memory = memory.begin(self._memory, life)
         memory.save(self._state_dir, self._memory)
 

@@ -54,6 +54,10 @@ class Leasing:
         self._ledger.published(version)
         self.dispatch()
 
+    def outdate(self, versions: int) -> None:
+        """Begin with weights that much newer than the checkpoint's."""
+        self._ledger.outdate(versions)
+
     async def next_batch(self, number: int) -> list[Answered]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
         while True:

@@ -124,7 +124,7 @@ class _Leader:
         loop = TrainerLoop(
             config=self.environment.job, rank=self.rank, state=state, rollouts=coordinator,
             thread=self.thread, metrics=self.metrics, stop=self.stop,
-            take_back=partial(self._take_back, coordinator),
+            take_back=partial(self._take_back, coordinator, state),
         )  # fmt: skip
         watch = asyncio.create_task(self._step_down(coordinator))
         try:
@@ -138,13 +138,17 @@ class _Leader:
         if coordinator.fenced.is_set():
             raise FencedError("another coordinator has taken over this job")
 
-    async def _take_back(self, coordinator: Coordinator, step: int) -> Taken | None:
+    async def _take_back(
+        self, coordinator: Coordinator, state: TrainState, step: int
+    ) -> Taken | None:
         job = self.environment.job
         if job.recover_from != ROLLOUTS or not job.weight_sync.enabled:
             return None
         every = job.weight_sync.trigger_parameter_sync_step
         recovery = Recovery(token=self.environment.member_token, every=every)
-        return await recovery.take(coordinator.holders(), coordinator.lives, step=step)
+        # A pod that took another's place knows the lives of the checkpoint alone.
+        lives = (*coordinator.lives, *([state.life] if state.life else []))
+        return await recovery.take(coordinator.holders(), lives, step=step)
 
     async def _step_down(self, coordinator: Coordinator) -> None:
         await coordinator.fenced.wait()

@@ -8,6 +8,7 @@ from pathlib import Path
 from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.config import CheckpointConfig
 from rollcall_protocol.prompts import LedgerState
+from rollcall_runtime.coordinator.lives import Life
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.train import checkpoints as folders
 from rollcall_runtime.train.engine import TrainEngine
@@ -20,13 +21,14 @@ _NEVER_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTD
 
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """What is saved beside weights and optimizer: the step, the number for the next version, and
-    the prompts under way.
+    """What is saved beside weights and optimizer: the step, the number for the next version, the
+    prompts under way, and what this life of the trainer began with.
     """
 
     step: int = 0
     number: int = 0
     ledger: LedgerState | None = None
+    life: Life | None = None
 
 
 class Checkpoints:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from rollcall_protocol.config import JobConfig
 from rollcall_protocol.ids import Version
 from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_runtime.coordinator.lives import Life
 from rollcall_runtime.sync.weights.staging import Draft, Snapshot
 from rollcall_runtime.telemetry import TrainerMetrics
 from rollcall_runtime.train.checkpoint import TrainState
@@ -38,8 +39,8 @@ class Rollouts(Protocol):
     async def ready(self, *, at_least: int) -> Version:
         """The first version to publish; its number is `at_least` that."""
 
-    def begin(self, version: Version, *, step: int) -> None:
-        """`version`, the first one, will have the weights of `step`."""
+    def begin(self, life: Life, *, ahead: int) -> None:
+        """The first version is about to be published, `ahead` of the checkpoint's by as many."""
 
     async def publish(self, version: Version, snapshot: Snapshot) -> None:
         """Bring weights to the live session."""
@@ -78,6 +79,7 @@ class TrainerLoop:
         self._config, self._rank, self._rollouts = config, rank, rollouts
         self._thread, self._metrics, self._stop = thread, metrics, stop
         self._draft: Draft | None = None
+        self._state, self._life = state, state.life
         self._next = state.number  # for the next version
         self._first: Snapshot | None = None
         self._publishing: asyncio.Task[None] | None = None
@@ -118,7 +120,9 @@ class TrainerLoop:
         if self._stop.is_set():
             return False
         self._draft = await self._in_thread(self._rank.begin, taken)
-        self._rollouts.begin(version, step=self._rank.step)
+        step, every = self._rank.step, self._config.weight_sync.trigger_parameter_sync_step
+        self._life = Life(version.lineage, version.number, step)
+        self._rollouts.begin(self._life, ahead=-(-(step - self._state.step) // every))
         return True
 
     async def _train(self, batch: list[Answered], version: Version) -> Version:
@@ -209,7 +213,9 @@ class TrainerLoop:
 
     def _kept(self) -> TrainState:
         # The step that is saved makes one version more.
-        return TrainState(number=self._next + 1, ledger=self._rollouts.ledger_state())
+        return TrainState(
+            number=self._next + 1, ledger=self._rollouts.ledger_state(), life=self._life
+        )
 
     def _tell(self) -> None:
         checkpoints = self._rank.checkpoints

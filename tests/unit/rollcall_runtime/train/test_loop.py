@@ -12,6 +12,7 @@ import torch
 from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.messages import Completion, Lease, Sample
 from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_runtime.coordinator.lives import Life
 from rollcall_runtime.sync.weights.staging import Draft, Snapshot, Snapshotter
 from rollcall_runtime.telemetry import TrainerMetrics
 from rollcall_runtime.train import loop as loop_module
@@ -24,6 +25,7 @@ from rollcall_runtime.train.sharing import Signal
 from tests.unit.rollcall_runtime.jobs import job_config
 
 FIRST = Version(Lineage(1, 1), 7)
+LIFE, LIFE_AT_5 = Life(FIRST.lineage, 7, 0), Life(FIRST.lineage, 7, 5)
 LEDGER = LedgerState(cursor=3, pending=(1, 2))
 SAVED = TrainState(step=0, number=6, ledger=LEDGER)
 
@@ -106,8 +108,8 @@ class FakeRollouts:
         if self._kept is not None:
             self._kept.release()
 
-    def begin(self, version: Version, *, step: int) -> None:
-        self.began = (version, step)
+    def begin(self, life: Life, *, ahead: int) -> None:
+        self.began = (life, ahead)
 
     def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
         self.told.append((step, number))
@@ -154,7 +156,7 @@ async def test_each_step_makes_a_version_after_that_of_the_first_weights() -> No
     assert bench.rollouts.asked == [7, 8, 9]
     assert bench.rollouts.told[-1] == (3, 10)
     assert bench.rank.signals == [Signal.STOP]
-    assert bench.rank.saved == TrainState(number=12, ledger=LEDGER)
+    assert bench.rank.saved == TrainState(number=12, ledger=LEDGER, life=LIFE)
 
 
 async def test_a_version_for_every_other_step() -> None:
@@ -223,7 +225,7 @@ async def test_told_to_stop_it_saves_and_leaves_without_waiting_for_samples() ->
         bench.stop.set()
         assert not await task
     assert bench.rank.step == 2
-    assert bench.rank.saved == TrainState(number=11, ledger=LEDGER)
+    assert bench.rank.saved == TrainState(number=11, ledger=LEDGER, life=LIFE)
     assert bench.rank.signals == [Signal.STOP]
 
 
@@ -262,7 +264,7 @@ async def test_weights_that_are_taken_back_are_published_first_and_their_steps_n
     bench = Bench(FakeRank(), FakeRollouts(), taken=taken, algorithm={"max_steps": 7})
     async with bench.running() as task:
         assert await task
-    assert bench.rollouts.began == (FIRST, 5)
+    assert bench.rollouts.began == (LIFE_AT_5, 5)
     assert bench.rollouts.published == [(7, 5.0), (8, 6.0), (9, 7.0)]
 
 
