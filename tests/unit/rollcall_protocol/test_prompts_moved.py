@@ -61,16 +61,22 @@ def test_what_was_moved_moves_again_though_nothing_was_added() -> None:
     assert again.begun == Partial(at(0), WHOLE)
 
 
-def test_a_report_with_a_gap_adds_nothing_and_one_from_the_beginning_is_taken() -> None:
+def test_a_report_with_a_gap_adds_nothing() -> None:
     prompts = ledger()
-    (lease,) = leases(prompts, A, 1)
-    assert prompts.progressed(drawn(lease, response(5), response(6), since=2), A, 1)
-    assert prompts.progressed(drawn(lease, response(7)), A, 1), "of one response, not of two"
-    prompts.progressed(drawn(lease, response(3), response(4)), A, 2)
-    prompts.progressed(drawn(lease, response(3, 4), response(4)), A, 3)
+    lease = begun(prompts)
+    assert prompts.progressed(drawn(lease, response(9), response(9), since=2), A, 3)
+    assert prompts.progressed(drawn(lease, response(9)), A, 3), "of one response, not of two"
+    prompts.forget(A)
+    assert leases(prompts, B, 1)[0].begun == Partial(at(0), WHOLE)
+
+
+def test_a_report_from_the_beginning_replaces_what_was_told() -> None:
+    prompts = ledger()
+    lease = begun(prompts)
+    prompts.progressed(drawn(lease, response(3, 4), response(6)), A, 3)
     prompts.forget(A)
     (moved,) = leases(prompts, B, 1)
-    assert moved.begun == Partial(at(0), (response(3, 4), response(4)))
+    assert moved.begun == Partial(at(0), (response(3, 4), response(6)))
 
 
 def test_a_report_for_a_lease_that_is_not_current_changes_nothing() -> None:
