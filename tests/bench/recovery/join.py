@@ -81,7 +81,9 @@ class Tokens:
         connection = http.client.HTTPConnection(address, env.METRICS_PORT, timeout=10)
         connection.sock = connect(process, address=address, port=env.METRICS_PORT)
         with contextlib.closing(connection):
-            while not self._over.wait(LOOK_SECONDS):
+            over = False
+            while not over:  # the last time after it was left
+                over = self._over.wait(LOOK_SECONDS)
                 connection.request("GET", "/metrics")
                 lines = connection.getresponse().read().decode().splitlines()
                 values = [float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(COUNTER)]
