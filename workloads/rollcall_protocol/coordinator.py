@@ -238,14 +238,17 @@ class CoordinatorMachine:
         roster, formation = self.members.roster, self._formation
         if roster is None or self._busy or not self._senders.complete:
             return
-        wanted = {member.id for member in self.members.eligible()}
+        eligible = self.members.eligible()
+        wanted = {member.id for member in eligible}
         same_epoch = self.session is not None and self.session.epoch == roster.epoch
         if same_epoch and wanted == set(self.seated):
             formation.due = None
             return
         if formation.due is None:
             formation.due = now + self.timing.settle
-        if now >= formation.due or len(wanted) == len(roster.members):
+        # Versions may come faster than `settle` passes: who was overtaken must not wait again.
+        hurried = any(m.catch_ups > 1 and m.id not in self.seated for m in eligible)
+        if now >= formation.due or len(wanted) == len(roster.members) or hurried:
             cause = SessionCause.MEMBER_CAUGHT_UP if same_epoch else SessionCause.NEW_ROSTER
             self._form(cause, "" if same_epoch else roster.cause.value, now)
 

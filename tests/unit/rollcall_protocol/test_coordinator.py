@@ -78,6 +78,17 @@ def test_a_newcomer_that_never_registers_does_not_hold_the_others_up() -> None:
     assert world.published[-1].number == 2
 
 
+def test_versions_that_come_faster_than_others_are_awaited_do_not_keep_a_newcomer_out() -> None:
+    world = running("a")
+    world.push("a", "b", "ghost")
+    world.start("b")
+    for _ in range(12):  # no time passes, so nobody has waited for the one that never comes
+        while world.step():
+            pass
+        world.publish()
+    assert [member.pod_uid for member in world.coordinator.seated] == ["uid-a", "uid-b"]
+
+
 def test_a_worker_that_restarts_in_its_pod_is_another_member_and_catches_up() -> None:
     world = running("a", "b")
     world.kill(next(w for w in world.workers.values() if w.pod == "b"))
