@@ -55,14 +55,16 @@ def versions_never_go_back(history: History) -> Iterator[str]:
     A trainer that comes back numbers on from the highest version that anybody told it of; a
     rollout that was out of reach then may hold a higher one of the old life.
     """
-    held: dict[str, tuple[str, float]] = {}  # rollout's life to the trainer's life and version
+    held: dict[str, tuple[str, float]] = {}  # rollout's life to version, and the trainer it is of
     trainer = ""
     for readings in history.readings:
         trainer = next((r.worker.life for r in readings if r.worker.role == TRAINER), trainer)
-        for reading in readings:
+        for reading in (r for r in readings if r.worker.role == ROLLOUT):
             version = reading.values.get("weight_version", -1.0)
             life = reading.worker.life
             under, last = held.get(life, (trainer, -1.0))
+            if version == last:
+                continue  # it may be the old trainer's still
             if version < last and under == trainer:
                 yield (
                     f"{_when(history, reading.time)}: {reading.worker.pod} went from version "

@@ -74,6 +74,20 @@ def test_a_version_may_go_back_under_another_trainer_or_in_another_life_of_the_r
     assert violations(history) == []
 
 
+def test_a_rollout_may_hold_the_old_trainers_version_for_a_while_but_go_back_only_once() -> None:
+    history = sound()
+    for second in range(20, 40):
+        held = 190 if second < 25 else 170 + second
+        history.readings[second] = [
+            trainer(second, life="t2", weight_version=170 + second),
+            rollout(second, "cpu-a", weight_version=held), rollout(second, "cpu-b"),
+        ]  # fmt: skip
+    history.readings[19][1] = rollout(19, "cpu-a", weight_version=190)
+    assert not any("went from" in found for found in violations(history) if "cpu-a" in found)
+    history.readings[35][1] = rollout(35, "cpu-a", weight_version=180)
+    assert any("cpu-a went from version 204 to 180" in found for found in violations(history))
+
+
 def test_a_prompt_that_was_too_stale_to_train_on() -> None:
     history = sound()
     history.readings[9][0] = changed(history.readings[9][0], **{"staleness_bucket{2.0}": 99})
