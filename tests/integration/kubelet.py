@@ -94,6 +94,7 @@ class Kubelet:
             "image": "i",
             "imageID": "i",
             "ready": True,
+            "started": True,
             "restartCount": 0,
             "state": {"running": {"startedAt": _now()}},
         }

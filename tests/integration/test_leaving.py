@@ -3,6 +3,7 @@
 The controllers are real; pods only say that they run.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -187,8 +188,25 @@ async def test_a_trainer_on_a_lost_node_is_struck_off_and_starts_elsewhere(
             now = await world.get(PODS, "reverse-trainer-0")
             return bool(now["metadata"]["uid"] != before["metadata"]["uid"])
 
-        await eventually(another, "another pod of the same name", seconds=15)
+        await eventually(another, "another pod of the same name", seconds=60)
         assert "TrainerStranded" in {event["reason"] for event in await world.events("reverse")}
+
+
+async def test_kubectl_drains_a_node_without_a_budget_in_its_way(
+    world: World, operator: OperatorProcess, nodes: list[str]
+) -> None:
+    async with kubelet(world, node_of=spread(nodes)):
+        await world.apply(job(2))
+        before = await rollouts(world, 2)
+        trainer = await world.get(PODS, "reverse-trainer-0")
+        await asyncio.to_thread(
+            world.kubectl, "drain", nodes[0], "--delete-emptydir-data", "--timeout=40s"
+        )
+        after = await rollouts(world, 2)
+        assert len(set(after) & set(before)) == 1
+        now = await world.get(PODS, "reverse-trainer-0")
+        assert now["metadata"]["uid"] != trainer["metadata"]["uid"]
+        operator.assert_healthy()
 
 
 # --- drained, missed -----------------------------------------------------------------------------

@@ -58,7 +58,8 @@ class PodFacts:
 
     `container` is the container that the waiting, exit and restart facts are about: the worker,
     or an init container that is stuck (`init`). `gate` is the readiness gate's condition, None if
-    absent. `almost_ready`: ready but for this gate. Times are Unix seconds: `started` the worker,
+    absent. `almost_ready`: ready but for this gate. `up`: the worker has passed its startup probe,
+    so it no longer loads a model. Times are Unix seconds: `started` the worker,
     `gate_since` the gate's last change, `leaves_by` the end of the grace of a terminating pod.
     `deletion_cost` is the annotation, None if absent.
     """
@@ -84,6 +85,7 @@ class PodFacts:
     init: bool = False
     gate: bool | None = None
     almost_ready: bool = False
+    up: bool = False
     created: float = 0.0
     started: float | None = None
     gate_since: float | None = None

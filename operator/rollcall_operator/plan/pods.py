@@ -46,6 +46,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         init=stuck is not None,
         gate=None if gate is None else gate["status"] == "True",
         almost_ready=_almost_ready(spec, conditions),
+        up=bool(statuses.get(worker, {}).get("started")),
         created=_time(metadata.get("creationTimestamp")) or 0.0,
         started=_time((running or {}).get("startedAt")),
         gate_since=_time((gate or {}).get("lastTransitionTime")),

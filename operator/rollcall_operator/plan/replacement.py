@@ -139,8 +139,8 @@ def _since(world: World, coordinator: tuple[str, int]) -> dict[str, float]:
     found = {}
     for pool in world.pools:
         for pod in pool.pods:
-            if not (pod.running and pod.ip):
-                continue  # the kubelet is at it
+            if not (pod.running and pod.up and pod.ip):
+                continue  # it is starting, or the kubelet is at it
             report = world.reports.get(pod.uid)
             if report is None or report.state in _MISSED:
                 first = _by_gate(world, pod) if before is None else world.now

@@ -221,6 +221,7 @@ class Stage:
                 pod,
                 phase="Running",
                 running=True,
+                up=True,
                 started=pod.started or self.now,
                 ip=address,
                 ready=pod.role == labels.TRAINER,

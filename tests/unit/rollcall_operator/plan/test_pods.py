@@ -135,7 +135,7 @@ def test_what_leaving_is_decided_by() -> None:
     body = pod(
         {
             "containerStatuses": [
-                container(state={"running": {"startedAt": "2026-01-01T00:00:05Z"}})
+                container(state={"running": {"startedAt": "2026-01-01T00:00:05Z"}}, started=True)
             ],
             "conditions": [
                 {
@@ -156,6 +156,7 @@ def test_what_leaving_is_decided_by() -> None:
     ]
     facts = pod_facts(body)
     assert facts.terminating
+    assert facts.up
     assert facts.started == facts.created + 5
     assert (facts.gate, facts.gate_reason, facts.gate_since) == (
         False,

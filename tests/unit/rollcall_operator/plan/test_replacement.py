@@ -61,6 +61,18 @@ def test_one_that_never_registered_is_replaced_too() -> None:
     assert "never registered" in plan.events[-1].message
 
 
+def test_one_that_still_loads_its_model_has_the_time_of_its_startup_probe() -> None:
+    stage = running()
+    pod = stage.pods_of(POOL)[0]
+    stage.change(pod, up=False)
+    stage.report(silent=[pod.uid])
+    stage.converge()
+    assert removed(stage.reconcile(10 * BOUND)) == []
+    stage.change(stage.pods[pod.uid], up=True)
+    stage.converge()
+    assert removed(stage.reconcile(BOUND)) == [pod.uid]
+
+
 def test_who_comes_back_begins_anew() -> None:
     stage = running()
     suspect = uids(stage)[0]
