@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos import host
-from tests.cluster import cache
+from tests.cluster import cache, machine
 from tests.cluster.shell import run
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class SharedVolume:
 
     def __enter__(self) -> SharedVolume:
         self.folder.mkdir(parents=True, exist_ok=True)
+        machine.unmount_under(self.folder)  # of a soak that was killed
         size = f"size={self._mebibytes}m,mode=0777"
         run(["mount", "-t", "tmpfs", "-o", size, "rollcall-chaos", self.folder], timeout_s=20)
         for node in host.WORKER_NODES:
