@@ -1,5 +1,6 @@
 """A trainer that fails starts again with all of its ranks; the rollouts stay as they are."""
 
+import asyncio
 import json
 import signal
 import time
@@ -28,7 +29,8 @@ QUICK = {**FAST, "heartbeat": 0.2, "suspect_after": 1.0}
 def lines(pod: Pod, life: int = -1) -> list[dict[str, object]]:
     """What it logged in a life."""
     text = pod.logs[life].read_text(errors="replace")
-    return [json.loads(line) for line in text.splitlines() if line[:1] == "{"]
+    whole = text[: text.rfind("\n") + 1]
+    return [json.loads(line) for line in whole.splitlines() if line[:1] == "{"]
 
 
 def losses(pod: Pod, life: int = -1) -> dict[int, object]:
@@ -157,3 +159,54 @@ async def test_training_goes_on_from_the_weights_that_came_back(tmp_path: Path) 
         assert min(losses(job.trainer)) == version.number + 1
         await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
         assert (await job.prompts()).balanced
+
+
+DETERMINISTIC = {
+    "max_steps": 40, "max_staleness": 0, "deterministic": True, "prompts_per_step": 8,
+    "group_size": 8,
+}  # fmt: skip
+
+
+def deterministic(folder: Path) -> JobConfig:
+    return job_config(
+        algorithm=DETERMINISTIC, membership=FAST,
+        checkpoint=CheckpointConfig(16, str(folder / "saved")),
+    )  # fmt: skip
+
+
+async def logged(pod: Pod, step: int) -> None:
+    """Wait until it has trained `step`; the coordinator's stream tells that later."""
+    async with asyncio.timeout(START_SECONDS):
+        while step not in losses(pod):
+            await asyncio.sleep(0.02)
+
+
+async def trained(job: LocalJob) -> dict[int, object]:
+    """The losses of all lives, once training is over; a step that was done again has the same."""
+    await job.roll.until(lambda s: s.finished is not None, seconds=START_SECONDS)
+    found: dict[int, object] = {}
+    for life in range(len(job.trainer.logs)):
+        for step, value in losses(job.trainer, life).items():
+            assert found.setdefault(step, value) == value, f"step {step} in life {life}"
+    return found
+
+
+async def test_losses_are_the_same_whoever_is_killed_in_between(tmp_path: Path) -> None:
+    runs = {}
+    for name in ("whole", "trainer", "rollout"):
+        folder = tmp_path / name
+        folder.mkdir()
+        async with LocalJob(folder, deterministic(folder)) as job:
+            await job.start(rollouts=2)
+            await logged(job.trainer, 20)  # saved at 16, again at 32
+            victim = {"trainer": job.trainer, "rollout": job.rollouts[0]}.get(name)
+            if victim is not None:
+                victim.send(signal.SIGKILL)
+                await victim.exited(seconds=5)
+                victim.start()
+            runs[name] = await trained(job)
+            if name == "trainer":
+                assert min(losses(job.trainer)) == 17, "steps after the checkpoint are done again"
+    assert sorted(runs["whole"]) == list(range(1, 41))
+    assert runs["trainer"] == runs["whole"]
+    assert runs["rollout"] == runs["whole"]
