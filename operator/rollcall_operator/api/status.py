@@ -59,6 +59,8 @@ class ProgressStatus(Model):
     """Mean reward of the latest samples that rollouts drew, a decimal string."""
     paused: str | None = None
     """Why the trainer waits, if it does."""
+    warning: str | None = None
+    """What is wrong though training goes on: a checkpoint that could not be written."""
     last_update: Time
 
 

@@ -270,6 +270,7 @@ def _shape(snapshot: Snapshot) -> tuple[Any, ...]:
         snapshot.finished,
         snapshot.groups,
         snapshot.progress.paused,
+        snapshot.progress.warning,
         snapshot.progress.max_steps,
     )
 

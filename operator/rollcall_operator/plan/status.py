@@ -104,6 +104,8 @@ def _progress(world: World) -> Manifest:
         progress["rolloutReward"] = old["rolloutReward"]
     if said_now.paused:
         progress["paused"] = said_now.paused
+    if said_now.warning:
+        progress["warning"] = said_now.warning
     return {**progress, **stamp}
 
 

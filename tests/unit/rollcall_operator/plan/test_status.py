@@ -175,12 +175,13 @@ def test_with_sync_switched_off_the_job_runs_and_says_so() -> None:
     assert stage.condition("WeightsInSync")["reason"] == "SyncDisabled"
 
 
-def test_why_training_waits_is_shown(running: Stage) -> None:
+def test_why_training_waits_and_what_is_wrong_is_shown(running: Stage) -> None:
     running.report(step=3)
     assert running.snapshot is not None
     paused = running.snapshot.progress.__class__(
-        step=3, max_steps=200, weight_version=3, rollout_reward=None, paused="0 of 1 rollouts"
-    )
+        step=3, max_steps=200, weight_version=3, rollout_reward=None, paused="0 of 1 rollouts",
+        warning="step 2 was not saved",
+    )  # fmt: skip
     running.snapshot = running.snapshot.__class__(
         **{
             name: getattr(running.snapshot, name)
@@ -191,6 +192,7 @@ def test_why_training_waits_is_shown(running: Stage) -> None:
     )
     running.converge(20)
     assert running.status["progress"]["paused"] == "0 of 1 rollouts"
+    assert running.status["progress"]["warning"] == "step 2 was not saved"
     running.report(step=4)
     running.converge(20)
-    assert "paused" not in running.status["progress"]
+    assert not {"paused", "warning"} & running.status["progress"].keys()
