@@ -6,12 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
+from rollcall_operator.api import labels
 from rollcall_operator.plan import make_plan
-from rollcall_operator.plan.model import Memory
+from rollcall_operator.plan.model import Memory, NodeFacts, Plan, Taint
 from rollcall_protocol.reports import MemberState
 from tests.unit.rollcall_operator.plan.stage import Stage, lent_pool
 
 STEPS = 40
+NODES = (
+    NodeFacts("node", (Taint("karpenter.sh/disrupted"),)),
+    NodeFacts("node", lost=True),
+)
 
 
 class Walk:
@@ -32,13 +37,25 @@ class Walk:
         if self.chance.random() < 0.2:
             self._lost_write()
         else:
+            before = dict(self.stage.pods)
             plan = self.stage.reconcile(self.chance.choice([0.0, 0.1, 0.6, 3.0, 20.0]))
+            for removal in plan.removals:
+                pod = before[removal.uid]
+                lost = pod.terminating and pod.node in self.stage.nodes
+                assert removal.force == (pod.role == labels.TRAINER)
+                assert lost if removal.force else not pod.terminating
+            self._check_costs(plan)
             if plan.roster is not None:
                 self._check_promise(plan.roster.epoch, plan.roster.digest)
         self._check_status()
 
+    def _check_costs(self, plan: Plan) -> None:
+        lowered = {b["metadata"]["name"] for b in plan.applies if b["kind"] == "Deployment"}
+        assert {self.stage.pods[cost.uid].pool for cost in plan.costs} <= lowered
+
     def settle(self) -> None:
         """The faults stop: all pods run, everybody is in sync."""
+        self.stage.nodes.clear()
         self.stage.edit({"spec.suspend": False})
         self.stage.pools["bad-cpu"]["spec"].setdefault("replicas", 2)
         if self.stage.pools["bad-cpu"]["spec"]["replicas"] == 0:
@@ -61,7 +78,10 @@ class Walk:
         if pods:
             pod = chance.choice(pods)
             events += [
-                lambda: stage.change(pod, terminating=True),
+                lambda: stage.change(pod, terminating=True, leaves_by=stage.now + 5),
+                lambda: stage.change(pod, node="node"),
+                lambda: stage.nodes.update(node=chance.choice(NODES)),
+                stage.nodes.clear,
                 lambda: stage.pods.pop(pod.uid),
                 lambda: stage.change(pod, running=False, exit_code=1),
                 lambda: stage.change(pod, waiting_reason="ImagePullBackOff"),
