@@ -90,7 +90,11 @@ class CoordinatorMachine:
         return self._settle(now)
 
     def hello(self, hello: Hello, now: float) -> list[Effect]:
-        """A member opened its stream. An older life of the same pod is lost by that."""
+        """A member opened its stream. Another life of the same pod is lost by that.
+
+        Which of two lives is the later one nobody can tell: a dead one's Hello may be read last.
+        So the other's stream is closed; whoever lives registers again.
+        """
         if not self.members.belongs(hello):
             self._out.append(Close(hello.member, "belongs to another job or sync group"))
             return self._settle(now)
@@ -98,6 +102,8 @@ class CoordinatorMachine:
             return self._sender_joined(hello.sender, hello, now)
         old = self.members.by_pod.get(hello.member.pod_uid)
         if old is not None:
+            if old.id != hello.member:
+                self._out.append(Close(old.id, "another life of its pod registered"))
             lost = SuspicionCause.CONNECTION_LOST
             self._drop(old, MemberState.SUSPECT, "registered again", now, lost)
         self.members.absent.pop(hello.member.pod_uid, None)
@@ -231,6 +237,7 @@ class CoordinatorMachine:
             late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.stage_timeout
             self._suspect(overdue, "did not catch up in time", now, late, bound=bound)
         self._gather(now)
+        self._check_commit()
         out, self._out = self._out, []
         return out
 
@@ -238,7 +245,7 @@ class CoordinatorMachine:
         roster, formation = self.members.roster, self._formation
         if roster is None or self._busy or not self._senders.complete:
             return
-        eligible = self.members.eligible()
+        eligible = self._eligible()
         wanted = {member.id for member in eligible}
         same_epoch = self.session is not None and self.session.epoch == roster.epoch
         if same_epoch and wanted == set(self.seated):
@@ -268,16 +275,21 @@ class CoordinatorMachine:
             return
         attempt = last.attempt + 1 if last is not None and last.epoch == roster.epoch else 1
         self.session = SessionId(roster.epoch, self.boot, attempt)
-        members = self.members.eligible()
+        members = self._eligible()
         self.seated = tuple(member.id for member in members)
         self._formation.begin(cause, detail, now)
         if self._publication is not None:
-            self._publication.interrupt()
+            self._publication.interrupt(self.seated)
         if self._senders.complete:
             trainers = self._senders.seats
             seats = (*trainers, *(member.seat() for member in members))
             prepare = Prepare(self.session, seats, len(trainers))
             self._ask(Forming.PREPARE, prepare, now + self.timing.ack_timeout)
+
+    def _eligible(self) -> list[Member]:
+        publication = self._publication
+        committing = publication is not None and publication.committing
+        return self.members.eligible(publication.waiting if publication and committing else set())
 
     def _ask(self, phase: Forming, message: Prepare | Join, deadline: float) -> None:
         everybody = (*self.senders, *self.seated)

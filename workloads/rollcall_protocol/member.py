@@ -78,7 +78,11 @@ MemberEffect = Reply | AbortEngine | JoinEngine | Transfer | Apply | Fetch
 
 
 class MemberMachine:
-    """What one member believes: the highest session, what is staged, what is served."""
+    """What one member believes: the highest session, what is staged, what is served.
+
+    There is one stage, which a transfer or a fetch fills and an Apply empties, and one Apply at a
+    time: two that overlap could end in the wrong order.
+    """
 
     def __init__(self) -> None:
         self.session: SessionId | None = None
@@ -87,6 +91,8 @@ class MemberMachine:
         self._seats: tuple[Seat, ...] = ()
         self._senders = 1
         self._staged: Version | None = None
+        self._applying: Apply | None = None
+        self._next: list[Apply] = []
 
     def receive(self, message: SessionMessage) -> list[MemberEffect]:
         """React to a message of the coordinator; older sessions are refused, without effect."""
@@ -126,20 +132,47 @@ class MemberMachine:
         self, version: Version, session: SessionId | None, *, error: str = ""
     ) -> list[MemberEffect]:
         """`version` is served from now on, or the old one still is and `error` says why."""
-        self._staged = None
+        self._applying = None
         if not error:
             self.held = version
-        if session is None:
-            return [Reply(CaughtUp(version, error))]
-        return [Reply(Ack(session, Phase.COMMIT, version, error, own_fault=bool(error)))]
+        replies: list[MemberEffect] = [self._outcome(version, session, error)]
+        while self._next and self._applying is None:
+            replies += self._apply(self._next.pop(0))
+        return replies
 
     def fetched(self, version: Version, *, error: str = "") -> list[MemberEffect]:
         """A catch-up ended."""
         if error:
             return [Reply(CaughtUp(version, error))]
+        self._staged = version
+        return self._apply(Apply(version, None))
+
+    def _apply(self, effect: Apply) -> list[MemberEffect]:
+        """Begin, or wait for what is being applied; versions never go back."""
+        version, session = effect.version, effect.session
         if self.held is not None and version <= self.held:
-            return [Reply(CaughtUp(self.held))]
-        return [Apply(version, None)]
+            return [self._already(version, session)]
+        if self._applying is not None:
+            self._next.append(effect)
+            return []
+        if self._staged != version:
+            error = f"has not staged it; staged is {self._staged}"
+            return [self._outcome(version, session, error)]
+        self._staged, self._applying = None, effect
+        return [effect]
+
+    def _already(self, version: Version, session: SessionId | None) -> MemberEffect:
+        held = self.held or version
+        if session is None:
+            return Reply(CaughtUp(held))
+        error = "" if version == held else f"holds {held}, which is newer"
+        return self._outcome(version, session, error)
+
+    @staticmethod
+    def _outcome(version: Version, session: SessionId | None, error: str) -> MemberEffect:
+        if session is None:
+            return Reply(CaughtUp(version, error))
+        return Reply(Ack(session, Phase.COMMIT, version, error, own_fault=bool(error)))
 
     def _prepare(self, message: Prepare) -> list[MemberEffect]:
         ack = Reply(Ack(message.session, Phase.PREPARE))
@@ -161,13 +194,7 @@ class MemberMachine:
         return [Transfer(message.session, message.version, message.manifest, message.delta)]
 
     def _commit(self, message: Commit) -> list[MemberEffect]:
-        if self.held == message.version:
-            return [Reply(Ack(message.session, Phase.COMMIT, message.version))]
-        if self._staged != message.version:
-            error = f"has not staged it; staged is {self._staged}"
-            ack = Ack(message.session, Phase.COMMIT, message.version, error, own_fault=True)
-            return [Reply(ack)]
-        return [Apply(message.version, message.session)]
+        return self._apply(Apply(message.version, message.session))
 
     def _catch_up(self, message: CatchUp) -> list[MemberEffect]:
         if self.held is not None and message.version <= self.held:

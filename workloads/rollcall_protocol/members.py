@@ -129,9 +129,16 @@ class Members:
         if member.id.pod_uid not in self.listed:
             self.by_pod.pop(member.id.pod_uid, None)
 
-    def eligible(self) -> list[Member]:
-        """Who may sit in the next session, in the order of ranks."""
-        ready = [m for uid, m in self.by_pod.items() if m.ready and uid in self.listed]
+    def eligible(self, committing: set[MemberId]) -> list[Member]:
+        """Who may sit in the next session, in the order of ranks.
+
+        Whom a COMMIT has overtaken since it got ready has to catch up again, unless it is one of
+        those that are `committing`.
+        """
+        ready = [
+            m for uid, m in self.by_pod.items()
+            if m.ready and uid in self.listed and (self.is_current(m.held) or m.id in committing)
+        ]  # fmt: skip
         return sorted(ready, key=lambda m: (m.hello.pod, m.id))
 
     def is_current(self, held: Version | None) -> bool:

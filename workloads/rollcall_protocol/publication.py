@@ -70,7 +70,11 @@ class Publication:
         self.failures += 1
         self.delta = None
 
-    def interrupt(self) -> None:
-        """The session is formed anew: what was being staged is sent again in the next one."""
+    def interrupt(self, seated: tuple[MemberId, ...]) -> None:
+        """The session is formed anew, of `seated`: what was being staged is sent again in it, and
+        a COMMIT waits for those alone.
+        """
         if self.staging:
             self.step, self.waiting, self.deadline = Step.QUEUED, set(), None
+        elif self.committing:
+            self.waiting &= set(seated)

@@ -1,0 +1,119 @@
+"""The model's state: plain tuples of small numbers, so that it hashes fast and compares exactly.
+
+Machines, messages and members' processes are interned: a state holds their numbers.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from rollcall_protocol.ids import MemberId, SessionId, Version
+from rollcall_protocol.member import MemberMachine
+
+T = TypeVar("T")
+
+# A stream: usable; ended, which both sides have to notice; the coordinator has noticed.
+OPEN, ENDED, LEFT = range(3)
+
+
+class Violation(AssertionError):  # noqa: N818 - it is what the search looks for
+    """An invariant of the protocol does not hold."""
+
+
+def demand(holds: bool, what: str) -> None:
+    """Raise Violation unless it holds."""
+    if not holds:
+        raise Violation(what)
+
+
+class Interned(Generic[T]):
+    """Values by number; equal keys get equal numbers."""
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, key: Hashable, value: T) -> int:
+        """The number of `key`, whose first `value` is kept."""
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return found
+
+
+class Stream(NamedTuple):
+    """A member's stream: whom it leads to, and what is on its way (numbers of messages).
+
+    `registered`: its Hello has arrived. `broken`: what is on its way to the member may be lost;
+    a stream that the coordinator closed brings that first.
+    """
+
+    pod: int
+    boot: int
+    registered: bool
+    state: int
+    broken: bool
+    up: tuple[int, ...]
+    down: tuple[int, ...]
+
+
+class Remains(NamedTuple):
+    """A stream that its member has left, and what the coordinator may still read of it.
+
+    `known`: its Hello had arrived, so that its end is a loss.
+    """
+
+    member: MemberId
+    pod: int
+    known: bool
+    up: tuple[int, ...]
+
+
+class Slot(NamedTuple):
+    """A pod of a rollout: its process (None between two lives), streams, lives so far."""
+
+    process: int | None
+    stream: Stream | None
+    remains: tuple[Remains, ...]
+    lives: int
+
+
+class Trainer(NamedTuple):
+    """A pod of the trainer: coordinator, its own sender, what that has said, last number used."""
+
+    machine: int
+    alive: bool
+    sender: int
+    said: tuple[int, ...]
+    last: int
+
+
+class State(NamedTuple):
+    """Everything. `named`: which trainer's pod each epoch so far names."""
+
+    trainers: tuple[Trainer, ...]
+    slots: tuple[Slot, ...]
+    named: tuple[int, ...]
+    faults: int
+    versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A member's machine, the slow work that it waits for, and what really happened to it.
+
+    `staged` is what was received whole, with its session (None: fetched); `joined` and `sent` are
+    the join and the transfer that it got through last; `leader`: whose session it follows (the
+    trainer's pod and boot).
+    """
+
+    machine: MemberMachine
+    joining: SessionId | None = None
+    transfer: tuple[SessionId, Version] | None = None
+    applies: tuple[tuple[Version, SessionId | None], ...] = ()
+    fetches: tuple[Version, ...] = ()
+    joined: SessionId | None = None
+    sent: tuple[SessionId, Version] | None = None
+    staged: tuple[SessionId | None, Version] | None = None
+    leader: tuple[int, int] | None = None

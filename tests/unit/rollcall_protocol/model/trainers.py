@@ -1,0 +1,181 @@
+"""Trainers' pods: each step of a coordinator's machine, once for every state it can be in.
+
+All waits last one unit of a clock that stands still: an armed deadline is always at 1. Letting one
+pass means setting it to 0, so that any deadline may pass before any other.
+"""
+
+from collections.abc import Callable
+
+from rollcall_protocol.coordinator import CoordinatorMachine
+from rollcall_protocol.effects import Effect, RosterRefusedError, Send, Timing
+from rollcall_protocol.ids import MemberId
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Ack, Phase, Seat
+from rollcall_protocol.reports import MemberState
+from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from tests.unit.rollcall_protocol.model.freeze import clone, key
+from tests.unit.rollcall_protocol.model.state import Interned, demand
+
+TIMING = Timing(settle=1, ack_timeout=1, join_timeout=1, stage_timeout=1, commit_timeout=1)
+MANIFEST = Manifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+
+Event = tuple[object, ...]
+Outcome = tuple[int, tuple[Effect, ...]]
+
+
+def trainer_uid(pod: int) -> str:
+    """Of the trainer's `pod`-th pod."""
+    return f"trainer-{pod}"
+
+
+def make_roster(epoch: int, pod: int, slots: tuple[int, ...]) -> Roster:
+    """What the operator writes: rollout pods by number."""
+    members = tuple(RosterMember(f"uid-{s}", f"r{s}", f"ip-{s}", "pool") for s in slots)
+    uid = trainer_uid(pod)
+    return Roster("job", "default", epoch, uid, EpochCause.MEMBERS_JOINED, members)
+
+
+class Trainers:
+    """Interned machines and their steps. Raises Violation when a step breaks an invariant.
+
+    `allowed` gives the pods' uids of the roster that the operator wrote for an epoch.
+    """
+
+    def __init__(self, *, max_staleness: int, allowed: Callable[[int], frozenset[str]]) -> None:
+        self._max_staleness, self._allowed = max_staleness, allowed
+        self._known: Interned[CoordinatorMachine] = Interned()
+        self._steps: dict[tuple[int, Event], Outcome] = {}
+        self._deadlines: dict[int, tuple[str, ...]] = {}
+        self._beliefs: dict[int, dict[MemberId, tuple[object, bool]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known.values)
+
+    def start(self, pod: int, boot: int, since_epoch: int | None) -> int:
+        """A new life of a trainer's pod."""
+        member = MemberId(trainer_uid(pod), f"b{boot}")
+        machine = CoordinatorMachine(
+            job_uid="job", group="default", boot=boot, since_epoch=since_epoch,
+            sender=Seat(member, f"ip-{trainer_uid(pod)}", ""), fallback_donor="trainer:7070",
+            timing=TIMING, max_staleness=self._max_staleness,
+        )  # fmt: skip
+        return self._number(machine)
+
+    def get(self, number: int) -> CoordinatorMachine:
+        """The machine; never to be changed."""
+        return self._known.values[number]
+
+    def step(self, number: int, event: Event) -> Outcome:
+        """The machine after `event`, and its effects. A refused roster has neither.
+
+        Events: the names of the machine's methods with their arguments; ("pass", deadline).
+        """
+        found = self._steps.get((number, event))
+        if found is None:
+            machine = clone(self._known.values[number])
+            try:
+                effects = tuple(self._run(machine, event))
+            except RosterRefusedError:
+                effects = ()
+                demand(key(machine) == key(self.get(number)), "a refused roster had an effect")
+            self._check(self.get(number), machine, event, effects)
+            found = self._steps[number, event] = self._number(machine), effects
+        return found
+
+    def deadlines(self, number: int) -> tuple[str, ...]:
+        """What the machine waits for, by name."""
+        found = self._deadlines.get(number)
+        if found is None:
+            found = self._deadlines[number] = tuple(_armed(self.get(number)))
+        return found
+
+    def beliefs(self, number: int) -> dict[MemberId, tuple[object, bool]]:
+        """Version that each member is thought to hold, and whether it is in sync."""
+        found = self._beliefs.get(number)
+        if found is None:
+            known = self.get(number).members.by_pod.values()
+            found = {m.id: (m.held, m.state is MemberState.IN_SYNC) for m in known}
+            self._beliefs[number] = found
+        return found
+
+    def _number(self, machine: CoordinatorMachine) -> int:
+        return self._known.number(key(machine), machine)
+
+    def _run(self, machine: CoordinatorMachine, event: Event) -> list[Effect]:
+        name, *arguments = event
+        if name == "pass":
+            _expire(machine, str(arguments[0]))
+            return machine.tick(0.0)
+        if name == "publish":
+            arguments.append(MANIFEST)
+        effects: list[Effect] = getattr(machine, str(name))(*arguments, 0.0)
+        return effects
+
+    def _check(
+        self, before: CoordinatorMachine, after: CoordinatorMachine, event: Event,
+        effects: tuple[Effect, ...],
+    ) -> None:  # fmt: skip
+        message = event[2] if event[0] == "receive" else None
+        if (
+            isinstance(message, Ack)
+            and message.phase is not Phase.COMMIT
+            and message.session != before.session
+        ):
+            unmoved = key(before) == key(after) and not effects
+            demand(unmoved, f"4: {message} counted in session {before.session}")
+        if before.session is not None:
+            forward = after.session is not None and after.session >= before.session
+            demand(forward, f"2: a coordinator went back to session {after.session}")
+        _check_waits(after)
+        roster = after.members.roster
+        if roster is None:
+            sent = [effect for effect in effects if isinstance(effect, Send)]
+            demand(not sent, f"1: {sent} without a roster")
+            return
+        uid = after.sender.pod_uid
+        allowed = self._allowed(roster.epoch)
+        demand(roster.coordinator_uid == uid, "1: follows a roster that names another coordinator")
+        demand(after.members.listed == allowed, f"1: another roster for epoch {roster.epoch}")
+        for effect in effects:
+            if isinstance(effect, Send) and effect.to.pod_uid not in {*allowed, uid}:
+                what = type(effect.message).__name__
+                demand(False, f"5: {what} for {effect.to}, who is not on the roster")
+
+
+def _check_waits(machine: CoordinatorMachine) -> None:
+    """8: whatever is waited for has a deadline, and somebody who is there to answer."""
+    formation, publication = machine._formation, machine._publication
+    there = {*machine.senders, *machine.seated}
+    if formation.busy:
+        demand(formation.deadline is not None, "8: forms a session without a deadline")
+        demand(bool(formation.waiting), "8: forms a session and waits for nobody")
+        demand(formation.waiting <= there, "8: forms a session and waits for a stranger")
+    if publication is not None and (publication.staging or publication.committing):
+        demand(publication.deadline is not None, "8: publishes without a deadline")
+        demand(bool(publication.waiting), "8: publishes and waits for nobody")
+        demand(publication.waiting <= there, "8: publishes and waits for a stranger")
+
+
+def _armed(machine: CoordinatorMachine) -> list[str]:
+    names = []
+    if machine._formation.deadline is not None:
+        names.append("forming")
+    if machine._publication is not None and machine._publication.deadline is not None:
+        names.append("publication")
+    waiting = machine.members.by_pod.items()
+    names += sorted(uid for uid, member in waiting if member.deadline is not None)
+    if machine._formation.due is not None and not machine._busy:
+        names.append("settle")
+    return names
+
+
+def _expire(machine: CoordinatorMachine, name: str) -> None:
+    if name == "forming":
+        machine._formation.deadline = 0.0
+    elif name == "settle":
+        machine._formation.due = 0.0
+    elif name == "publication":
+        assert machine._publication is not None
+        machine._publication.deadline = 0.0
+    else:
+        machine.members.by_pod[name].deadline = 0.0

@@ -1,0 +1,283 @@
+"""What may happen next in a state, and the state after it.
+
+A move is a tuple: its name and what it is about. Moves of `Fault`s cost one; the others are what
+machines, streams, engines, the operator and Kubernetes do anyway.
+"""
+
+from rollcall_protocol.effects import Close, Effect, Fenced, Send, SessionFormed
+from rollcall_protocol.ids import MemberId, SessionId, Version
+from rollcall_protocol.messages import (
+    Commit,
+    CoordinatorMessage,
+    Hello,
+    MemberMessage,
+    SessionReady,
+)
+from rollcall_protocol.roster import Roster
+from tests.unit.rollcall_protocol.model.processes import Processes
+from tests.unit.rollcall_protocol.model.scope import Scope
+from tests.unit.rollcall_protocol.model.state import (
+    ENDED,
+    LEFT,
+    OPEN,
+    Interned,
+    Remains,
+    Slot,
+    State,
+    Stream,
+    Trainer,
+    demand,
+)
+from tests.unit.rollcall_protocol.model.trainers import Trainers, make_roster, trainer_uid
+
+Move = tuple[object, ...]
+Message = MemberMessage | CoordinatorMessage
+
+
+class World:
+    """The tables of a scope: interned parts, messages, rosters."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.processes = Processes()
+        self.trainers = Trainers(max_staleness=scope.max_staleness, allowed=self.allowed)
+        self.messages: Interned[Message] = Interned()
+        self._rosters: dict[tuple[int, int], Roster] = {}
+
+    def members(self, epoch: int) -> tuple[int, ...]:
+        """Rollout pods on the roster of `epoch`, by number."""
+        rosters = self.scope.rosters
+        return rosters[min(epoch, len(rosters)) - 1]
+
+    def allowed(self, epoch: int) -> frozenset[str]:
+        """The same by uid."""
+        return frozenset(f"uid-{slot}" for slot in self.members(epoch))
+
+    def roster(self, epoch: int, pod: int) -> Roster:
+        """The roster of `epoch`, which names the trainer's `pod`-th pod."""
+        if (epoch, pod) not in self._rosters:
+            self._rosters[epoch, pod] = make_roster(epoch, pod, self.members(epoch))
+        return self._rosters[epoch, pod]
+
+    def number(self, message: Message) -> int:
+        """Of a message."""
+        return self.messages.number(message, message)
+
+    def initial(self) -> State:
+        """Nothing runs but the trainer; no roster is written yet."""
+        slots = tuple(Slot(None, None, (), 0) for _ in range(self.scope.pods))
+        trainer = self.new_trainer(0, 1, None)
+        return State((trainer,), slots, (), self.scope.faults, self.scope.versions)
+
+    def new_trainer(self, pod: int, boot: int, since_epoch: int | None) -> Trainer:
+        """A trainer's container that has just started."""
+        sender = self.processes.start(MemberId(trainer_uid(pod), f"b{boot}"))
+        return Trainer(self.trainers.start(pod, boot, since_epoch), True, sender, (), -1)
+
+
+class Draft:
+    """A state that is being changed by one move."""
+
+    def __init__(self, world: World, state: State) -> None:
+        self.world = world
+        self.trainers, self.slots = list(state.trainers), list(state.slots)
+        self.named, self.faults, self.versions = state.named, state.faults, state.versions
+
+    def state(self) -> State:
+        """The state that it became."""
+        return State(
+            tuple(self.trainers), tuple(self.slots), self.named, self.faults, self.versions
+        )
+
+    # --- coordinators --------------------------------------------------------------------------
+
+    def tell(self, pod: int, *event: object) -> None:
+        """An event for a coordinator's machine."""
+        trainer = self.trainers[pod]
+        if not trainer.alive:
+            return
+        machine, effects = self.world.trainers.step(trainer.machine, event)
+        self.trainers[pod] = trainer._replace(machine=machine)
+        for effect in effects:
+            self._carry_out(pod, effect)
+        if self.world.scope.prompt_sender:
+            self.hear_sender(pod)
+
+    def hear_sender(self, pod: int, *, all_of_it: bool = True) -> None:
+        """Deliver what the trainer's own sender has said; collective work waits for the others."""
+        while (trainer := self.trainers[pod]).said and trainer.alive:
+            message = self.world.messages.values[trainer.said[0]]
+            self.trainers[pod] = trainer._replace(said=trainer.said[1:])
+            sender = self.world.processes.id(trainer.sender)
+            machine, effects = self.world.trainers.step(
+                trainer.machine, ("receive", sender, message)
+            )
+            self.trainers[pod] = self.trainers[pod]._replace(machine=machine)
+            for effect in effects:
+                self._carry_out(pod, effect)
+            if not all_of_it:
+                return
+
+    def step_sender(self, pod: int, *event: object) -> None:
+        """A step of the trainer's own sender."""
+        trainer = self.trainers[pod]
+        sender, replies = self.world.processes.step(trainer.sender, event)
+        said = trainer.said + tuple(self.world.number(reply) for reply in replies)
+        self.trainers[pod] = trainer._replace(sender=sender, said=said)
+
+    def publish(self, pod: int, number: int) -> None:
+        """The trainer has made its `number`-th version."""
+        lineage = self.world.trainers.get(self.trainers[pod].machine).lineage
+        assert lineage is not None
+        self.tell(pod, "publish", Version(lineage, number))
+
+    def push_astray(self, pod: int, *, epoch: int, forged: bool) -> None:
+        """Somebody pushes what is not for this pod or this time, or what nobody wrote."""
+        if forged:
+            members = self.world.members(epoch)[1:]
+            roster = make_roster(epoch, pod, members)
+        else:
+            roster = self.world.roster(epoch, self.named[epoch - 1])
+        self.tell(pod, "push_roster", roster)
+
+    def restart_trainer(self, pod: int) -> None:
+        """Its container: memory is gone but for boot counter, roster and first epoch."""
+        old = self.world.trainers.get(self.trainers[pod].machine)
+        self.end_trainer(pod)
+        self.trainers[pod] = self.world.new_trainer(pod, old.boot + 1, old.since_epoch)
+        if old.members.roster is not None:
+            self.tell(pod, "push_roster", old.members.roster)
+
+    def end_trainer(self, pod: int) -> None:
+        """Its process is gone: members may still read what it sent."""
+        for index, slot in enumerate(self.slots):
+            stream = slot.stream
+            if stream is not None and stream.pod == pod and stream.state != LEFT:
+                stream = stream._replace(state=LEFT, broken=True, up=())
+            remains = tuple(r for r in slot.remains if r.pod != pod)
+            self.slots[index] = slot._replace(stream=stream, remains=remains)
+
+    def _carry_out(self, pod: int, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self._send(pod, effect)
+        elif isinstance(effect, Close):
+            self._close(pod, effect.to)
+        elif isinstance(effect, Fenced):
+            replaced = any(named > pod for named in self.named)
+            demand(replaced, "a coordinator stepped down that nobody had replaced")
+            self.trainers[pod] = self.trainers[pod]._replace(alive=False, said=())
+            self.end_trainer(pod)
+        elif isinstance(effect, SessionFormed):
+            self._check_formed(pod, effect.report.session)
+
+    def _send(self, pod: int, effect: Send) -> None:
+        trainer = self.trainers[pod]
+        machine = self.world.trainers.get(trainer.machine)
+        if effect.to == machine.sender:
+            self.step_sender(pod, "hear", effect.message, (pod, machine.boot))
+            return
+        if isinstance(effect.message, SessionReady):
+            return  # changes nothing that is asked for later
+        index = self._slot_of(effect.to, pod)
+        if index is None:
+            return
+        slot = self.slots[index]
+        stream = slot.stream
+        assert stream is not None
+        assert slot.process is not None
+        if isinstance(effect.message, Commit):
+            process = self.world.processes.get(slot.process)
+            version = effect.message.version
+            whole = process.sent == (effect.message.session, version)
+            held = process.machine.held == version
+            demand(whole or held, f"3: COMMIT of {version} for r{index}, which has not got it")
+        number = self.world.number(effect.message)
+        self.slots[index] = slot._replace(stream=stream._replace(down=(*stream.down, number)))
+
+    def _close(self, pod: int, member: MemberId) -> None:
+        index = self._slot_of(member, pod)
+        if index is not None:
+            slot = self.slots[index]
+            assert slot.stream is not None
+            self.slots[index] = slot._replace(stream=slot.stream._replace(state=ENDED))
+
+    def _slot_of(self, member: MemberId, pod: int) -> int | None:
+        """Where `member` has a usable stream to the coordinator in `pod`."""
+        for index, slot in enumerate(self.slots):
+            stream, process = slot.stream, slot.process
+            if (
+                process is not None and stream is not None and stream.registered
+                and stream.state == OPEN and stream.pod == pod
+                and self.world.processes.id(process) == member
+            ):  # fmt: skip
+                return index
+        return None
+
+    # --- members -------------------------------------------------------------------------------
+
+    def step_member(self, index: int, *event: object) -> None:
+        """A step of a rollout's machine; what it says goes onto its stream, if that is open."""
+        slot = self.slots[index]
+        assert slot.process is not None
+        before = self.world.processes.get(slot.process)
+        process, replies = self.world.processes.step(slot.process, event)
+        after = self.world.processes.get(process)
+        work = after.transfer
+        if work is not None and work != before.transfer:
+            demand(after.joined == work[0], f"1: r{index} receives in {work[0]}, not joined")
+            on_roster = index in self.world.members(work[0].epoch)
+            demand(on_roster, f"5: r{index} takes part in {work[0]}, not being on its roster")
+        stream = slot.stream
+        if stream is not None and stream.state == OPEN and replies:
+            numbers = tuple(self.world.number(reply) for reply in replies)
+            stream = stream._replace(up=stream.up + numbers)
+        self.slots[index] = slot._replace(process=process, stream=stream)
+
+    def connect(self, index: int, pod: int) -> None:
+        """A member gives up its stream, if it has one, and opens another."""
+        slot = self.slots[index]
+        assert slot.process is not None
+        member = self.world.processes.id(slot.process)
+        machine = self.world.processes.get(slot.process).machine
+        hello = Hello(
+            "job", "default", member, f"r{index}", "pool", f"ip-{index}", "",
+            machine.session, machine.held,
+        )  # fmt: skip
+        boot = self.world.trainers.get(self.trainers[pod].machine).boot
+        stream = Stream(pod, boot, False, OPEN, False, (self.world.number(hello),), ())
+        self.leave(index)
+        self.slots[index] = self.slots[index]._replace(stream=stream)
+
+    def leave(self, index: int) -> None:
+        """A member's side of its stream ends; the coordinator may still read what was sent."""
+        slot = self.slots[index]
+        stream = slot.stream
+        if stream is None or slot.process is None:
+            return
+        left = slot.remains
+        if stream.state != LEFT:
+            member = self.world.processes.id(slot.process)
+            left = (*left, Remains(member, stream.pod, stream.registered, stream.up))
+        self.slots[index] = slot._replace(stream=None, remains=left)
+
+    # --- invariants that need more than one part -----------------------------------------------
+
+    def _check_formed(self, pod: int, session: SessionId) -> None:
+        # The next session may have begun in the same event; its PREPARE is carried out later.
+        sender = self.world.processes.get(self.trainers[pod].sender).machine
+        demand(sender.session == session, f"{session} is usable, the sender is at {sender.session}")
+        for member in (seat.member for seat in sender._seats):
+            process = self._process_of(member)
+            if process is not None:
+                known = self.world.processes.get(process)
+                moved_on = known.machine.session is not None and known.machine.session > session
+                joined = known.joined == session or moved_on
+                demand(joined, f"1: {session} is usable before {member} has joined it")
+
+    def _process_of(self, member: MemberId) -> int | None:
+        everybody = [slot.process for slot in self.slots]
+        everybody += [trainer.sender for trainer in self.trainers if trainer.alive]
+        for process in everybody:
+            if process is not None and self.world.processes.id(process) == member:
+                return process
+        return None
