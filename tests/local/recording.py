@@ -50,11 +50,14 @@ class Moment:
 
 
 class SlowEngine(TinyEngine):
-    """`stepDelay` seconds more for each token; all weights, reports and partials go to `folder`."""
+    """`stepDelay` seconds more for each token; all weights, reports and partials go to `folder`,
+    if there is one.
+    """
 
     def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
         own = dict(config or {})
-        self._delay, self._folder = float(own.pop("stepDelay")), Path(own.pop("folder"))
+        folder = own.pop("folder", None)
+        self._delay, self._folder = float(own.pop("stepDelay")), Path(folder) if folder else None
         self._pod = os.environ[POD_NAME]
         super().__init__(model=model, config=own)
 
@@ -84,9 +87,10 @@ class SlowEngine(TinyEngine):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         state = {name: tensor.clone() for name, tensor in weights}
-        scratch = self._folder / f".{self._pod}.pt"
-        torch.save(state, scratch)
-        scratch.rename(self._folder / f"weights-{version}-{self._pod}.pt")
+        if self._folder is not None:
+            scratch = self._folder / f".{self._pod}.pt"
+            torch.save(state, scratch)
+            scratch.rename(self._folder / f"weights-{version}-{self._pod}.pt")
         super().load_weights(state.items(), version=version)
 
     def _step(self, rows: Rows, ticket: Ticket, draws: torch.Generator) -> bool:
@@ -96,6 +100,8 @@ class SlowEngine(TinyEngine):
     def _write(
         self, kind: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Generation]]
     ) -> None:
+        if self._folder is None:
+            return
         with (self._folder / f"{self._pod}.jsonl").open("a") as file:
             for prompt, group in zip(prompts, groups, strict=True):
                 rows = [[g.tokens, g.logprobs, g.versions, g.finished] for g in group]

@@ -31,15 +31,22 @@ MODEL = "builtin:reverse-tiny"
 PROMPT_LENGTH = len(reverse.prompt(0, seed=0))
 
 
-class RecordedJob(LocalJob):
-    """Its engines are slow and write into `record`."""
+class SlowJob(LocalJob):
+    """Its rollouts take `step_delay` seconds more for each token; what they draw goes to `record`,
+    if it is to be recorded, and so do the batches that are trained on.
+    """
 
-    def __init__(self, folder: Path, *, step_delay: float, **algorithm: Any) -> None:
+    def __init__(
+        self, folder: Path, *, step_delay: float, record: bool = False, **algorithm: Any
+    ) -> None:
         self.record = folder / "record"
         self.record.mkdir()
         self._plugins = recording.install(folder / "plugins")
-        self._delay = step_delay
-        trainer = EngineRef(recording.TRAINER, {"folder": str(self.record)})
+        self._own: dict[str, Any] = {"concurrency": 2, "stepDelay": step_delay}
+        self._own |= {"folder": str(self.record)} if record else {}
+        trainer = EngineRef("fsdp2")
+        if record:
+            trainer = EngineRef(recording.TRAINER, {"folder": str(self.record)})
         super().__init__(
             folder, job_config(algorithm=algorithm, membership=FAST, trainer_engine=trainer)
         )
@@ -49,8 +56,7 @@ class RecordedJob(LocalJob):
         paths = (ROOT / "workloads", ROOT, self._plugins)
         pod.variables["PYTHONPATH"] = ":".join(str(path) for path in paths)
         if role == "rollout":
-            own = {"concurrency": 2, "stepDelay": self._delay, "folder": str(self.record)}
-            pool = pool_config(sync_group=group, engine=EngineRef(recording.ROLLOUT, own))
+            pool = pool_config(sync_group=group, engine=EngineRef(recording.ROLLOUT, self._own))
             pod.variables[env.POOL_CONFIG] = json.dumps(encode(pool))
         return pod
 
@@ -63,7 +69,7 @@ def all_in_sync(job: LocalJob) -> Any:
     return holds
 
 
-async def in_mid_generation(job: RecordedJob, pod: Pod) -> None:
+async def in_mid_generation(job: SlowJob, pod: Pod) -> None:
     """Wait until `pod` has just told of tokens of something that it has not finished."""
     seen = len(moments(job.record))
     deadline = time.monotonic() + STEP_SECONDS
@@ -77,7 +83,7 @@ async def in_mid_generation(job: RecordedJob, pod: Pod) -> None:
     raise AssertionError(f"{pod.name} drew nothing: {pod.log()[-2000:]}")
 
 
-def moved_from(job: RecordedJob, victim: Pod) -> list[Moment]:
+def moved_from(job: SlowJob, victim: Pod) -> list[Moment]:
     """What other rollouts were given of what `victim` had told."""
     found = moments(job.record)
     told = {(m.prompt, m.group) for m in found if m.pod == victim.name and m.kind == "told"}
@@ -120,8 +126,8 @@ def recomputed(folder: Path, row: Row) -> list[float]:
 
 
 async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None:
-    job = RecordedJob(
-        tmp_path, step_delay=0.1, max_steps=1_000_000, partial_report=0.1,
+    job = SlowJob(
+        tmp_path, step_delay=0.1, record=True, max_steps=1_000_000, partial_report=0.1,
         group_size=4, prompts_per_step=4, max_concurrent_rollouts=8,
     )  # fmt: skip
     async with job:
@@ -150,3 +156,24 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
         assert len(continued) >= len([g for g in begun.group if g.tokens]), "all were trained on"
         for row in continued:
             assert row.logprobs == pytest.approx(recomputed(job.record, row), abs=1e-4)
+
+
+@pytest.mark.timeout(400)
+async def test_it_learns_while_rollouts_are_killed_in_turn(tmp_path: Path) -> None:
+    async with SlowJob(tmp_path, step_delay=0.005, partial_report=0.01) as job:
+        await job.start(rollouts=3)
+        await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+        kills = 0
+        while job.roll.last.progress.step < job.config.algorithm.max_steps - 60:
+            victim = job.rollouts[kills % 3]
+            victim.send(signal.SIGKILL)
+            await victim.exited(seconds=5)
+            victim.start()
+            kills += 1
+            await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+        await job.roll.until(lambda s: s.finished is not None, seconds=180)
+        rewards = [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]
+        assert min(rewards) >= 0.9, rewards
+        assert kills >= 2
+        assert (await job.trainer.metrics())["moved_tokens_total"] > 0
+        assert (await job.prompts()).balanced
