@@ -135,8 +135,11 @@ def test_a_trainer_that_nobody_deleted_is_not_struck_off() -> None:
     assert stage.reconcile(600).removals == ()
 
 
-def test_a_trainer_that_ends_slowly_on_a_living_node_is_not_struck_off() -> None:
-    stage = on_nodes()
+@pytest.mark.parametrize("nodes", [{}, {"node_t": NodeFacts("node-t", (SPOT,))}])
+def test_a_trainer_that_ends_slowly_on_a_living_node_is_not_struck_off(
+    nodes: dict[str, NodeFacts],
+) -> None:
+    stage = on_nodes(**nodes)
     stage.change(stage.trainer, terminating=True, leaves_by=stage.now + 30)
     assert stage.reconcile(600).removals == ()
 

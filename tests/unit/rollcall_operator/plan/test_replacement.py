@@ -170,6 +170,20 @@ def test_the_clock_survives_a_restart_of_the_operator_in_the_closed_gate() -> No
     assert removed(stage.reconcile(20)) == [suspect]
 
 
+def test_a_coordinator_that_began_while_the_operator_was_away_gives_the_whole_bound() -> None:
+    stage = running()
+    suspect = uids(stage)[0]
+    stage.report(states={suspect: SUSPECT})
+    stage.converge()
+    stage.now += BOUND - 10
+    stage.change(stage.trainer, started=stage.now)
+    stage.memory = Memory()
+    stage.report(silent=[suspect], boot=2)
+    stage.converge(20)
+    assert removed(stage.reconcile(BOUND - 21)) == []
+    assert removed(stage.reconcile(1)) == [suspect]
+
+
 def test_without_such_a_gate_a_new_operator_waits_for_the_whole_bound() -> None:
     stage = running()
     silent = stage.pods_of(POOL)[0]
