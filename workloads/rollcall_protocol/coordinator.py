@@ -217,6 +217,10 @@ class CoordinatorMachine:
         known = self.members.find(member)
         return known is not None and known.state is MemberState.IN_SYNC
 
+    def knows(self, pod_uid: str) -> bool:
+        """Whether a life of this pod has registered since the roster named it."""
+        return pod_uid in self.members.by_pod
+
     def reports(self) -> tuple[MemberReport, ...]:
         """The state of all members on the roster, in the order of their pods' names."""
         return self.members.reports()

@@ -56,6 +56,11 @@ class MemberReport:
     cause: SuspicionCause | None = None
     running: int | None = None
 
+    @property
+    def why(self) -> str:
+        """Cause and reason in one line."""
+        return f"{self.cause}: {self.reason}" if self.cause else self.reason
+
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:

@@ -1,8 +1,16 @@
 """Running things side by side with one plain exception for an end, not a group of them."""
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from typing import Any
+
+SWITCH_SECONDS = 0.001
+
+
+def favour_event_loop() -> None:
+    """Have other threads' Python code give way often: heartbeats must not wait for it."""
+    sys.setswitchinterval(SWITCH_SECONDS)
 
 
 async def first_of(*work: Coroutine[Any, Any, None]) -> None:

@@ -153,7 +153,7 @@ class Membership(Model):
     min_rollouts: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Training waits while fewer rollouts are in sync."""
     heartbeat_seconds: Seconds = 1
-    """Coordinator and rollouts ask each other for a sign of life this often."""
+    """Rollouts give the coordinator a sign of life, and want one of it, this often."""
     suspect_after_seconds: Seconds = 3
     """A rollout that gave no sign of life for this long, such as a hung one, is left out."""
     replace_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60

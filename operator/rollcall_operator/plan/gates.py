@@ -25,5 +25,5 @@ def _patch(world: World, pod: PodFacts) -> GatePatch | None:
         return None
     report = world.reports.get(pod.uid)
     reason = report.state.value if report else "NotAMember"
-    message = report.reason if report else "not a member of the sync group"
+    message = report.why if report else "not a member of the sync group"
     return GatePatch(pod=pod.name, uid=pod.uid, in_sync=in_sync, reason=reason, message=message)

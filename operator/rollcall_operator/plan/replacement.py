@@ -124,7 +124,7 @@ def _under_way(world: World, pool: Pool, bound: float) -> int:
 
 def _why(world: World, pod: PodFacts, bound: float) -> str:
     report = world.reports.get(pod.uid)
-    text = f"{report.state}: {report.reason}" if report else "it never registered"
+    text = f"{report.state}: {report.why}" if report else "it never registered"
     return f"missed for more than {bound:.0f} s ({text})"
 
 

@@ -241,7 +241,7 @@ class Coordinator:
     def member_absent(self, member: RosterMember, reason: str, seconds: float) -> None:
         """A member of the roster does not come, `seconds` after it was first missed."""
         group = self.groups.get(member.group)
-        if group is not None:
+        if group is not None and not group.machine.knows(member.pod_uid):
             self._observer.suspected(SuspicionCause.NOT_REGISTERED, seconds)
             log.warning("%s has not registered: %s", member.pod, reason)
             group.run(group.machine.absent(member.pod_uid, reason, time.monotonic()))

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,12 +16,12 @@ from rollcall_protocol.messages import (
     CoordinatorMessage,
     Hello,
     MemberMessage,
-    dumps,
     loads,
 )
 from rollcall_protocol.reports import SuspicionCause
 from rollcall_runtime.concurrency import first_of
 from rollcall_runtime.vigil import SilentError, Vigil
+from rollcall_runtime.wire import read, write
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +56,10 @@ class Link:
 
     def __init__(self, socket: web.WebSocketResponse, vigil: Vigil) -> None:
         self._socket, self.vigil = socket, vigil
-        self._queue: asyncio.Queue[str | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[str | Awaitable[str] | None] = asyncio.Queue()
         self._reason = ""
 
-    def send(self, text: str) -> None:
+    def send(self, text: str | Awaitable[str]) -> None:
         """Queue a message."""
         self._queue.put_nowait(text)
 
@@ -71,6 +71,8 @@ class Link:
     async def write(self) -> None:
         """Send what is queued until the stream ends."""
         while (text := await self._queue.get()) is not None:
+            if not isinstance(text, str):
+                text = await asyncio.shield(text)
             await self._socket.send_str(text)
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -92,7 +94,7 @@ class Links:
         self._refused = refused
         self._suspect_after = suspect_after
         self._links: dict[MemberId, Link] = {}
-        self._last: tuple[CoordinatorMessage, str] | None = None
+        self._last: tuple[CoordinatorMessage, str | Awaitable[str]] | None = None
 
     @property
     def pods(self) -> set[str]:
@@ -110,7 +112,7 @@ class Links:
             return
         # What goes to everybody is written out once: manifests are long.
         if self._last is None or self._last[0] is not message:
-            self._last = message, dumps(message)
+            self._last = message, write(message)
         self._links[member].send(self._last[1])
 
     def close(self, member: MemberId, reason: str) -> None:
@@ -162,7 +164,7 @@ class Links:
             if frame.type is not WSMsgType.TEXT:
                 continue
             try:
-                message = loads(frame.data, MEMBER_MESSAGES)
+                message = await read(frame.data, MEMBER_MESSAGES)
             except CodecError as error:
                 self._refused("malformed")
                 raise ConnectionResetError(f"malformed message: {error}") from error

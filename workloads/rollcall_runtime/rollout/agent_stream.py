@@ -19,11 +19,11 @@ from rollcall_protocol.messages import (
     MemberMessage,
     Summons,
     dumps,
-    loads,
 )
 from rollcall_runtime.concurrency import first_of
 from rollcall_runtime.rollout.credentials import CredentialsRefusedError, bearer
 from rollcall_runtime.vigil import SilentError, Vigil
+from rollcall_runtime.wire import read
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class MemberStream:
         async for frame in socket:
             if frame.type is aiohttp.WSMsgType.TEXT:
                 try:
-                    message = loads(frame.data, COORDINATOR_MESSAGES)
+                    message = await read(frame.data, COORDINATOR_MESSAGES)
                 except CodecError as error:
                     raise ConnectionResetError(f"malformed message: {error}") from error
                 self._heard(message)

@@ -6,6 +6,7 @@ import signal
 
 from rollcall_protocol.config import GroupConfig
 from rollcall_protocol.ids import MemberId
+from rollcall_runtime.concurrency import favour_event_loop
 from rollcall_runtime.environment import RolloutEnvironment, new_member
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
@@ -24,6 +25,7 @@ AGENT_KEYS = frozenset({"concurrency"})
 
 def run(environment: RolloutEnvironment) -> None:
     """Run to the end. SpecError when the job asks for what this container cannot do."""
+    favour_event_loop()
     asyncio.run(_serve(environment))
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from rollcall_protocol import env
 from rollcall_protocol.config import JobConfig
 from rollcall_protocol.ids import MemberId
 from rollcall_runtime.auth import Tokens
-from rollcall_runtime.concurrency import first_of
+from rollcall_runtime.concurrency import favour_event_loop, first_of
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data import open_prompts
@@ -43,14 +42,13 @@ log = logging.getLogger(__name__)
 
 GROUP = "default"
 RANK_KEYS = frozenset({"minibatches"})
-SWITCH_SECONDS = 0.001  # the event loop must not wait for Python code of the training thread
 
 T = TypeVar("T")
 
 
 def run(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
     """Run to the end. SpecError when the job asks for what this container cannot do."""
-    sys.setswitchinterval(SWITCH_SECONDS)
+    favour_event_loop()
     asyncio.run(_serve(environment, log_fields))
 
 

@@ -66,7 +66,8 @@ CONFIG = JobConfig(
         engine="memory", enabled=True, bucket_bytes=1 << 20, trigger_parameter_sync_step=1,
         pause_mode="Keep", stage_timeout=5, commit_timeout=5, join_timeout=5,
     ),
-    membership=MembershipConfig(settle=0.05, ack_timeout=5, min_rollouts=1),
+    # Workers here do not ping.
+    membership=MembershipConfig(settle=0.05, ack_timeout=5, min_rollouts=1, suspect_after=60),
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Streams of members: how their ends are found, told and survived."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,16 +10,20 @@ import pytest
 from aiohttp import web
 
 from rollcall_protocol.config import MembershipConfig
-from rollcall_protocol.ids import MemberId, SessionId
+from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest, TensorSpec
 from rollcall_protocol.messages import (
     CoordinatorMessage,
     Hello,
     Join,
     MemberMessage,
     SessionReady,
+    Stage,
     dumps,
+    loads,
 )
 from rollcall_protocol.reports import SuspicionCause
+from rollcall_runtime import wire
 from rollcall_runtime.coordinator import links as links_module
 from rollcall_runtime.coordinator.links import Links, Loss
 from rollcall_runtime.rollout.agent_stream import MemberStream
@@ -135,7 +140,7 @@ async def test_what_goes_to_everybody_is_written_out_once(
         written.append(message)
         return dumps(message)
 
-    monkeypatch.setattr(links_module, "dumps", write)
+    monkeypatch.setattr(links_module, "write", write)
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), plain_member(coordinator) as socket:
         join = Join(SessionId(1, 1, 1))
@@ -143,3 +148,36 @@ async def test_what_goes_to_everybody_is_written_out_once(
             coordinator.links.send(MEMBER, join)
             assert await socket.receive_str() == dumps(join)
         assert written == [join]
+
+
+async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+
+    def slow(text: str, expected: tuple[type[CoordinatorMessage], ...]) -> CoordinatorMessage:
+        threads.add(threading.current_thread().name)
+        return loads(text, expected)
+
+    monkeypatch.setattr(wire, "loads", slow)
+    names = (TensorSpec(f"layer.{i}.weight", "float32", (1, 1), 4 * i, 4) for i in range(5000))
+    manifest = Manifest(tuple(names), 20000, 2**20, (0,))
+    stage = Stage(SessionId(1, 1, 1), Version(Lineage(1, 1), 1), manifest)
+    heard: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening():
+        stream = MemberStream(
+            url=coordinator.url, token="t", hello=lambda: HELLO, opened=lambda: None,
+            heard=heard.put_nowait,
+            bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
+        )  # fmt: skip
+        task = asyncio.create_task(stream.run())
+        await coordinator.joined.get()
+        coordinator.links.send(MEMBER, stage)
+        coordinator.links.send(MEMBER, Join(SessionId(1, 1, 1)))
+        assert await heard.get() == stage
+        assert await heard.get() == Join(SessionId(1, 1, 1)), "the order is kept"
+        stream.close()
+        await task
+    assert threading.main_thread().name in threads, "the short one"
+    assert len(threads) == 2, "the long one"
