@@ -129,9 +129,9 @@ def memory_group(pid: int) -> Path:
 
 
 def shared_memory(nodes: Sequence[int]) -> set[str]:
-    """What lies in /dev/shm of the machine and of nodes."""
-    folders = [Path("/dev/shm"), *(PROC / str(node) / "root/dev/shm" for node in nodes)]
-    return {f"{path}" for folder in folders if folder.exists() for path in folder.iterdir()}
+    """What lies in /dev/shm of nodes, which pods of the host's may use; a pod's own goes with it."""
+    folders = [PROC / str(node) / "root/dev/shm" for node in nodes]
+    return {path.name for folder in folders if folder.exists() for path in folder.iterdir()}
 
 
 def in_network_of(pid: int, *words: str, tools_of: int | None = None, stdin: str = "") -> str:

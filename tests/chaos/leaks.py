@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from tests.chaos import host
 from tests.chaos.history import Leftovers
 from tests.e2e.kubectl import Kubectl, name_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 KINDS = (
     "rljobs", "rolloutpools", "statefulsets", "deployments", "replicasets", "controllerrevisions",
@@ -20,30 +17,30 @@ GONE_S = 120.0
 _OF_EVERY_NAMESPACE = ("kube-root-ca.crt",)
 
 
-def wait_until_gone(
-    kubectl: Kubectl, *, uids: Collection[str], networks: Collection[str], shared: Collection[str]
-) -> Leftovers:
-    """Look until nothing is left or the time is up; what is left then was leaked.
-
-    Args:
-        kubectl: in the job's namespace.
-        uids: of all pods that the job ever had.
-        networks: their network namespaces.
-        shared: what lay in shared memory before the job began.
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """By what a job's leftovers are known: the uids of all pods that it ever had, their network
+    namespaces, and what lay in shared memory before it began.
     """
+
+    uids: frozenset[str]
+    networks: frozenset[str]
+    shared: set[str]
+
+
+def wait_until_gone(kubectl: Kubectl, trace: Trace) -> Leftovers:
+    """Look until nothing is left or the time is up; what is left then was leaked."""
     deadline = time.monotonic() + GONE_S
     while True:
-        found = look(kubectl, uids=uids, networks=networks, shared=shared)
+        found = look(kubectl, trace)
         if found == Leftovers() or time.monotonic() > deadline:
             return found
         time.sleep(2)
 
 
-def look(
-    kubectl: Kubectl, *, uids: Collection[str], networks: Collection[str], shared: Collection[str]
-) -> Leftovers:
-    """Look once."""
-    pods = sorted(uids)
+def look(kubectl: Kubectl, trace: Trace) -> Leftovers:
+    """Look once, in kubectl's namespace, on the machine, and in the nodes."""
+    pods = sorted(trace.uids)
     nodes = [pid for name in host.ALL_NODES if (pid := host.node_pid(name))]
     items = kubectl.items(",".join(KINDS))
     objects = [f"{item['kind']}/{name_of(item)}" for item in items]
@@ -54,7 +51,7 @@ def look(
             name for name in objects if name.rpartition("/")[2] not in _OF_EVERY_NAMESPACE
         ),
         processes=tuple(host.processes_of_pods(pods)),
-        namespaces=tuple(sorted(kept & set(networks))),
-        shared_memory=tuple(sorted(host.shared_memory(nodes) - set(shared))),
+        namespaces=tuple(sorted(kept & trace.networks)),
+        shared_memory=tuple(sorted(host.shared_memory(nodes) - trace.shared)),
         mounts=(*mounts, *host.control_groups_with(pods)),
     )

@@ -64,10 +64,14 @@ def run(kubectl: Kubectl, options: Options, *, say: Callable[[str], None]) -> di
             _come_to_rest(history, say, patient=options.weight_sync)
         history.ended = time.time()
         say("deleting the job")
-        kubectl.run("delete", "rljob", job.NAME, "--wait=false")
-        history.leftovers = leaks.wait_until_gone(
-            kubectl, uids=watcher.uids, networks=watcher.networks, shared=shared
+        trace = leaks.Trace(
+            uids=frozenset(watcher.uids), networks=frozenset(watcher.networks), shared=shared
         )
+        before = leaks.look(kubectl, trace)
+        kubectl.run("delete", "rljob", job.NAME, "--wait=false")
+        # Whoever does not see a job that is there would not see what is left of it either.
+        if before.objects and before.processes and before.namespaces and before.mounts:
+            history.leftovers = leaks.wait_until_gone(kubectl, trace)
     if options.record is not None:
         with options.record.open("w", encoding="utf-8") as target:
             json.dump(asdict(history), target, default=str)
