@@ -129,7 +129,7 @@ def memory_group(pid: int) -> Path:
 
 
 def shared_memory(nodes: Sequence[int]) -> set[str]:
-    """What lies in /dev/shm of nodes, which pods of the host's may use; a pod's own goes with it."""
+    """What lies in nodes' /dev/shm. A pod's own goes with its network namespace."""
     folders = [PROC / str(node) / "root/dev/shm" for node in nodes]
     return {path.name for folder in folders if folder.exists() for path in folder.iterdir()}
 
