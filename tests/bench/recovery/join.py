@@ -19,7 +19,7 @@ from tests.bench.recovery.stats import Record, total_at
 from tests.chaos import host
 
 BEFORE_SECONDS, REST_SECONDS, LOOK_SECONDS = 5.0, 3.0, 0.05
-COUNTER = "rollcall_rollout_tokens_total"
+COUNTER = "rollcall_tokens_total"
 
 
 def cost(job: BenchJob) -> list[Record]:
@@ -42,6 +42,8 @@ def cost(job: BenchJob) -> list[Record]:
     began = min(at for at in streams if at is not None)
     before = tokens.rate(opened - BEFORE_SECONDS, opened)
     during = tokens.rate(began, seen.at)
+    if not before:
+        raise ValueError("no tokens were drawn before the newcomers came")
     job.kubectl.run("scale", f"rolloutpool/{POOL}", f"--replicas={FEW}")
     job.serving(FEW, seconds=SCALE_SECONDS)
     drained({process.pod_uid for process in newcomers} | set(old), still=FEW)
