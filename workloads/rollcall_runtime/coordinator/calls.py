@@ -1,6 +1,7 @@
 """Calling members of the roster that do not come: they may cling to a predecessor, or hang."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import time
@@ -57,6 +58,11 @@ class Calls:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._bound, self._port = bound, port
         self._cases: dict[str, _Case] = {}
+        self._at_once = asyncio.Event()
+
+    def call_at_once(self) -> None:
+        """Call all that are missing now: they may be waiting before they try to connect again."""
+        self._at_once.set()
 
     async def run(self) -> None:
         """Look after them until cancelled."""
@@ -65,9 +71,26 @@ class Calls:
             connector=aiohttp.TCPConnector(limit=AT_A_TIME, force_close=True),
         ) as session:  # fmt: skip
             while True:
-                await asyncio.sleep(self._bound / 2)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._bound / 2):
+                        await self._at_once.wait()
+                if self._at_once.is_set():
+                    self._at_once.clear()
+                    missing = self._absence.missing()
+                    await asyncio.gather(*(self._greet(session, member) for member in missing))
                 due = self._due(time.monotonic())
                 await asyncio.gather(*(self._call(session, *case) for case in due))
+
+    async def _greet(self, session: aiohttp.ClientSession, member: RosterMember) -> None:
+        """A call that is no test: what comes of it is nobody's fault."""
+        try:
+            async with session.post(self._url(member), data=self._body):
+                pass
+        except (TimeoutError, aiohttp.ClientError) as error:
+            log.info("%s does not take a call: %s", member.pod, str(error) or "no answer")
+
+    def _url(self, member: RosterMember) -> str:
+        return f"http://{member.address}:{self._port}{env.REGISTER_ROUTE}"
 
     def _due(self, now: float) -> list[tuple[RosterMember, _Case]]:
         missing = self._absence.missing()
@@ -81,9 +104,8 @@ class Calls:
     async def _call(
         self, session: aiohttp.ClientSession, member: RosterMember, case: _Case
     ) -> None:
-        url = f"http://{member.address}:{self._port}{env.REGISTER_ROUTE}"
         try:
-            async with session.post(url, data=self._body) as answer:
+            async with session.post(self._url(member), data=self._body) as answer:
                 problem = "" if answer.status == 200 else f"answered a call with {answer.status}"
             case.answered += 1
         except TimeoutError:

@@ -5,7 +5,6 @@ MemberDriver in threads, so the loop answers in milliseconds whatever the traine
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from rollcall_runtime.coordinator import memory
 from rollcall_runtime.coordinator.group import SyncGroup
 from rollcall_runtime.coordinator.leasing import Leasing, PromptMessage
 from rollcall_runtime.coordinator.links import Links, Loss
-from rollcall_runtime.coordinator.lives import Holder, Life, find_holders
+from rollcall_runtime.coordinator.lives import Life, until_back
 from rollcall_runtime.coordinator.observer import Delivery, Observer
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.parts import Parts
@@ -80,6 +79,7 @@ class Coordinator:
         self._base: Version | None = None  # what all who took part serve
         self._roster_taken = asyncio.Event()
         self._joined = asyncio.Event()
+        self.call_missing: Callable[[], None] = lambda: None  # set by whoever can call them
         self._group_of: dict[MemberId, SyncGroup] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -95,9 +95,10 @@ class Coordinator:
         restored, self._memory = self._memory.roster, replace(self._memory, roster=None)
         if restored is not None:
             self.push_roster(restored)
+            self.call_missing()
         await self._roster_taken.wait()
         if restored is not None or at_least > 0:
-            await self._all_back()
+            await until_back(self.missing, self._joined, seconds=self.config.membership.settle)
         lineage = self.lineage
         if lineage is None:
             raise RuntimeError("a roster was taken, but no lineage follows from it")
@@ -110,10 +111,6 @@ class Coordinator:
     def lives(self) -> tuple[Life, ...]:
         """Former lives of this pod's trainer that published weights, the last one last."""
         return self._memory.lives
-
-    def holders(self) -> list[Holder]:
-        """Rollouts that hold whole versions, of former lives before the first is published."""
-        return find_holders(self.groups.values())
 
     def begin(self, life: Life, *, ahead: int = 0) -> None:
         """The first version is about to be published, `ahead` of the checkpoint's by as many."""
@@ -276,13 +273,6 @@ class Coordinator:
         since = effect.since if effect.since is not None else self.links.heard_at(effect.member)
         self._observer.suspected(effect.cause, now - since if since is not None else 0.0)
         log.warning("%s is a suspect: %s: %s", effect.member, effect.cause, effect.reason)
-
-    async def _all_back(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.config.membership.settle):
-                while self.missing():
-                    self._joined.clear()
-                    await self._joined.wait()
 
     def _takers(self) -> list[MemberId]:
         """Who may get prompts now."""

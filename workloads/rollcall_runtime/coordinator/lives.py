@@ -1,6 +1,10 @@
-"""Which weights the rollouts hold from former lives of the trainer, and which steps those were."""
+"""Former lives of the trainer: which weights the rollouts hold from them, of which steps; and the
+wait until the rollouts are back.
+"""
 
-from collections.abc import Iterable
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rollcall_protocol.env import AGENT_PORT
@@ -39,3 +43,14 @@ def find_holders(groups: Iterable[SyncGroup]) -> list[Holder]:
         for member in group.machine.members.by_pod.values()
         if member.held is not None and member.connected and not member.hello.shard
     ]
+
+
+async def until_back(
+    missing: Callable[[], Sequence[object]], joined: asyncio.Event, *, seconds: float
+) -> None:
+    """Wait, no longer than `seconds`, until none is missing; `joined` is set when one comes."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while missing():
+                joined.clear()
+                await joined.wait()

@@ -35,6 +35,7 @@ class CoordinatorServer:
             summons=Summons(address, coordinator.member.pod_uid),
             bound=coordinator.config.membership.suspect_after,
         )  # fmt: skip
+        coordinator.call_missing = self._calls.call_at_once
         self._calling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

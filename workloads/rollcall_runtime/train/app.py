@@ -15,6 +15,7 @@ from rollcall_protocol.ids import MemberId
 from rollcall_runtime.auth import Tokens
 from rollcall_runtime.concurrency import favour_event_loop, first_of
 from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.lives import find_holders
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data import open_prompts
 from rollcall_runtime.ending import abandon
@@ -146,7 +147,7 @@ class _Leader:
         recovery = Recovery(token=self.environment.member_token, every=every)
         # A pod that took another's place knows the lives of the checkpoint alone.
         lives = (*coordinator.lives, *([state.life] if state.life else []))
-        return await recovery.take(coordinator.holders(), lives, step=step)
+        return await recovery.take(find_holders(coordinator.groups.values()), lives, step=step)
 
     async def _step_down(self, coordinator: Coordinator) -> None:
         await coordinator.fenced.wait()

@@ -36,8 +36,12 @@ class World:
         self.told.put_nowait(reason)
 
     @asynccontextmanager
-    async def calling(self, port: int) -> AsyncIterator[None]:
-        calls = Calls(absence=self, summons=SUMMONS, token=TOKEN, bound=BOUND, port=port)
+    async def calling(
+        self, port: int, *, bound: float = BOUND, at_once: bool = False
+    ) -> AsyncIterator[None]:
+        calls = Calls(absence=self, summons=SUMMONS, token=TOKEN, bound=bound, port=port)
+        if at_once:
+            calls.call_at_once()
         task = asyncio.create_task(calls.run())
         try:
             async with asyncio.timeout(20):
@@ -75,6 +79,18 @@ async def test_a_member_that_is_missing_for_the_bound_is_called(unused_tcp_port:
         await asyncio.sleep(4 * BOUND)
         assert heard.qsize() <= 1, "it has come: nobody calls it any more"
         assert world.told.empty()
+
+
+async def test_those_who_are_missing_can_be_called_at_once(unused_tcp_port: int) -> None:
+    world = World()
+    async with (
+        agent(unused_tcp_port) as heard,
+        world.calling(unused_tcp_port, bound=100, at_once=True),
+    ):
+        assert await heard.get() == SUMMONS
+    async with world.calling(unused_tcp_port, bound=100, at_once=True):
+        await asyncio.sleep(BOUND)
+        assert world.told.empty(), "that nobody listens is no news"
 
 
 async def test_a_container_that_does_not_listen_yet_is_no_news(unused_tcp_port: int) -> None:
