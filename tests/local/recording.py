@@ -122,7 +122,7 @@ class RecordingEngine(Fsdp2Engine):
         if isinstance(work, Batch):
             self._batches += 1
             columns = (work.tokens, work.mask, work.logprobs, work.versions)
-            torch.save(columns, self._folder / f"batch-{self._batches:06d}.pt")
+            torch.save(columns, self._folder / f"batch-{os.getpid()}-{self._batches}.pt")
         return super().share(work)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from rollcall_protocol import env
 from rollcall_protocol.codec import encode
-from rollcall_protocol.config import EngineRef
+from rollcall_protocol.config import CheckpointConfig, EngineRef
 from rollcall_protocol.reports import MemberState, Snapshot
 from rollcall_protocol.roster import DEFAULT_GROUP
 from rollcall_runtime.models import open_model
@@ -37,8 +37,9 @@ class SlowJob(LocalJob):
     """
 
     def __init__(
-        self, folder: Path, *, step_delay: float, record: bool = False, **algorithm: Any
-    ) -> None:
+        self, folder: Path, *, step_delay: float, record: bool = False,
+        checkpoint: CheckpointConfig | None = None, **algorithm: Any,
+    ) -> None:  # fmt: skip
         self.record = folder / "record"
         self.record.mkdir()
         self._plugins = recording.install(folder / "plugins")
@@ -47,9 +48,10 @@ class SlowJob(LocalJob):
         trainer = EngineRef("fsdp2")
         if record:
             trainer = EngineRef(recording.TRAINER, {"folder": str(self.record)})
-        super().__init__(
-            folder, job_config(algorithm=algorithm, membership=FAST, trainer_engine=trainer)
+        config = job_config(
+            algorithm=algorithm, membership=FAST, trainer_engine=trainer, checkpoint=checkpoint
         )
+        super().__init__(folder, config)
 
     def _pod(self, name: str, role: str, *, group: str = DEFAULT_GROUP) -> Pod:
         pod = super()._pod(name, role, group=group)
@@ -94,6 +96,11 @@ def moved_from(job: SlowJob, victim: Pod) -> list[Moment]:
         and (moment.prompt, moment.group) in told
         and not all(generation.finished for generation in moment.group)
     ]
+
+
+def are_right(folder: Path, rows: list[Row]) -> bool:
+    """Whether each token's log-probability is that under the version which it says drew it."""
+    return all(row.logprobs == pytest.approx(recomputed(folder, row), abs=1e-4) for row in rows)
 
 
 def goes_on(row: Row, begun: Moment) -> bool:
@@ -154,8 +161,36 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
     for begun in moved:
         continued = [row for row in rows if goes_on(row, begun)]
         assert len(continued) >= len([g for g in begun.group if g.tokens]), "all were trained on"
-        for row in continued:
-            assert row.logprobs == pytest.approx(recomputed(job.record, row), abs=1e-4)
+        assert are_right(job.record, continued)
+
+
+async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: Path) -> None:
+    job = SlowJob(
+        tmp_path, step_delay=0.1, record=True, max_steps=1_000_000, partial_report=0.1,
+        group_size=4, prompts_per_step=4, max_concurrent_rollouts=8,
+        checkpoint=CheckpointConfig(1, str(tmp_path / "saved")),
+    )  # fmt: skip
+    async with job:
+        await job.start(rollouts=2)
+        await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+        await job.steps(3, seconds=STEP_SECONDS)
+        job.trainer.send(signal.SIGKILL)
+        await job.trainer.exited(seconds=5)
+        before = set(moments(job.record))
+        job.trainer.start()
+        await job.roll.until(lambda s: s.boot == 2 and all_in_sync(job)(s), seconds=START_SECONDS)
+        await job.trainer.reaches("moved_tokens_total", 1, seconds=STEP_SECONDS)
+        await job.steps(4, seconds=STEP_SECONDS)
+        assert (await job.prompts()).balanced
+        job.trainer.send(signal.SIGTERM)
+        await job.trainer.exited(seconds=20)
+
+    after = set(moments(job.record)) - before
+    given = [moment for moment in after if moment.kind == "given"]
+    rows = trained_rows(job.record, prompt_length=PROMPT_LENGTH)
+    continued = [row for row in rows if any(goes_on(row, begun) for begun in given)]
+    assert any(len(set(row.versions)) > 1 for row in continued), "drawn before and after"
+    assert are_right(job.record, continued)
 
 
 @pytest.mark.timeout(400)
