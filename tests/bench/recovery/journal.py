@@ -112,12 +112,13 @@ class Journal:
         that: Callable[[T], bool] = lambda _: True,
     ) -> T:  # fmt: skip
         """The first event of a kind after a time; TimeoutError when there is none."""
-        deadline = time.monotonic() + seconds
+        deadline, passed = time.monotonic() + seconds, 0
         while True:
             self.look()
-            for found in self.events:
+            for found in self.events[passed:]:
                 if isinstance(found, kind) and found.at > after and that(found):
                     return found
+            passed = len(self.events)  # not again: this must not take the cores from the job
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no {kind.__name__} within {seconds:.0f} s of {after:.3f}")
             time.sleep(LOOK_SECONDS)

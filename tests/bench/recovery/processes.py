@@ -17,6 +17,7 @@ from rollcall_protocol.env import POD_UID
 PROC = Path("/proc")
 COMMAND = b"rollcall-"  # the workers' are named so
 CONNECT_SECONDS = 2.0
+LOOK_SECONDS = 0.2
 _NETWORK = 0x40000000  # CLONE_NEWNET, linux/sched.h
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -31,9 +32,10 @@ class Process:
     started: float
 
     def send(self, number: int) -> float:
-        """Send a signal; returns the time at which it was sent."""
+        """Send a signal; returns the time just before."""
+        at = time.time()
         os.kill(self.pid, number)
-        return time.time()
+        return at
 
     def alive(self) -> bool:
         """Whether it still runs, as the same process."""
@@ -51,9 +53,11 @@ def workers(pod_uids: Iterable[str]) -> dict[str, Process]:
         if not folder.name.isdecimal():
             continue
         try:
+            if COMMAND not in (folder / "cmdline").read_bytes():
+                continue  # what makes a container has its variables already
             uid = _variable(folder, POD_UID)
-            if uid not in wanted or COMMAND not in (folder / "cmdline").read_bytes():
-                continue  # a container is made by processes that have its variables already
+            if uid not in wanted:
+                continue
             pid = int(folder.name)
             ticks = _ticks(pid)
         except OSError:
@@ -70,7 +74,7 @@ def worker(pod_uid: str, *, other_than: Process | None = None, seconds: float = 
         found = workers([pod_uid]).get(pod_uid)
         if found is not None and (other_than is None or found.pid != other_than.pid):
             return found
-        time.sleep(0.1)
+        time.sleep(LOOK_SECONDS)
     raise TimeoutError(f"pod {pod_uid}: no process within {seconds:.0f} s")
 
 

@@ -4,7 +4,7 @@ import time
 
 from tests.bench.recovery.bench_job import POOL, BenchJob
 from tests.bench.recovery.journal import Journal
-from tests.bench.recovery.processes import workers
+from tests.bench.recovery.processes import LOOK_SECONDS, workers
 from tests.bench.recovery.stats import Record, phases
 
 FEW, MANY = 2, 6
@@ -56,4 +56,4 @@ def drained(uids: set[str], *, still: int) -> None:
     while len(workers(uids)) > still:
         if time.monotonic() > deadline:
             raise TimeoutError(f"more than {still} rollouts are still there")
-        time.sleep(0.1)
+        time.sleep(LOOK_SECONDS)
