@@ -3,6 +3,7 @@
 It listens where the pod of trainer rank 0 would, and refuses rosters by the protocol's own rules.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from rollcall_protocol import env
 from rollcall_protocol.ids import SessionId
 from rollcall_protocol.members import is_newer
 from rollcall_protocol.reports import (
+    KEPT_SESSIONS,
     GroupReport,
     MemberReport,
     MemberState,
@@ -45,6 +47,7 @@ class Coordinator:
     job_uid: str
     rosters: list[Roster] = field(default_factory=list)
     refused: int = 0
+    sessions: list[SessionReport] = field(default_factory=list)  # after the first of the roster
     _members: dict[str, Member] = field(default_factory=dict)
     _stream: OperatorStream = field(init=False)
     _runner: web.AppRunner | None = None
@@ -71,6 +74,15 @@ class Coordinator:
         """What it says from now on, by pod uid."""
         self._members = dict(members)
         self._stream.changed()
+
+    def form(self, cause: SessionCause, detail: str) -> SessionReport:
+        """It forms another session of the roster in force."""
+        roster = self.rosters[-1]
+        session = SessionId(roster.epoch, 1, len(self.sessions) + 2)
+        size = len(roster.members) + 1
+        self.sessions.append(SessionReport(session, cause, size, 0.1, detail, time.time()))
+        self._stream.changed()
+        return self.sessions[-1]
 
     @property
     def roster(self) -> Roster | None:
@@ -116,10 +128,11 @@ class Coordinator:
         )
 
     def _group(self, roster: Roster) -> GroupReport:
-        session = SessionReport(
+        first = SessionReport(
             session=SessionId(roster.epoch, 1, 1),
             cause=SessionCause.NEW_ROSTER,
             members=len(roster.members) + 1,
             seconds=0.1,
         )
-        return GroupReport("default", roster.epoch, session, len(self.rosters))
+        told = (first, *self.sessions)[-KEPT_SESSIONS:]
+        return GroupReport("default", roster.epoch, told[-1], len(self.rosters), told)
