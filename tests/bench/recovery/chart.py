@@ -17,7 +17,7 @@ ROWS: Mapping[str, str] = {
     "trainer_kill": "trainer killed: training again",
     "naive_kill": "rollout killed, naive policy",
 }
-_LEFT, _WIDTH, _ROW, _TOP, _BOTTOM, _RIGHT = 220, 560, 46, 40, 56, 130
+_LEFT, _WIDTH, _ROW, _TOP, _BOTTOM, _RIGHT = 245, 560, 46, 40, 56, 130
 _LEAST = 0.01  # seconds: what is less is drawn here
 _TICKS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _FONT = "font-family='system-ui, sans-serif'"
