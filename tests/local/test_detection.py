@@ -173,7 +173,7 @@ async def test_a_rollout_that_does_not_come_to_a_restarted_coordinator_is_told_o
             report = told_of(seen.snapshot, hung)
             assert report is not None
             assert report.cause is Cause.NOT_REGISTERED
-            assert report.reason == "took a call and did not answer for 2 s"
+            assert report.reason == "did not answer a call for 2 s"
         finally:
             hung.send(signal.SIGCONT)
         await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)

@@ -109,7 +109,7 @@ class Calls:
                 problem = "" if answer.status == 200 else f"answered a call with {answer.status}"
             case.answered += 1
         except TimeoutError:
-            problem = f"took a call and did not answer for {self._bound:g} s"
+            problem = f"did not answer a call for {self._bound:g} s"
         except aiohttp.ClientError as error:
             refused = getattr(error, "errno", None) in {errno.ECONNREFUSED, errno.ECONNRESET}
             problem = "" if refused else f"cannot be called: {type(error).__name__}: {error}"

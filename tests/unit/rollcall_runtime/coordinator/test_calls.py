@@ -110,13 +110,13 @@ async def test_a_member_that_hangs_is_told_of_once(unused_tcp_port: int) -> None
     world = World()
     server = await asyncio.start_server(hang, "127.0.0.1", unused_tcp_port)
     async with server, world.calling(unused_tcp_port):
-        assert await world.told.get() == "took a call and did not answer for 0.1 s"
+        assert await world.told.get() == "did not answer a call for 0.1 s"
         await asyncio.sleep(5 * BOUND)
         assert world.told.empty()
         world.members = ()
         await asyncio.sleep(2 * BOUND)
         world.members = World().members
-        assert "did not answer" in await world.told.get(), "it was here in between"
+        assert "did not answer a call" in await world.told.get(), "it was here in between"
         await asyncio.sleep(1)
 
 
