@@ -23,7 +23,8 @@ from tests.local.pods import ROOT, Pod
 from tests.local.recording import Moment, Row, moments, trained_rows
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
-pytestmark = pytest.mark.slow
+# Long, as a machine may have other things to do.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 START_SECONDS = 90.0
 STEP_SECONDS = 60.0
@@ -193,7 +194,6 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
     assert are_right(job.record, continued)
 
 
-@pytest.mark.timeout(400)
 async def test_it_learns_while_rollouts_are_killed_in_turn(tmp_path: Path) -> None:
     async with SlowJob(tmp_path, step_delay=0.005, partial_report=0.01) as job:
         await job.start(rollouts=3)
