@@ -156,6 +156,25 @@ def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
         torch.testing.assert_close(after[name], tensor, atol=1e-6, rtol=0)
 
 
+def test_weights_can_be_replaced_and_the_optimizer_keeps_its_state(engine: Fsdp2Engine) -> None:
+    step(engine, 0)
+    wanted = TinyDecoder.seeded(TinyConfig(), seed=SEED + 1).state_dict()
+    before = engine._optimizer.state_dict()["state"]
+    engine.load_weights(wanted)
+    assert_same(weights(engine), wanted)
+    assert engine._optimizer.state_dict()["state"] == before
+    step(engine, 1)
+
+
+def test_weights_of_another_model_are_refused(engine: Fsdp2Engine) -> None:
+    before = weights(engine)
+    name, tensor = next(iter(before.items()))
+    for wrong in ({}, {**before, "more": tensor}, {**before, name: tensor[:1]}):
+        with pytest.raises(ValueError, match="not this model's"):
+            engine.load_weights(wrong)
+    assert_same(weights(engine), before)
+
+
 def test_a_world_at_a_time_and_it_is_left_behind_clean(engine: Fsdp2Engine) -> None:
     with pytest.raises(RuntimeError, match="a training process group already"):
         Fsdp2Engine(setup()).initialize()

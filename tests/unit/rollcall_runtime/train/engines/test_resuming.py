@@ -16,6 +16,11 @@ SECONDS = 100  # for all processes, imports included
 
 def run(folder: Path, *, size: int, last: int) -> list[resuming.Figures]:
     """Train to step `last` in fresh processes; the figures of each rank."""
+    assert exit_codes(folder, size=size, last=last) == [0] * size
+    return [torch.load(resuming.figures_file(folder, rank)) for rank in range(size)]
+
+
+def exit_codes(folder: Path, *, size: int, last: int) -> list[int | None]:
     folder.mkdir(exist_ok=True)
     spawn, port = multiprocessing.get_context("spawn"), free_port()
     ranks = [
@@ -27,11 +32,10 @@ def run(folder: Path, *, size: int, last: int) -> list[resuming.Figures]:
     try:
         for process in ranks:
             process.join(SECONDS)
-        assert [process.exitcode for process in ranks] == [0] * size
+        return [process.exitcode for process in ranks]
     finally:
         for process in ranks:
             process.kill()
-    return [torch.load(resuming.figures_file(folder, rank)) for rank in range(size)]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -44,3 +48,8 @@ def test_resumed_losses_are_those_of_a_run_without_a_break(tmp_path: Path, size:
         assert after[rank] == [row for row in expected[rank] if row[0] >= 4]
     if size > 1:
         assert expected[0][-1][3] != expected[1][-1][3], "each rank draws from its own generator"
+
+
+def test_no_rank_waits_for_one_that_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "saved").write_text("where a folder should be")
+    assert exit_codes(tmp_path, size=2, last=3) == [1, 1]
