@@ -363,12 +363,9 @@ class CoordinatorMachine:
         if state is MemberState.SUSPECT and member.state is not state and cause is not None:
             self._out.append(Suspected(member.id, cause, reason, since))
         member.out(state, reason, cause)
-        if self._publication is not None:
-            self._publication.forget(member.id)
         if member.id in self.seated:
             told = f"{cause}: {reason}" if cause else reason
             self._form(SessionCause.MEMBER_LOST, f"{member.hello.pod}: {told}", now)
-        self._check_commit()
 
     def _suspect(
         self, members: set[MemberId], reason: str, now: float, cause: SuspicionCause, *,

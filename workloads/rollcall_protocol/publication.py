@@ -60,11 +60,6 @@ class Publication:
         self.waiting.discard(member)
         return not self.waiting
 
-    def forget(self, member: MemberId) -> None:
-        """A lost member is not waited for in COMMIT (in STAGE the session starts again)."""
-        if self.committing:
-            self.waiting.discard(member)
-
     def failed(self) -> None:
         """A transfer went wrong: from now on the whole version is sent."""
         self.failures += 1

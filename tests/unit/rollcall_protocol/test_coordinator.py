@@ -2,12 +2,12 @@
 
 import pytest
 
-from rollcall_protocol.effects import Fenced, RosterRefusedError
+from rollcall_protocol.effects import Close, Fenced, RosterRefusedError
 from rollcall_protocol.formation import Forming
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.messages import Refused
+from rollcall_protocol.ids import Lineage, SessionId, Version
+from rollcall_protocol.messages import Ack, Phase, Refused
 from rollcall_protocol.reports import MemberState, SessionCause
-from tests.unit.rollcall_protocol.world import World, hello, machine, roster
+from tests.unit.rollcall_protocol.world import MANIFEST, TIMING, World, hello, machine, roster
 
 
 def running(*pods: str) -> World:
@@ -137,6 +137,48 @@ def test_a_coordinator_whose_members_follow_a_later_epoch_steps_down() -> None:
     same_epoch = SessionId(mine.epoch, 1, mine.attempt + 1)
     effects = world.coordinator.receive(worker.id, Refused(mine, held=same_epoch), world.now)
     assert not any(isinstance(effect, Fenced) for effect in effects)
+
+
+def test_of_two_lives_of_a_pod_the_one_that_lives_registers_again() -> None:
+    # The dead one's Hello was read last: its stream had been accepted, but not served yet.
+    coordinator = machine()
+    coordinator.push_roster(roster(1, "a"), 0)
+    coordinator.hello(hello("a", boot="alive"), 1)
+    effects = coordinator.hello(hello("a", boot="dead"), 2)
+    assert [e.to.boot_id for e in effects if isinstance(e, Close)] == ["alive"]
+    effects = coordinator.hello(hello("a", boot="alive"), 3)
+    assert [e.to.boot_id for e in effects if isinstance(e, Close)] == ["dead"]
+    assert coordinator.members.by_pod["uid-a"].id.boot_id == "alive"
+
+
+def test_a_version_waits_for_nobody_who_has_left_the_roster() -> None:
+    world = running("a", "b")
+    world.publish()
+    while not all(worker.transfer for worker in world.workers.values()):
+        world.step()
+    for worker in world.workers.values():
+        assert worker.transfer is not None
+        ack = Ack(worker.transfer[0], Phase.STAGE, worker.transfer[1])
+        world.run(world.coordinator.receive(worker.id, ack, world.now))
+    kept = next(w for w in world.workers.values() if w.pod == "a")
+    version = world.coordinator.current
+    world.push("a")
+    assert world.publishing, "the one that stays has not acknowledged yet"
+    ack = Ack(world.session, Phase.COMMIT, version)
+    world.run(world.coordinator.receive(kept.id, ack, world.now))
+    assert world.published[-1] == version
+
+
+def test_who_was_overtaken_while_it_waited_catches_up_before_it_sits() -> None:
+    v1 = Version(Lineage(1, 1), 1)
+    coordinator = machine(max_staleness=0)
+    coordinator.push_roster(roster(1, "a", "b", "c"), 0)
+    coordinator.publish(v1, MANIFEST, 0)
+    coordinator.hello(hello("b", held=v1), 0)
+    coordinator.hello(hello("a", held=v1), 0)
+    coordinator.members.current = Version(v1.lineage, 2)  # a COMMIT that neither of them got
+    coordinator.tick(TIMING.settle)
+    assert coordinator.seated == ()
 
 
 def test_who_is_not_on_the_roster_sits_in_no_session() -> None:

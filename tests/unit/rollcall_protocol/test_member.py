@@ -123,3 +123,24 @@ def test_a_failed_apply_leaves_the_old_version_and_says_so() -> None:
     ack = only_ack(machine.applied(V2, NEW, error="out of memory"))
     assert ack.own_fault
     assert machine.held == V1
+
+
+def test_two_versions_are_not_applied_at_once() -> None:
+    machine = member()
+    machine.staged(NEW, V1)
+    assert machine.receive(Commit(NEW, V1)) == [Apply(V1, NEW)]
+    machine.receive(CatchUp(V2, ("d",)))  # the COMMIT took too long, and V2 is current by now
+    assert machine.fetched(V2) == [], "it waits: whichever ended last would be served"
+    assert machine.applied(V1, NEW) == [Reply(Ack(NEW, Phase.COMMIT, V1)), Apply(V2, None)]
+    assert machine.applied(V2, None) == [Reply(CaughtUp(V2))]
+    assert machine.held == V2
+
+
+def test_a_fetch_takes_the_place_of_what_a_session_has_staged() -> None:
+    machine = member()
+    machine.staged(NEW, V2)
+    machine.fetched(V1)  # asked for before the session: there is but one stage
+    assert machine.receive(Commit(NEW, V2)) == []
+    caught_up, refused = machine.applied(V1, None)
+    assert caught_up == Reply(CaughtUp(V1))
+    assert "has not staged it" in only_ack([refused]).error

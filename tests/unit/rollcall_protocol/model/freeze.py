@@ -39,7 +39,7 @@ def clone(value: T) -> T:
     names = _plan(value)
     if names is None:
         return value
-    made = object.__new__(kind)
+    made: T = object.__new__(kind)
     for name in names:
         setattr(made, name, clone(getattr(value, name)))
     return made

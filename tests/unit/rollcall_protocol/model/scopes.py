@@ -9,6 +9,9 @@ from tests.unit.rollcall_protocol.model.scope import (
 )
 
 COME_AND_GO = ((0, 1), (0, 1, 2), (0, 2))  # three epochs: one joins, then another leaves
+RESTARTED = frozenset({Fault.RESTART, Fault.STRAY_PUSH})
+REPLACED = frozenset({Fault.REPLACE, Fault.STRAY_PUSH})
+ANY_ROLLOUT = ROLLOUT_FAULTS | ENGINE_FAULTS
 SILENCE = frozenset({Fault.CRASH, Fault.LATE})
 
 QUICK = (
@@ -31,12 +34,46 @@ QUICK = (
         500,
     ),
     (
-        Scope("the trainer fails, one joins", ((0,), (0, 1)), 1, TRAINER_FAULTS, running=True),
+        Scope("the trainer fails, one joins", ((0,), (0, 1)), 1, RESTARTED, running=True),
         500,
     ),
     (Scope("one leaves", ((0, 1), (0,)), 0, frozenset(), versions=2, running=True), 100),
     (
-        Scope("one comes", ((0,), (0, 1)), 1, frozenset({Fault.LATE}), versions=2, running=True),
-        500,
+        Scope("one comes and dies", ((0,), (0, 1)), 1, frozenset({Fault.CRASH}), running=True),
+        100,
     ),
+    (Scope("the trainer is replaced", ((0,),), 2, REPLACED, running=True), 500),
 )
+
+LARGE = (
+    (
+        Scope("one comes", ((0,), (0, 1)), 1, frozenset({Fault.LATE}), versions=2, running=True),
+        50_000,
+    ),
+    (Scope("three come and go, one fails", COME_AND_GO, 1, ROLLOUT_FAULTS, running=True), 400_000),
+    (Scope("two fail", ((0, 1),), 2, ROLLOUT_FAULTS, running=True), 20_000),
+    (
+        Scope("one leaves while a version is sent", ((0, 1), (0,)), 1, ROLLOUT_FAULTS, 2, 0, True),
+        50_000,
+    ),
+    (
+        Scope("one comes while a version is sent", ((0,), (0, 1)), 1, ANY_ROLLOUT, 2, 0, True),
+        100_000,
+    ),
+    (
+        Scope("versions pass by", ((0, 1),), 1, SILENCE, 3, 1, True),
+        40_000,
+    ),
+    (
+        Scope("engines fail twice", ((0, 1),), 2, ENGINE_FAULTS, 3, 1, True),
+        30_000,
+    ),
+    (Scope("the trainer fails twice", ((0,),), 2, TRAINER_FAULTS, 1, 0, True), 30_000),
+    (
+        Scope(
+            "one, in full, with engines", ((0,),), 1, ANY_ROLLOUT, 1,
+            reduced=False, prompt_sender=False,
+        ),
+        20_000,
+    ),
+)  # fmt: skip

@@ -55,7 +55,10 @@ class Search:
         """Explore; `limit` is on states, for mutants that would open a space without end."""
         first = self.world.initial()
         if self.scope.running:
-            *_, first = self._rest(first)
+            try:
+                *_, first = self._rest(first)
+            except Violation as violation:
+                return Found(self.scope.name, 0, 0, 0, str(violation), tuple(self._route))
             first = first._replace(faults=self.scope.faults)
         self._parents[first] = None
         frontier = [first]

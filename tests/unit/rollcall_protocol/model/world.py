@@ -129,7 +129,12 @@ class Draft:
         """The trainer has made its `number`-th version."""
         lineage = self.world.trainers.get(self.trainers[pod].machine).lineage
         assert lineage is not None
-        self.tell(pod, "publish", Version(lineage, number))
+        version = Version(lineage, number)
+        for slot in self.slots:
+            if slot.process is not None:
+                held = self.world.processes.get(slot.process).machine.held
+                demand(held != version, f"2: two sets of weights are called {version}")
+        self.tell(pod, "publish", version)
 
     def push_astray(self, pod: int, *, epoch: int, forged: bool) -> None:
         """Somebody pushes what is not for this pod or this time, or what nobody wrote."""
