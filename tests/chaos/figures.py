@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 WINDOW_S = 15.0
+_STEP_S = 0.3
 _SESSION = re.compile(r"^session \S+: \d+ members?, ([\d.]+) s after (\w+)")
 _STEP = re.compile(r"^step \d+: ")
 _NOTICED = re.compile(r" lost: | is a suspect: ")
@@ -91,24 +92,24 @@ def detection_seconds(history: History) -> dict[Kind, list[float]]:
 
 
 def stall_seconds(history: History) -> dict[Kind, list[float]]:
-    """The longest gap between two steps around each fault, less the usual gap."""
+    """The longest gap between two steps after each fault, less the usual gap.
+
+    A gap is due to the fault that began last before it, or in the step with which it begins.
+    """
     times = step_times(history)
-    if len(times) < 2:
+    faults = [fault for fault in history.faults if not fault.trouble]
+    if len(times) < 2 or not faults:
         return {}
     usual = statistics.median(gaps(times)[1])
+    began = [fault.began for fault in faults]
+    longest = [0.0] * len(faults)
+    for a, b in itertools.pairwise(times):
+        owner = bisect.bisect_right(began, a + max(_STEP_S, 2 * usual)) - 1
+        if owner >= 0 and a <= max(faults[owner].healed, began[owner]) + WINDOW_S:
+            longest[owner] = max(longest[owner], b - a)
     found: dict[Kind, list[float]] = {}
-    faults = [fault for fault in history.faults if not fault.trouble]
-    for index, fault in enumerate(faults):
-        until = max(fault.healed, fault.began) + WINDOW_S
-        if index + 1 < len(faults):
-            until = min(until, faults[index + 1].began)
-        first = max(0, bisect.bisect_right(times, fault.began) - 1)
-        last = bisect.bisect_left(times, until)
-        around = itertools.pairwise(times[first : last + 1])
-        # What had begun before is due to an earlier fault.
-        own = [b - a for a, b in around if a > fault.began - max(1.0, 3 * usual)]
-        if own:
-            found.setdefault(fault.kind, []).append(max(0.0, max(own) - usual))
+    for fault, gap in zip(faults, longest, strict=True):
+        found.setdefault(fault.kind, []).append(max(0.0, gap - usual))
     return found
 
 

@@ -47,6 +47,18 @@ def test_a_stall_that_had_begun_before_is_not_the_faults() -> None:
     assert stalls[Kind.KILL_ROLLOUT] == [pytest.approx(0, abs=0.01)]
 
 
+def test_a_stall_that_the_next_fault_makes_is_not_the_faults_before() -> None:
+    history = sound()
+    history.faults = [
+        Injected(Kind.KILL_ROLLOUT, BEGAN + 15, BEGAN + 15, "cpu-a", "uid-cpu-a"),
+        Injected(Kind.KILL_TRAINER, BEGAN + 20, BEGAN + 20),
+    ]
+    history.lines = [line for line in history.lines if not BEGAN + 20 < line.time < BEGAN + 30]
+    stalls = stall_seconds(history)
+    assert stalls[Kind.KILL_ROLLOUT] == [pytest.approx(0, abs=0.01)]
+    assert stalls[Kind.KILL_TRAINER] == [pytest.approx(9.9, abs=0.2)]
+
+
 def test_faults_that_did_not_take_place_are_not_counted() -> None:
     history = sound()
     history.faults.append(Injected(Kind.SCALE, BEGAN + 20, BEGAN + 20, trouble="no answer"))
