@@ -50,7 +50,7 @@ class MemberStream:
         self._hello, self._opened, self._heard = hello, opened, heard
         self._bounds = bounds
         self._outbox: asyncio.Queue[str | None] | None = None
-        self._peer = ""
+        self._peer = self._caller = ""
         self._closing = False
         self._poked = asyncio.Event()
 
@@ -79,6 +79,7 @@ class MemberStream:
         if self.connected and self._peer == summons.address:
             return False
         caller, peer = f"{summons.pod_uid} at {summons.address}", self._peer or "nobody"
+        self._caller = summons.address
         log.warning("called by coordinator %s, while connected to %s", caller, peer)
         self._poked.set()
         return True
@@ -158,9 +159,13 @@ class MemberStream:
             await socket.ping()
 
     async def _called(self) -> None:
-        await self._poked.wait()
-        if self._closing:
-            await asyncio.Event().wait()  # the writer ends the stream after what is queued
+        while True:
+            await self._poked.wait()
+            if self._closing:
+                await asyncio.Event().wait()  # the writer ends the stream after what is queued
+            if self._caller != self._peer:
+                return
+            self._poked.clear()  # it called while this stream was being opened
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for frame in socket:

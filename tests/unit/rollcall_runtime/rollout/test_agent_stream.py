@@ -152,3 +152,16 @@ async def test_it_leaves_a_coordinator_that_has_fallen_silent(unused_tcp_port: i
         while member.opened < 2:
             await asyncio.sleep(0.01)
         await member.stop()
+
+
+async def test_a_call_of_the_coordinator_that_it_connects_to_just_now_changes_nothing(
+    unused_tcp_port: int,
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        assert member.stream.register(Summons("127.0.0.1", "uid"))
+        assert await member.heard.get() == JOIN
+        await asyncio.sleep(0.3)
+        assert member.opened == 1
+        await member.stop()
