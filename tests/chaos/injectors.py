@@ -220,7 +220,11 @@ def _api_outage(_: Ground, __: float) -> Done:
 
 
 def _node_loss(ground: Ground, pick: float) -> Done:
-    node = host.WORKER_NODES[int(pick * len(host.WORKER_NODES))]
+    # Half of the time it is the trainer's.
+    trainers = [w for w in host.workers(ground.kubectl.namespace) if w.role == TRAINER]
+    first = {ground.node_of(trainer) for trainer in trainers}
+    nodes = sorted(host.WORKER_NODES, key=lambda name: (name not in first, name))
+    node = nodes[int(pick * len(nodes))]
     docker = host.chosen_engine().docker
     docker("kill", "--signal=KILL", node)
 
