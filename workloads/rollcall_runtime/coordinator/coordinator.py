@@ -115,6 +115,7 @@ class Coordinator:
     def begin(self, life: Life, *, ahead: int = 0) -> None:
         """The first version is about to be published, `ahead` of the checkpoint's by as many."""
         self.leasing.outdate(ahead)
+        self.progress(step=life.step, number=max(0, life.number - 1), reward=None)
         self._memory = memory.begin(self._memory, life)
         memory.save(self._state_dir, self._memory)
 

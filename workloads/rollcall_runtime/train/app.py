@@ -101,6 +101,8 @@ class _Leader:
             engines=engines, source=open_prompts(job.prompts, seed=job.data_seed).prompt,
             ledger_state=state.ledger, observer=observer, senders=_senders(job),
         )  # fmt: skip
+        # Told before anything else, so that nobody takes a restart for a new beginning.
+        coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
         tokens = Tokens(self.environment.member_token, self.environment.operator_token)
         bounds = job.membership
         gang = Gang(
