@@ -144,7 +144,7 @@ async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_pa
             report = told_of(seen.snapshot, victim)
             assert report is not None
             assert report.cause is Cause.HEARTBEAT_MISSED
-            await victim.logs_line("stream lost: nothing heard for 2 s", seconds=BOUND + 5)
+            await victim.logs_line("stream lost: nothing heard for 4 s", seconds=2 * BOUND + 5)
             await job.steps(3, seconds=STEP_SECONDS)
             gate.mend()
             await job.roll.until(

@@ -27,6 +27,7 @@ from rollcall_runtime.wire import read
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 2  # bounds: to leave a coordinator that is only busy costs a session, and gains nothing
 OPEN_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0
@@ -39,7 +40,7 @@ class MemberStream:
 
     `opened` is called after each Hello, `heard` with each message, both in the event loop. A ping
     goes out every `bounds.heartbeat`; the stream is lost when nothing, not even the answers to
-    these, was heard for `bounds.suspect_after`.
+    these, was heard for PATIENCE times `bounds.suspect_after`.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class MemberStream:
 
     async def _use(self, socket: "_Socket") -> None:
         """Speak until either side ends the stream."""
-        vigil = Vigil(socket.transport, suspect_after=self._bounds.suspect_after)
+        vigil = Vigil(socket.transport, suspect_after=PATIENCE * self._bounds.suspect_after)
         self._peer = socket.transport.get_extra_info("peername", ("",))[0]
         self._outbox = outbox = asyncio.Queue[str | None]()
         self.send(self._hello())
