@@ -14,6 +14,13 @@ MAX_STALENESS = 2
 SUSPECT_AFTER_S = 3
 _MOST_STEPS = 1_000_000  # more than any soak will see
 _MEMORY_LIMIT = "640Mi"
+_TOLERATIONS = [
+    {
+        "key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute",
+        "tolerationSeconds": 5,
+    }
+    for key in ("not-ready", "unreachable")
+]  # fmt: skip
 
 
 def manifest(*, weight_sync: bool = True) -> dict[str, Any]:
@@ -32,8 +39,10 @@ def manifest(*, weight_sync: bool = True) -> dict[str, Any]:
     # The limit is there for the kernel to enforce.
     (container,) = pool["template"]["spec"]["containers"]
     container["resources"]["limits"] = {"memory": _MEMORY_LIMIT}
+    # What a node takes with it should come up elsewhere soon, not after Kubernetes' five minutes.
     for owner in (spec["trainer"], pool):
-        owner["template"]["spec"]["tolerations"] = []
+        owner["template"]["spec"]["tolerations"] = _TOLERATIONS
+    spec["trainer"]["template"]["spec"]["terminationGracePeriodSeconds"] = 5
     spec["membership"] = {"heartbeatSeconds": 1, "suspectAfterSeconds": SUSPECT_AFTER_S}
     spec["failurePolicy"] = {"maxRestarts": 1000}
     if not weight_sync:
