@@ -23,7 +23,7 @@ COUNTER = "rollcall_tokens_total"
 
 
 def cost(job: BenchJob) -> list[Record]:
-    """Tokens a second of the old ones while newcomers catch up and join, and before."""
+    """Tokens that the old ones draw while newcomers catch up, and a second before that."""
     old = job.rollouts()
     addresses = job.pods()
     trainer = job.stream.address
@@ -40,14 +40,15 @@ def cost(job: BenchJob) -> list[Record]:
         seen = job.serving(MANY, seconds=SCALE_SECONDS)
     streams = [j.first("stream to the coordinator is open", after=opened) for j in journals]
     began = min(at for at in streams if at is not None)
-    before = tokens.rate(opened - BEFORE_SECONDS, opened)
-    during = tokens.rate(began, seen.at)
+    # From then on they draw too, and the trainer needs no more tokens than before.
+    end = min(s.at for s in job.stream.history if s.at > began and s.in_sync - set(old))
+    before = tokens.drawn(opened - BEFORE_SECONDS, opened) / BEFORE_SECONDS
     if not before:
         raise ValueError("no tokens were drawn before the newcomers came")
     job.kubectl.run("scale", f"rolloutpool/{POOL}", f"--replicas={FEW}")
     job.serving(FEW, seconds=SCALE_SECONDS)
     drained({process.pod_uid for process in newcomers} | set(old), still=FEW)
-    details = {"tokens_before": before, "tokens_during": during, "ratio": during / before}
+    details = {"before": before, "seconds": end - began, "drawn": tokens.drawn(began, end)}
     return [Record("join_cost", seen.at - began, details)]
 
 
@@ -74,10 +75,9 @@ class Tokens:
         for thread in self._threads:
             thread.join()
 
-    def rate(self, since: float, until: float) -> float:
-        """Tokens a second of all of them together."""
-        drawn = sum(total_at(s, until) - total_at(s, since) for s in self._samples)
-        return drawn / (until - since)
+    def drawn(self, since: float, until: float) -> float:
+        """Tokens that all of them together drew between two times."""
+        return sum(total_at(s, until) - total_at(s, since) for s in self._samples)
 
     def _ask(self, process: Process, address: str, samples: list[tuple[float, float]]) -> None:
         connection = http.client.HTTPConnection(address, env.METRICS_PORT, timeout=10)

@@ -74,14 +74,15 @@ def breakdown(records: Iterable[Record], event: str) -> dict[str, float]:
     return {name: rounded(statistics.median(values)) for name, values in found.items()}
 
 
-def means(records: Iterable[Record], event: str) -> dict[str, float]:
-    """Means of all numbers that an event's trials noted beside their seconds."""
-    found = dict[str, list[float]]()
-    for record in records:
-        for name, value in record.details.items() if record.event == event else ():
-            if isinstance(value, float):
-                found.setdefault(name, []).append(value)
-    return {name: rounded(statistics.fmean(values)) for name, values in found.items()}
+def kept_up(records: Iterable[Record]) -> float | None:
+    """Tokens that were drawn while newcomers caught up, as a part of what would have been.
+
+    Over all trials of `join_cost` together: one lasts as long as a step or two. None without any.
+    """
+    noted = [r.details for r in records if r.event == "join_cost" and r.seconds is not None]
+    expected = sum(details["before"] * details["seconds"] for details in noted)
+    drawn = sum(details["drawn"] for details in noted)
+    return rounded(drawn / expected) if expected else None
 
 
 def phases(marks: Sequence[tuple[str, float | None]]) -> dict[str, float]:

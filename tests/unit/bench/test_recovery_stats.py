@@ -6,8 +6,8 @@ from tests.bench.recovery import chart, report
 from tests.bench.recovery.stats import (
     Record,
     breakdown,
+    kept_up,
     longest_step,
-    means,
     percentile,
     phases,
     summarize,
@@ -57,10 +57,13 @@ def test_a_breakdown_has_the_median_of_each_phase_of_one_event() -> None:
     assert breakdown(records, "scale_up") == {"imports": 2.0}
 
 
-def test_means_are_of_the_numbers_that_trials_noted() -> None:
-    noted = [{"ratio": 0.8, "how": "x"}, {"ratio": 1.0, "how": "y"}]
-    records = [Record("join_cost", 1.0, details) for details in noted]
-    assert means(records, "join_cost") == {"ratio": 0.9}
+def test_tokens_of_all_trials_are_compared_with_what_would_have_been_drawn() -> None:
+    short = {"before": 10.0, "seconds": 1.0, "drawn": 0.0}
+    long = {"before": 20.0, "seconds": 2.0, "drawn": 45.0}
+    records = [Record("join_cost", 1.0, short), Record("join_cost", 2.0, long)]
+    records.append(Record("join_cost", None, {"error": "TimeoutError"}))
+    assert kept_up(records) == 0.9
+    assert kept_up([]) is None
 
 
 def test_a_counter_between_two_samples_lies_on_the_line_between_them() -> None:
