@@ -41,6 +41,19 @@ def test_a_loss_forms_the_next_attempt_at_once_without_a_new_epoch() -> None:
     assert len(world.coordinator.seated) == 2
 
 
+def test_a_storm_of_losses_ends_in_one_usable_session_of_those_who_are_left() -> None:
+    world = running("a", "b", "c", "d", "e")
+    before, clock = len(world.formed), world.now
+    for worker in [w for w in world.workers.values() if w.pod in "bde"]:
+        world.kill(worker)
+        world.step()
+    while world.step():
+        pass
+    assert world.now == clock, "no deadline had to pass"
+    assert len(world.formed) == before + 1
+    assert [m.pod_uid for m in world.coordinator.seated] == ["uid-a", "uid-c"]
+
+
 @pytest.mark.parametrize("moves", range(0, 24, 3))
 def test_a_loss_while_a_version_is_being_sent_resends_it_to_the_rest(moves: int) -> None:
     world = running("a", "b", "c")

@@ -28,6 +28,7 @@ def test_no_interleaving_of_a_larger_group_breaks_an_invariant(scope: Scope, flo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_member_does_right_whatever_it_is_told_in_any_order() -> None:
     states, violation = explore_member()
     print(f"{states} states")

@@ -57,8 +57,8 @@ LARGE = (
         50_000,
     ),
     (
-        Scope("one comes while a version is sent", ((0,), (0, 1)), 1, ANY_ROLLOUT, 2, 0, True),
-        100_000,
+        Scope("one comes and engines fail", ((0,), (0, 1)), 1, ENGINE_FAULTS, 2, 0, True),
+        4_000,
     ),
     (
         Scope("versions pass by", ((0, 1),), 1, SILENCE, 3, 1, True),
@@ -67,6 +67,10 @@ LARGE = (
     (
         Scope("engines fail twice", ((0, 1),), 2, ENGINE_FAULTS, 3, 1, True),
         30_000,
+    ),
+    (
+        Scope("one comes while the trainer fails", ((0,), (0, 1)), 1, TRAINER_FAULTS, running=True),
+        250_000,
     ),
     (Scope("the trainer fails twice", ((0,),), 2, TRAINER_FAULTS, 1, 0, True), 30_000),
     (
