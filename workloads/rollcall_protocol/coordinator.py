@@ -264,7 +264,10 @@ class CoordinatorMachine:
             self._form(cause, "" if same_epoch else roster.cause.value, now)
 
     def _sender_joined(self, rank: int, hello: Hello, now: float) -> list[Effect]:
+        old = self._senders.at(rank)
         refused = self._senders.enter(rank, hello)
+        if not refused and old is not None and old != hello.member:
+            self._out.append(Close(old, "another life of its rank registered"))
         if refused:
             self._out.append(Close(hello.member, refused))
             return self._settle(now)

@@ -32,6 +32,10 @@ class Senders:
         """Where a newcomer finds all parts of a version that no rollout holds."""
         return "+".join(f"{seat.address}:{MEMBERSHIP_PORT}" for seat in self.seats)
 
+    def at(self, rank: int) -> MemberId | None:
+        """Who sits at `rank`."""
+        return self._seats[rank].member if rank in self._seats else None
+
     def enter(self, rank: int, hello: Hello) -> str:
         """Seat one; otherwise why not."""
         if not 0 < rank < self._expected:

@@ -49,6 +49,16 @@ def test_no_session_is_formed_before_every_sender_is_there() -> None:
     assert set(asked) == {SENDER, SECOND, MemberId("uid-a", "b1")}
 
 
+def test_of_two_lives_of_a_rank_the_one_that_lives_registers_again() -> None:
+    coordinator = with_a_rollout()
+    coordinator.hello(second_sender(), 0)
+    dead = replace(second_sender(), member=MemberId(SECOND.pod_uid, "dead"))
+    effects = coordinator.hello(dead, 1)
+    assert [effect.to for effect in effects if isinstance(effect, Close)] == [SECOND]
+    coordinator.hello(second_sender(), 2)
+    assert coordinator.senders == (SENDER, SECOND)
+
+
 def test_senders_come_first_and_are_counted() -> None:
     coordinator = machine(senders=2)
     coordinator.hello(second_sender(), 0)
