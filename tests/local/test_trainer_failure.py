@@ -1,9 +1,13 @@
 """A trainer that fails starts again with all of its ranks; the rollouts stay as they are."""
 
 import asyncio
+import contextlib
 import json
+import os
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -210,3 +214,35 @@ async def test_losses_are_the_same_whoever_is_killed_in_between(tmp_path: Path) 
     assert sorted(runs["whole"]) == list(range(1, 41))
     assert runs["trainer"] == runs["whole"]
     assert runs["rollout"] == runs["whole"]
+
+
+@pytest.fixture
+def small_volume(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small tmpfs cannot be mounted here")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+async def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, small_volume: Path) -> None:
+    saved = small_volume / "saved"
+    config = job_config(
+        algorithm=ENDLESS, membership=FAST, checkpoint=CheckpointConfig(5, str(saved))
+    )
+    async with LocalJob(tmp_path, config) as job:
+        await training(job, rollouts=1)
+        await job.steps(5, seconds=STEP_SECONDS)
+        filler = small_volume / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"x" * 4096):
+                pass
+        seen = await job.roll.until(lambda s: s.progress.warning != "", seconds=STEP_SECONDS)
+        assert "was not saved" in seen.snapshot.progress.warning
+        await job.steps(5, seconds=STEP_SECONDS)
+        assert (await job.trainer.metrics())["checkpoint_failures_total"] >= 1
+        filler.unlink()
+        await job.roll.until(lambda s: s.progress.warning == "", seconds=STEP_SECONDS)
+        assert not list(saved.glob(".step-*.old"))
