@@ -215,6 +215,13 @@ def _frozen_for_good(field: str, why: str) -> Rule:
     )
 
 
+def _checkpoints_are_published(spec: "RLJobSpec") -> bool:
+    checkpoint = spec.trainer.checkpoint
+    if not spec.algorithm.deterministic or checkpoint is None:
+        return True
+    return checkpoint.every_steps % spec.weight_sync.trigger_parameter_sync_step == 0
+
+
 class RLJobSpec(Model):
     """Everything that is wanted of a job."""
 
@@ -229,6 +236,14 @@ class RLJobSpec(Model):
         _frozen("algorithm"),
         _frozen("weightSync"),
         _frozen("membership"),
+        Rule(
+            message="must be a multiple of weightSync.triggerParameterSyncStep when "
+            "algorithm.deterministic is true: a restart goes on from a published version",
+            cel="!self.algorithm.deterministic || !has(self.trainer.checkpoint) || "
+            "self.trainer.checkpoint.everySteps % self.weightSync.triggerParameterSyncStep == 0",
+            holds=_checkpoints_are_published,
+            path=".trainer.checkpoint.everySteps",
+        ),
     )
 
     suspend: bool = False

@@ -131,6 +131,16 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         ("spec.algorithm.maxStaleness", "must be 0 when deterministic is true"),
         {"spec.algorithm.deterministic": True},
     ),
+    _apply(
+        "deterministic with checkpoints between versions",
+        ("spec.trainer.checkpoint.everySteps", "must be a multiple of weightSync.trigger"),
+        {
+            "spec.algorithm.deterministic": True,
+            "spec.algorithm.maxStaleness": 0,
+            "spec.trainer.checkpoint": {"everySteps": 3, "volume": {"emptyDir": {}}},
+            "spec.weightSync.triggerParameterSyncStep": 2,
+        },
+    ),
     _apply("no rollouts", ("spec.rollouts", "at least 1 items"), {"spec.rollouts": []}),
     _apply(
         "two rollouts of one name",
