@@ -43,7 +43,7 @@ def manifest(*, weight_sync: bool = True) -> dict[str, Any]:
     for owner in (spec["trainer"], pool):
         owner["template"]["spec"]["tolerations"] = _TOLERATIONS
     spec["trainer"]["template"]["spec"]["terminationGracePeriodSeconds"] = 5
-    spec["membership"] = {"heartbeatSeconds": 1, "suspectAfterSeconds": SUSPECT_AFTER_S}
+    spec["membership"] = {"suspectAfterMilliseconds": SUSPECT_AFTER_S * 1000}
     spec["failurePolicy"] = {"maxRestarts": 1000}
     if not weight_sync:
         spec["weightSync"] = {"enabled": False}

@@ -14,6 +14,7 @@ from rollcall_operator.api.scalars import (
     Folder,
     GroupName,
     LongSeconds,
+    Milliseconds,
     Ratio,
     RolloutName,
     Seconds,
@@ -137,12 +138,12 @@ class Membership(Model):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            message="must be more than heartbeatSeconds; raise it, or lower heartbeatSeconds",
+            message="must be more than heartbeatMilliseconds; raise it, or lower the other",
             # An API server checks the default {} before it fills in what is below.
-            cel="!has(self.suspectAfterSeconds) || !has(self.heartbeatSeconds) || "
-            "self.suspectAfterSeconds > self.heartbeatSeconds",
-            holds=lambda m: m.suspect_after_seconds > m.heartbeat_seconds,
-            path=".suspectAfterSeconds",
+            cel="!has(self.suspectAfterMilliseconds) || !has(self.heartbeatMilliseconds) || "
+            "self.suspectAfterMilliseconds > self.heartbeatMilliseconds",
+            holds=lambda m: m.suspect_after_milliseconds > m.heartbeat_milliseconds,
+            path=".suspectAfterMilliseconds",
         ),
     )
 
@@ -152,9 +153,9 @@ class Membership(Model):
     """How long a member may take to answer before it is left out."""
     min_rollouts: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Training waits while fewer rollouts are in sync."""
-    heartbeat_seconds: Seconds = 1
+    heartbeat_milliseconds: Milliseconds = 1000
     """Rollouts give the coordinator a sign of life, and want one of it, this often."""
-    suspect_after_seconds: Seconds = 3
+    suspect_after_milliseconds: Milliseconds = 3000
     """A rollout that gave no sign of life for this long, such as a hung one, is left out."""
     replace_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
     """A rollout's pod that was left out and did not come back for this long is deleted, so that

@@ -146,6 +146,7 @@ Folder = Annotated[
     matches("^(/[-A-Za-z0-9._]+)+$", "must be an absolute folder, such as /var/tmp/profile"),
 ]
 
+Milliseconds = Annotated[int, Field(ge=50, le=86_400_000)]
 Seconds = Annotated[int, Field(ge=1, le=86_400)]
 LongSeconds = Annotated[int, Field(ge=1, le=31_536_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]

@@ -54,8 +54,8 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             settle=float(membership.settle_seconds),
             ack_timeout=float(membership.ack_timeout_seconds),
             min_rollouts=membership.min_rollouts,
-            heartbeat=float(membership.heartbeat_seconds),
-            suspect_after=float(membership.suspect_after_seconds),
+            heartbeat=membership.heartbeat_milliseconds / 1000,
+            suspect_after=membership.suspect_after_milliseconds / 1000,
         ),
         recover_from=spec.trainer.recover_from,
     )

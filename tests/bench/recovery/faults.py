@@ -12,7 +12,7 @@ from tests.bench.recovery.stats import Record, longest_step, usual_step, where
 
 RECOVER_SECONDS = 60.0
 IDLE_SECONDS = 0.1  # after a publication, within which the next one never begins
-SUSPECT_SECONDS = 3.0  # membership.suspectAfterSeconds
+SUSPECT_SECONDS = 3.0  # membership.suspectAfterMilliseconds
 
 
 def kill(job: BenchJob, aim: str) -> list[Record]:

@@ -21,7 +21,7 @@ TITLES: Mapping[str, str] = {
     "kill_stage": "rollout killed in mid-STAGE: session, weights resent",
     "kill_commit": "rollout killed in mid-COMMIT",
     "stop": "rollout stopped: left out",
-    "stop_beyond_bound": "the same, beyond `suspectAfterSeconds`",
+    "stop_beyond_bound": "the same, beyond `suspectAfterMilliseconds`",
     "stall": "longest step around any of these, beyond the usual one",
     "stall_kill": "of these, kills",
     "stall_stop": "of these, stops",

@@ -123,8 +123,8 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "suspected before the next heartbeat",
-        ("spec.membership.suspectAfterSeconds", "must be more than heartbeatSeconds"),
-        {"spec.membership.heartbeatSeconds": 3},
+        ("spec.membership.suspectAfterMilliseconds", "must be more than heartbeatMilliseconds"),
+        {"spec.membership.heartbeatMilliseconds": 3000},
     ),
     _apply(
         "deterministic with stale samples",
