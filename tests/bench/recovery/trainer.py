@@ -18,6 +18,7 @@ def kill(job: BenchJob, *, replace: bool) -> list[Record]:
     `replace`: the pod is deleted without grace instead, as when it is lost; a new one is made.
     """
     old = job.trainer
+    job.journal.look()
     steps = [step.number for step in job.journal.steps()][-1]
     if replace:
         at = time.time()
