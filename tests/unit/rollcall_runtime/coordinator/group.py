@@ -67,7 +67,7 @@ CONFIG = JobConfig(
         pause_mode="Keep", stage_timeout=5, commit_timeout=5, join_timeout=5,
     ),
     # Workers here do not ping.
-    membership=MembershipConfig(settle=0.05, ack_timeout=5, min_rollouts=1, suspect_after=60),
+    membership=MembershipConfig(settle=2, ack_timeout=5, min_rollouts=1, suspect_after=60),
 )  # fmt: skip
 
 

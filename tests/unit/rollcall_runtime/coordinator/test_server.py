@@ -118,7 +118,7 @@ async def test_the_operator_is_told_of_the_last_sessions_and_when_they_were(
 
 
 async def test_too_few_rollouts_pause_admission_and_say_so(tmp_path: Path) -> None:
-    async with Group(tmp_path, config=with_bounds(min_rollouts=2)) as group:
+    async with Group(tmp_path, config=with_bounds(min_rollouts=2, settle=0.05)) as group:
         await group.push(1, "a", "b")
         a = await group.join("a")
         await group.coordinator.ready()
@@ -133,11 +133,11 @@ async def test_too_few_rollouts_pause_admission_and_say_so(tmp_path: Path) -> No
 async def test_a_restarted_coordinator_knows_its_roster_and_speaks_with_a_higher_boot(
     tmp_path: Path,
 ) -> None:
-    async with Group(tmp_path) as group:
+    async with Group(tmp_path, config=with_bounds(settle=0.05)) as group:
         await group.push(4, "a")
         await group.coordinator.ready()
         assert group.coordinator.lineage == Lineage(4, 1)
-    async with Group(tmp_path) as group:
+    async with Group(tmp_path, config=with_bounds(settle=0.05)) as group:
         await group.coordinator.ready()
         assert group.coordinator.lineage == Lineage(4, 2)
 
