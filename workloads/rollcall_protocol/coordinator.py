@@ -1,77 +1,24 @@
 """The coordinator's side of the protocol as a pure state machine: sessions and versions.
 
 Events go in as method calls with the time (seconds, any monotonic clock), effects come out as
-values; the driver does the I/O. Forming a session is PREPARE, JOIN, ready. A loss forms the next
-attempt at once with those who are left; a join waits for `settle`, so that a scale-up is one
-session. A version is STAGEd to the session and COMMITted when every member holds it whole.
+values; the driver does the I/O. Below it `sessions` forms sessions. A version is STAGEd to the
+session and COMMITted when every member holds it whole.
 """
 
-from rollcall_protocol.effects import (
-    Close,
-    Effect,
-    Fenced,
-    Published,
-    Send,
-    SessionFormed,
-    Suspected,
-    Timing,
-)
-from rollcall_protocol.formation import MAX_ENGINE_FAILURES, Formation, Forming
-from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, Suspected
+from rollcall_protocol.formation import MAX_ENGINE_FAILURES, Forming
+from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.members import Member, Members
-from rollcall_protocol.messages import (
-    Ack,
-    CaughtUp,
-    Delta,
-    Draining,
-    Hello,
-    Join,
-    Phase,
-    Prepare,
-    Refused,
-    Seat,
-    SessionReady,
-)
+from rollcall_protocol.members import Member
+from rollcall_protocol.messages import Ack, CaughtUp, Delta, Draining, Hello, Phase, Refused
 from rollcall_protocol.publication import Publication
-from rollcall_protocol.reports import (
-    MemberReport,
-    MemberState,
-    SessionCause,
-    SessionReport,
-    SuspicionCause,
-)
+from rollcall_protocol.reports import MemberReport, MemberState, SessionCause, SuspicionCause
 from rollcall_protocol.roster import EpochCause, Roster
-from rollcall_protocol.senders import Senders
+from rollcall_protocol.sessions import SessionMachine
 
 
-class CoordinatorMachine:
-    """Members, sessions and versions of one sync group.
-
-    `since_epoch` is the epoch that first named this pod as coordinator (kept over restarts of the
-    container); `boot` counts those restarts. `sender` is the trainer's own seat, always rank 0;
-    with several `senders` the trainer's other ranks take the seats after it, once all are there.
-    """
-
-    def __init__(
-        self, *, job_uid: str, group: str, boot: int, sender: Seat, fallback_donor: str,
-        timing: Timing, max_staleness: int, since_epoch: int | None = None, senders: int = 1,
-    ) -> None:  # fmt: skip
-        self.boot, self.sender, self.timing = boot, sender.member, timing
-        self._senders = Senders(sender, expected=senders)
-        self.since_epoch = since_epoch
-        self.members = Members(
-            job_uid=job_uid, group=group, coordinator_uid=sender.member.pod_uid,
-            max_staleness=max_staleness, fallback_donor=fallback_donor,
-            catch_up_timeout=timing.stage_timeout,
-        )  # fmt: skip
-        self.session: SessionId | None = None
-        self.seated: tuple[MemberId, ...] = ()  # receivers, without the sender
-        self.last_report: SessionReport | None = None
-        self.rebuilds = 0
-        self._formation = Formation()
-        self._publication: Publication | None = None
-        self._out: list[Effect] = []
+class CoordinatorMachine(SessionMachine):
+    """One sync group: what happens to it, and how versions are published."""
 
     # --- events --------------------------------------------------------------------------------
 
@@ -187,16 +134,6 @@ class CoordinatorMachine:
         return min((time for time in times if time is not None), default=None)
 
     @property
-    def senders(self) -> tuple[MemberId, ...]:
-        """The trainer's seats, in the order of ranks."""
-        return self._senders.members
-
-    @property
-    def forming(self) -> Forming:
-        """Where the session stands."""
-        return self._formation.phase
-
-    @property
     def current(self) -> Version | None:
         """The newest version that a COMMIT went out for."""
         return self.members.current
@@ -225,83 +162,7 @@ class CoordinatorMachine:
         """The state of all members on the roster, in the order of their pods' names."""
         return self.members.reports()
 
-    # --- forming sessions ----------------------------------------------------------------------
-
-    @property
-    def _busy(self) -> bool:
-        """Joins do not interrupt a session that is being formed nor a version being sent."""
-        staging = self._publication is not None and self._publication.staging
-        return staging or self._formation.busy
-
-    def _settle(self, now: float) -> list[Effect]:
-        """After every event: let newcomers in, drop the overdue, form a session for joins."""
-        self._out += self.members.admit_waiting(now, but=set(self.seated))
-        overdue = self.members.overdue(now)
-        if overdue:
-            late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.stage_timeout
-            self._suspect(overdue, "did not catch up in time", now, late, bound=bound)
-        self._gather(now)
-        self._check_commit()
-        out, self._out = self._out, []
-        return out
-
-    def _gather(self, now: float) -> None:
-        roster, formation = self.members.roster, self._formation
-        if roster is None or self._busy or not self._senders.complete:
-            return
-        eligible = self._eligible()
-        wanted = {member.id for member in eligible}
-        same_epoch = self.session is not None and self.session.epoch == roster.epoch
-        if same_epoch and wanted == set(self.seated):
-            formation.due = None
-            return
-        if formation.due is None:
-            formation.due = now + self.timing.settle
-        # Versions may come faster than `settle` passes: who was overtaken must not wait again.
-        hurried = any(m.catch_ups > 1 and m.id not in self.seated for m in eligible)
-        if now >= formation.due or len(wanted) == len(roster.members) or hurried:
-            cause = SessionCause.MEMBER_CAUGHT_UP if same_epoch else SessionCause.NEW_ROSTER
-            self._form(cause, "" if same_epoch else roster.cause.value, now)
-
-    def _sender_joined(self, rank: int, hello: Hello, now: float) -> list[Effect]:
-        old = self._senders.at(rank)
-        refused = self._senders.enter(rank, hello)
-        if not refused and old is not None and old != hello.member:
-            self._out.append(Close(old, "another life of its rank registered"))
-        if refused:
-            self._out.append(Close(hello.member, refused))
-            return self._settle(now)
-        self.members.fallback_donor = self._senders.donors
-        if self.session is not None:
-            self._form(SessionCause.NEW_ROSTER, f"sender {rank} registered", now)
-        return self._settle(now)
-
-    def _form(self, cause: SessionCause, detail: str, now: float) -> None:
-        roster, last = self.members.roster, self.session
-        if roster is None:
-            return
-        attempt = last.attempt + 1 if last is not None and last.epoch == roster.epoch else 1
-        self.session = SessionId(roster.epoch, self.boot, attempt)
-        members = self._eligible()
-        self.seated = tuple(member.id for member in members)
-        self._formation.begin(cause, detail, now)
-        if self._publication is not None:
-            self._publication.interrupt(self.seated)
-        if self._senders.complete:
-            trainers = self._senders.seats
-            seats = (*trainers, *(member.seat() for member in members))
-            prepare = Prepare(self.session, seats, len(trainers))
-            self._ask(Forming.PREPARE, prepare, now + self.timing.ack_timeout)
-
-    def _eligible(self) -> list[Member]:
-        publication = self._publication
-        committing = publication is not None and publication.committing
-        return self.members.eligible(publication.waiting if publication and committing else set())
-
-    def _ask(self, phase: Forming, message: Prepare | Join, deadline: float) -> None:
-        everybody = (*self.senders, *self.seated)
-        self._formation.ask(phase, set(everybody), deadline)
-        self._out += [Send(member, message) for member in everybody]
+    # --- acknowledgements -------------------------------------------------------------------------
 
     def _on_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
         if ack.phase is Phase.COMMIT:
@@ -318,71 +179,6 @@ class CoordinatorMachine:
                 self._engine_failed(ack.error, now)
             elif self._formation.acknowledged(sender):
                 self._next_phase(self.session, now)
-
-    def _next_phase(self, session: SessionId, now: float) -> None:
-        if self.forming is Forming.PREPARE:
-            self._ask(Forming.JOIN, Join(session), now + self.timing.join_timeout)
-            return
-        self.rebuilds += 1
-        report = self._formation.succeeded(session, len(self.seated) + 1, now)
-        self.last_report = report
-        self._out += [Send(m, SessionReady(session)) for m in (*self.senders, *self.seated)]
-        self._out.append(SessionFormed(report))
-        self.members.settle_states(self.seated)
-        if self._publication is not None:
-            self._stage(now)
-
-    def _forming_timed_out(self, now: float) -> None:
-        silent = self._formation.waiting - set(self.senders)
-        if self.forming is Forming.PREPARE and silent:
-            late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.ack_timeout
-            self._suspect(silent, "did not answer PREPARE in time", now, late, bound=bound)
-        else:
-            # A collective join blocks everybody, so silence accuses nobody: the next PREPARE,
-            # which is not collective, tells who is stuck.
-            self._engine_failed(f"{self.forming.value} timed out", now)
-
-    def _engine_failed(self, error: str, now: float) -> None:
-        accused = self._formation.waiting - set(self.senders) or set(self.seated)
-        if self._formation.failed() and accused:
-            reason = f"engine failed {MAX_ENGINE_FAILURES} times: {error}"
-            self._suspect(accused, reason, now, SuspicionCause.ENGINE_ERROR)
-        else:
-            self._form(SessionCause.ENGINE_ERROR, error, now)
-
-    # --- members -------------------------------------------------------------------------------
-
-    def _on_caught_up(self, member: Member, message: CaughtUp) -> None:
-        if member.state is not MemberState.CATCHING_UP:
-            return
-        member.deadline, member.reason = None, message.error
-        if not message.error:
-            member.held = message.version
-
-    def _drop(
-        self, member: Member, state: MemberState, reason: str, now: float,
-        cause: SuspicionCause | None = None, *, since: float | None = None,
-    ) -> None:  # fmt: skip
-        if state is MemberState.SUSPECT and member.state is not state and cause is not None:
-            self._out.append(Suspected(member.id, cause, reason, since))
-        member.out(state, reason, cause)
-        if member.id in self.seated:
-            told = f"{cause}: {reason}" if cause else reason
-            self._form(SessionCause.MEMBER_LOST, f"{member.hello.pod}: {told}", now)
-
-    def _suspect(
-        self, members: set[MemberId], reason: str, now: float, cause: SuspicionCause, *,
-        bound: float | None = None,
-    ) -> None:  # fmt: skip
-        """Exclude `members`. `bound`: the time that they had for what they did not do."""
-        since = None if bound is None else now - bound
-        # All are marked before a session is formed, so that a batch of losses costs one attempt.
-        known = [found for member in sorted(members) if (found := self.members.find(member))]
-        for member in known:
-            member.ready = False
-        for member in known:
-            self._out.append(Close(member.id, reason))
-            self._drop(member, MemberState.SUSPECT, reason, now, cause, since=since)
 
     # --- publishing ----------------------------------------------------------------------------
 
