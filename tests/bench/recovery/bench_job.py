@@ -18,6 +18,7 @@ CLAIM = "checkpoints"
 EVERY_STEPS = 5
 START_SECONDS = 180.0
 SETTLE_STEPS = 3
+SUSPECT_AFTER_MS = 700
 
 # Steps of a few tenths of a second: the weights are large, the batches small.
 ALGORITHM = {"maxSteps": 1_000_000, "promptsPerStep": 4, "groupSize": 4}
@@ -41,7 +42,11 @@ def manifests(settings: Settings) -> list[dict[str, Any]]:
     spec["trainer"]["engine"] = {"name": "fsdp2", "config": {"minibatches": 1}}
     spec["weightSync"] = settings.weight_sync
     # A container that was killed must come back by itself, or by the bench.
-    spec["membership"] = {"replaceAfterSeconds": 0}
+    spec["membership"] = {
+        "replaceAfterSeconds": 0,
+        "heartbeatMilliseconds": SUSPECT_AFTER_MS // 3,
+        "suspectAfterMilliseconds": SUSPECT_AFTER_MS,
+    }
     if not settings.checkpoint:
         return [job]
     volume = {"persistentVolumeClaim": {"claimName": CLAIM}}

@@ -5,14 +5,13 @@ import signal
 import statistics
 import time
 
-from tests.bench.recovery.bench_job import SETTLE_STEPS, BenchJob
+from tests.bench.recovery.bench_job import SETTLE_STEPS, SUSPECT_AFTER_MS, BenchJob
 from tests.bench.recovery.journal import Published, Session, Step
 from tests.bench.recovery.processes import Process
 from tests.bench.recovery.stats import Record, longest_step, usual_step, where
 
 RECOVER_SECONDS = 60.0
 IDLE_SECONDS = 0.1  # after a publication, within which the next one never begins
-SUSPECT_SECONDS = 3.0  # membership.suspectAfterMilliseconds
 
 
 def kill(job: BenchJob, aim: str) -> list[Record]:
@@ -54,7 +53,7 @@ def stop(job: BenchJob) -> list[Record]:
         details = {"cause": session.cause, "version": published.at - at}
         records = [
             Record("stop", seconds, details),
-            Record("stop_beyond_bound", seconds - SUSPECT_SECONDS),
+            Record("stop_beyond_bound", seconds - SUSPECT_AFTER_MS / 1000),
             *_stall(job, "stop", at=at, end=max(session.at, published.at)),
         ]
     finally:
