@@ -12,13 +12,17 @@ from pathlib import Path
 
 from rollcall_protocol import env
 from rollcall_protocol.config import JobConfig
+from rollcall_protocol.reports import MemberState, Snapshot
 from rollcall_protocol.roster import DEFAULT_GROUP, EpochCause, RosterMember
 from tests.local.pods import TOKENS, Pod, variables
 from tests.local.roll import Roll
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 FAST = {"settle": 0.2}
+ENDLESS = {"max_steps": 1_000_000}
 LAG_SECONDS = 0.01
+STEP_SECONDS = 60.0  # for what takes one or two on a machine that has time
+START_SECONDS = 120.0  # importing torch in several processes on two busy cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,12 @@ class Prompts:
     def balanced(self) -> bool:
         """Whether each dispatched prompt is counted exactly once."""
         return self.dispatched == self.accepted + self.rejected + self.requeued + self.in_flight
+
+
+def in_sync(snapshot: Snapshot, *pods: Pod) -> bool:
+    """Whether these rollouts serve current weights."""
+    states = {member.pod_uid: member.state for member in snapshot.members}
+    return all(states.get(pod.uid) is MemberState.IN_SYNC for pod in pods)
 
 
 class Lag:
@@ -100,6 +110,12 @@ class LocalJob:
     def spare_address(self) -> str:
         """An address of this network that no pod has."""
         return f"{self._network}.250"
+
+    async def train(self, *, rollouts: int) -> None:
+        """Start, and wait for all rollouts to serve and for a few steps."""
+        await self.start(rollouts=rollouts)
+        await self.roll.until(lambda s: in_sync(s, *self.rollouts), seconds=START_SECONDS)
+        await self.steps(5, seconds=STEP_SECONDS)
 
     def launch(self, *, group: str = DEFAULT_GROUP, **variables: str) -> Pod:
         """A new rollout pod, with `variables` of its own; on the roster with the next `call`."""

@@ -13,19 +13,16 @@ from rollcall_protocol.config import CheckpointConfig
 from rollcall_protocol.reports import MemberReport, MemberState, SessionCause, Snapshot
 from rollcall_protocol.reports import SuspicionCause as Cause
 from rollcall_protocol.roster import EpochCause
-from tests.local.harness import FAST, Lag, LocalJob
+from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, Lag, LocalJob, in_sync
 from tests.local.pods import ROOT, Pod
 from tests.local.proxy import Proxy
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-ENDLESS = {"max_steps": 1_000_000}
 BOUND = 2.0
 QUICK = {**FAST, "heartbeat": 0.5, "suspect_after": BOUND}
 SLACK = 0.5  # seconds, beside what the machine itself is late
-STEP_SECONDS = 60.0
-START_SECONDS = 120.0
 
 
 def told_of(snapshot: Snapshot, pod: Pod) -> MemberReport | None:
@@ -37,21 +34,9 @@ def suspected(snapshot: Snapshot, pod: Pod) -> bool:
     return report is not None and report.state is MemberState.SUSPECT
 
 
-def in_sync(snapshot: Snapshot, *pods: Pod) -> bool:
-    states = {member.pod_uid: member.state for member in snapshot.members}
-    return all(states.get(pod.uid) is MemberState.IN_SYNC for pod in pods)
-
-
-async def training(job: LocalJob, *, rollouts: int) -> None:
-    """Start, and wait for all rollouts to serve and for a few steps."""
-    await job.start(rollouts=rollouts)
-    await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
-    await job.steps(3, seconds=STEP_SECONDS)
-
-
 async def test_a_killed_rollout_is_a_suspect_as_soon_as_its_connection_ends(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         victim, lag = job.rollouts[0], Lag()
         killed = time.monotonic()
         victim.send(signal.SIGKILL)
@@ -67,7 +52,7 @@ async def test_a_stopped_rollout_is_a_suspect_after_the_bound_and_comes_back(
     tmp_path: Path,
 ) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=QUICK)) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         victim, lag = job.rollouts[0], Lag()
         stopped = time.monotonic()
         victim.send(signal.SIGSTOP)
@@ -107,7 +92,7 @@ async def test_a_rollout_that_hangs_in_a_transfer_does_not_cost_the_transfers_ti
         },
     )  # fmt: skip
     async with LocalJob(tmp_path, config) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         before = (await job.trainer.metrics())["weight_sync_stage_seconds_sum"]
         victim, lag = job.rollouts[0], Lag()
         stopped = time.monotonic()
@@ -160,7 +145,7 @@ async def test_a_rollout_that_does_not_come_to_a_restarted_coordinator_is_told_o
         algorithm=ENDLESS, membership=QUICK, checkpoint=CheckpointConfig(5, str(tmp_path / "saved"))
     )
     async with LocalJob(tmp_path, config) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         hung = job.rollouts[0]
         hung.send(signal.SIGSTOP)
         try:

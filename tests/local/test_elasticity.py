@@ -7,34 +7,17 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.config import CheckpointConfig
-from rollcall_protocol.reports import MemberState, SessionCause, Snapshot
+from rollcall_protocol.reports import SessionCause
 from rollcall_protocol.roster import EpochCause
-from tests.local.harness import FAST, Lag, LocalJob
-from tests.local.pods import Pod
+from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, Lag, LocalJob, in_sync
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
 
-ENDLESS = {"max_steps": 1_000_000}
-STEP_SECONDS = 30.0  # for what takes one or two on a machine that has time
-START_SECONDS = 90.0  # importing torch in several processes on two busy cores
-
-
-def in_sync(snapshot: Snapshot, *pods: Pod) -> bool:
-    states = {member.pod_uid: member.state for member in snapshot.members}
-    return all(states.get(pod.uid) is MemberState.IN_SYNC for pod in pods)
-
-
-async def training(job: LocalJob, *, rollouts: int) -> None:
-    """Start, and wait for all rollouts to serve and for a few steps."""
-    await job.start(rollouts=rollouts)
-    await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
-    await job.steps(5, seconds=STEP_SECONDS)
-
 
 async def test_newcomers_catch_up_and_serve_while_training_goes_on(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         before = job.roll.last.progress
         newcomers = [job.launch(), job.launch()]
         await job.call(EpochCause.MEMBERS_JOINED)
@@ -51,7 +34,7 @@ async def test_newcomers_catch_up_and_serve_while_training_goes_on(tmp_path: Pat
 
 async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
-        await training(job, rollouts=3)
+        await job.train(rollouts=3)
         victim = job.rollouts[0]
         lag = Lag()
         killed = time.monotonic()
@@ -75,7 +58,7 @@ async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path
 
 async def test_a_rollout_that_is_told_to_go_finishes_its_work_first(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         leaving = job.rollouts[0]
         leaving.send(signal.SIGTERM)
         assert await leaving.exited(seconds=10) == 0
@@ -91,7 +74,7 @@ async def test_a_rollout_that_is_told_to_go_finishes_its_work_first(tmp_path: Pa
 async def test_a_stopped_rollout_is_left_behind(tmp_path: Path) -> None:
     """SIGSTOP: no reset tells the coordinator; a missed heartbeat does."""
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         stopped = job.rollouts[0]
         stopped.send(signal.SIGSTOP)
         try:
@@ -109,7 +92,7 @@ async def test_a_restarted_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -
         algorithm=ENDLESS, membership=FAST, checkpoint=CheckpointConfig(5, str(tmp_path / "saved"))
     )
     async with LocalJob(tmp_path, config) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         await job.steps(10, seconds=STEP_SECONDS)
         job.trainer.send(signal.SIGKILL)
         await job.trainer.exited(seconds=5)

@@ -9,9 +9,8 @@ import pytest
 
 from rollcall_protocol import env
 from rollcall_protocol.reports import MemberState
-from tests.local.harness import FAST, LocalJob
+from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.local.pods import TOKENS, Pod
-from tests.local.test_elasticity import ENDLESS, START_SECONDS, STEP_SECONDS, in_sync, training
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
@@ -41,7 +40,7 @@ async def becomes_ready(pod: Pod) -> set[str]:
 
 async def test_a_rollout_drained_by_a_call_finishes_its_work_and_stays_out(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         leaving = job.rollouts[0]
         assert await becomes_ready(leaving) == set()
         url = f"http://{leaving.address}:{env.AGENT_PORT}{env.DRAIN_ROUTE}?reason=spot+notice"
@@ -70,7 +69,7 @@ async def test_without_an_operator_training_loses_a_rollout_and_has_it_back(
     tmp_path: Path,
 ) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
-        await training(job, rollouts=3)
+        await job.train(rollouts=3)
         await job.roll.stop()
         victim = job.rollouts[0]
         step = job.roll.last.progress.step

@@ -19,14 +19,12 @@ from rollcall_protocol.env import ExitCode
 from rollcall_protocol.ids import Lineage, Version
 from rollcall_runtime.sync.weights.catchup import fetch
 from rollcall_runtime.sync.weights.staging import Stage
-from tests.local.harness import FAST, LocalJob
+from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.local.pods import TOKENS, Pod
-from tests.local.test_elasticity import START_SECONDS, STEP_SECONDS, in_sync, training
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-ENDLESS = {"max_steps": 1_000_000}
 QUICK = {**FAST, "heartbeat": 0.2, "suspect_after": 1.0}
 
 
@@ -60,7 +58,7 @@ async def test_a_killed_rank_has_the_gang_start_again_and_the_rollouts_stay(
         checkpoint=CheckpointConfig(5, str(tmp_path / "saved")),
     )  # fmt: skip
     async with LocalJob(tmp_path, config) as job:
-        await training(job, rollouts=2)
+        await job.train(rollouts=2)
         await job.steps(10, seconds=STEP_SECONDS)
         reached = job.roll.last.progress.step
         killed, at = job.trainers[victim], time.monotonic()
@@ -82,7 +80,7 @@ async def test_a_killed_rank_has_the_gang_start_again_and_the_rollouts_stay(
 async def test_a_stopped_rank_is_found_within_the_bound(tmp_path: Path, victim: int) -> None:
     config = job_config(algorithm=ENDLESS, membership=QUICK, trainer_replicas=2)
     async with LocalJob(tmp_path, config) as job:
-        await training(job, rollouts=1)
+        await job.train(rollouts=1)
         stopped, other = job.trainers[victim], job.trainers[1 - victim]
         stopped.send(signal.SIGSTOP)
         try:
@@ -112,7 +110,7 @@ def recovering(folder: Path, *, replicas: int, recover_from: str, max_steps: int
 
 async def kill_and_look(job: LocalJob) -> tuple[Version, bytes]:
     """Kill the trainer, between checkpoints; the newest weights that a rollout holds then."""
-    await training(job, rollouts=2)
+    await job.train(rollouts=2)
     await job.steps(10, seconds=STEP_SECONDS)
     job.trainer.send(signal.SIGKILL)
     for pod in job.trainers:
@@ -233,7 +231,7 @@ async def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, small_vo
         algorithm=ENDLESS, membership=FAST, checkpoint=CheckpointConfig(5, str(saved))
     )
     async with LocalJob(tmp_path, config) as job:
-        await training(job, rollouts=1)
+        await job.train(rollouts=1)
         await job.steps(5, seconds=STEP_SECONDS)
         filler = small_volume / "filler"
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
