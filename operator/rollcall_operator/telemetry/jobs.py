@@ -23,7 +23,7 @@ _GROUP = ("namespace", "job", "group")
 class _Group:
     epoch: int = 0
     members: int = 0
-    rebuilds: dict[str, int] = field(default_factory=dict)  # by cause
+    epochs: dict[str, int] = field(default_factory=dict)  # by cause
     sessions: dict[str, int] = field(default_factory=dict)  # by cause
     session_seconds: float = 0.0
     last_session: tuple[int, ...] = ()
@@ -61,8 +61,8 @@ class JobCollector(Collector):
         members = GaugeMetricFamily(
             "rollcall_members", "Members in the session, the trainer included.", labels=_GROUP
         )
-        rebuilds = CounterMetricFamily(
-            "rollcall_rebuilds", "Epochs opened by cause.", labels=(*_GROUP, "cause")
+        epochs = CounterMetricFamily(
+            "rollcall_epochs", "Epochs opened by cause.", labels=(*_GROUP, "cause")
         )
         seconds = SummaryMetricFamily(
             "rollcall_rebuild_seconds",
@@ -75,8 +75,8 @@ class JobCollector(Collector):
         for labels, group in self._each():
             epoch.add_metric(labels, group.epoch)
             members.add_metric(labels, group.members)
-            for cause, count in group.rebuilds.items():
-                rebuilds.add_metric([*labels, cause], count)
+            for cause, count in group.epochs.items():
+                epochs.add_metric([*labels, cause], count)
             seconds.add_metric(
                 labels,
                 count_value=sum(group.sessions.values()),
@@ -87,7 +87,7 @@ class JobCollector(Collector):
         jobs = GaugeMetricFamily("rollcall_jobs", "RLJobs by phase.", labels=("phase",))
         for phase in sorted(set(self._phases.values())):
             jobs.add_metric([phase], sum(1 for p in self._phases.values() if p == phase))
-        return (epoch, members, rebuilds, sessions, seconds, jobs)
+        return (epoch, members, epochs, sessions, seconds, jobs)
 
     def _each(self) -> Iterator[tuple[list[str], _Group]]:
         for (namespace, job), groups in self._groups.items():
@@ -100,7 +100,7 @@ def _count_epochs(known: _Group, group: Mapping[str, Any], *, first: bool) -> No
     for entry in group.get("history") or ():
         if first or int(entry["epoch"]) > known.epoch:
             cause = str(entry["cause"])
-            known.rebuilds[cause] = known.rebuilds.get(cause, 0) + 1
+            known.epochs[cause] = known.epochs.get(cause, 0) + 1
     known.epoch = int(group.get("epoch") or 0)
 
 

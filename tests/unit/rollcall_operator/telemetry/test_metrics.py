@@ -74,8 +74,8 @@ def test_a_job_shows_its_epoch_members_and_rebuilds_by_cause() -> None:
     metrics.jobs.update(KEY, status(3, causes, members=4, rebuilds=2, sessions=sessions))
     assert value(metrics, "rollcall_epoch", **GROUP) == 3
     assert value(metrics, "rollcall_members", **GROUP) == 4
-    assert value(metrics, "rollcall_rebuilds_total", cause="MemberLost", **GROUP) == 1
-    assert value(metrics, "rollcall_rebuilds_total", cause="JobStarted", **GROUP) == 1
+    assert value(metrics, "rollcall_epochs_total", cause="MemberLost", **GROUP) == 1
+    assert value(metrics, "rollcall_epochs_total", cause="JobStarted", **GROUP) == 1
     assert value(metrics, "rollcall_sessions_total", cause="MemberLost", **GROUP) == 2
     assert value(metrics, "rollcall_sessions_total", cause="NewRoster", **GROUP) == 1
     assert value(metrics, "rollcall_rebuild_seconds_count", **GROUP) == 3
@@ -87,7 +87,7 @@ def test_the_same_status_again_counts_nothing() -> None:
     metrics = Metrics()
     for _ in range(3):
         metrics.jobs.update(KEY, status(2, {1: "JobStarted", 2: "MemberLost"}))
-    assert value(metrics, "rollcall_rebuilds_total", cause="MemberLost", **GROUP) == 1
+    assert value(metrics, "rollcall_epochs_total", cause="MemberLost", **GROUP) == 1
 
 
 def test_sessions_from_before_the_operator_started_are_not_counted_again() -> None:
@@ -113,8 +113,8 @@ def test_another_job_of_the_name_starts_its_counts_anew() -> None:
     metrics = Metrics()
     metrics.jobs.update(KEY, status(5, {4: "MemberLost", 5: "MembersJoined"}))
     metrics.jobs.update(KEY, status(1, {1: "JobStarted"}))
-    assert value(metrics, "rollcall_rebuilds_total", cause="JobStarted", **GROUP) == 1
-    assert value(metrics, "rollcall_rebuilds_total", cause="MemberLost", **GROUP) is None
+    assert value(metrics, "rollcall_epochs_total", cause="JobStarted", **GROUP) == 1
+    assert value(metrics, "rollcall_epochs_total", cause="MemberLost", **GROUP) is None
 
 
 def test_a_job_without_a_sync_group_yet_is_fine() -> None:
