@@ -87,7 +87,7 @@ class MemberStream:
 
     async def run(self) -> None:
         """Keep a stream open until `close`. CredentialsRefusedError when the token is not taken."""
-        delay = FIRST_DELAY
+        reaching = returning = FIRST_DELAY  # before another attempt, before another stream
         opening = min(OPEN_SECONDS, self._bounds.suspect_after)
         async with aiohttp.ClientSession(
             # The name leads to another pod when rank 0 was replaced.
@@ -103,12 +103,13 @@ class MemberStream:
                     if getattr(error, "status", None) in {401, 403}:
                         raise CredentialsRefusedError(self._url) from error
                     log.info("no stream to the coordinator: %s: %s", type(error).__name__, error)
+                    reaching = await self._rest(reaching)
                 else:
-                    began = time.monotonic()
+                    reaching, began = FIRST_DELAY, time.monotonic()
                     await self._use(cast("_Socket", socket))
                     if time.monotonic() - began > LONGEST_DELAY:  # else it was not wanted
-                        delay = FIRST_DELAY
-                delay = await self._rest(delay)
+                        returning = FIRST_DELAY
+                    returning = await self._rest(returning)
 
     async def _rest(self, delay: float) -> float:
         """Wait before the next attempt, unless somebody wants it now; returns the next delay."""

@@ -117,6 +117,31 @@ async def test_it_waits_for_a_coordinator_and_comes_back_to_it(unused_tcp_port: 
         await member.stop()
 
 
+async def test_a_long_wait_for_a_coordinator_does_not_delay_the_way_back_to_it(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    member = Member(unused_tcp_port)
+    delays, rest = list[float](), member.stream._rest
+
+    async def noted(delay: float) -> float:
+        delays.append(delay)
+        return await rest(delay)
+
+    monkeypatch.setattr(member.stream, "_rest", noted)
+    async with asyncio.timeout(10):
+        while len(delays) < 4:
+            await asyncio.sleep(0.01)
+        assert delays[-1] > 4 * delays[0]
+        async with coordinator.listening():
+            await coordinator.heard.get()
+            await coordinator.sockets[0].close()
+            while member.opened < 2:
+                await coordinator.heard.get()
+            assert delays[-1] == delays[0]
+            await member.stop()
+
+
 async def test_a_token_that_is_not_taken_ends_it(unused_tcp_port: int) -> None:
     coordinator = Coordinator(unused_tcp_port, status=401)
     async with coordinator.listening(), asyncio.timeout(10):
