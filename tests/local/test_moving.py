@@ -33,8 +33,8 @@ PROMPT_LENGTH = len(reverse.prompt(0, seed=0))
 
 
 class SlowJob(LocalJob):
-    """Its rollouts take `step_delay` seconds more for each token; what they draw goes to `record`,
-    if it is to be recorded, and so do the batches that are trained on.
+    """Its first rollout takes `step_delay` seconds more for each token, the others still more; what
+    they draw goes to `record`, if it is to be recorded, and so do the batches that are trained on.
     """
 
     def __init__(
@@ -59,7 +59,9 @@ class SlowJob(LocalJob):
         paths = (ROOT / "workloads", ROOT, self._plugins)
         pod.variables["PYTHONPATH"] = ":".join(str(path) for path in paths)
         if role == "rollout":
-            pool = pool_config(sync_group=group, engine=EngineRef(recording.ROLLOUT, self._own))
+            # Of another pace than the one before, so that not all are done at the same moment.
+            own = self._own | {"stepDelay": self._own["stepDelay"] * (1 + 0.4 * len(self.rollouts))}
+            pool = pool_config(sync_group=group, engine=EngineRef(recording.ROLLOUT, own))
             pod.variables[env.POOL_CONFIG] = json.dumps(encode(pool))
         return pod
 
@@ -84,6 +86,22 @@ async def in_mid_generation(job: SlowJob, pod: Pod) -> None:
                 return
         await asyncio.sleep(0.02)
     raise AssertionError(f"{pod.name} drew nothing: {pod.log()[-2000:]}")
+
+
+async def kill_with_tokens_saved(job: SlowJob, folder: Path) -> None:
+    """SIGKILL the trainer when its newest checkpoint has tokens of half-done responses."""
+    deadline = time.monotonic() + STEP_SECONDS
+    while time.monotonic() < deadline:
+        newest = max(folder.glob("step-*/state.json"), default=None)
+        if newest is not None and json.loads(newest.read_text())["state"]["ledger"]["begun"]:
+            job.trainer.send(signal.SIGKILL)
+            await job.trainer.exited(seconds=5)
+            if newest == max(folder.glob("step-*/state.json")):
+                return
+            job.trainer.start()
+            await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"no checkpoint has tokens: {job.trainer.log()[-2000:]}")
 
 
 def moved_from(job: SlowJob, victim: Pod) -> list[Moment]:
@@ -175,8 +193,7 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
         await job.start(rollouts=2)
         await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
         await job.steps(3, seconds=STEP_SECONDS)
-        job.trainer.send(signal.SIGKILL)
-        await job.trainer.exited(seconds=5)
+        await kill_with_tokens_saved(job, tmp_path / "saved")
         before = set(moments(job.record))
         job.trainer.start()
         await job.roll.until(lambda s: s.boot == 2 and all_in_sync(job)(s), seconds=START_SECONDS)
