@@ -63,6 +63,9 @@ class Nest:
                 [sys.executable, "-c", _MAIN, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=_STDERR, pass_fds=(theirs.fileno(),),
                 env={
+                    # PyTorch's store asks for the names of addresses, which nobody needs: an answer
+                    # that is lost should not cost the resolver's usual five seconds.
+                    "RES_OPTIONS": "timeout:1 attempts:1",
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                     "OMP_NUM_THREADS": "1",  # whoever forks has no threads
