@@ -47,6 +47,7 @@ def manifests(settings: Settings) -> list[dict[str, Any]]:
         "heartbeatMilliseconds": SUSPECT_AFTER_MS // 3,
         "suspectAfterMilliseconds": SUSPECT_AFTER_MS,
     }
+    spec["failurePolicy"] = {"maxRestarts": 1000}
     if not settings.checkpoint:
         return [job]
     volume = {"persistentVolumeClaim": {"claimName": CLAIM}}
