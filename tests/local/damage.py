@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Sequence
 
+import torch
+
 from rollcall_protocol import env
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.weights.staging import Stage
@@ -37,7 +39,12 @@ def _damage() -> bool:
     held = stage.held(version) if version and version.number >= BASE_AT else None
     if held is None:
         return False
-    for thing in things:
-        if isinstance(thing, HostBuffer) and thing.nbytes == held.buffer.nbytes:
-            thing.memory[0] ^= 1
+    # Once for each memory, however many buffers share it.
+    found = {
+        torch.frombuffer(thing.memory, dtype=torch.uint8).data_ptr(): thing.memory
+        for thing in things
+        if isinstance(thing, HostBuffer) and thing.nbytes == held.buffer.nbytes
+    }
+    for memory in found.values():
+        memory[0] ^= 1
     return True

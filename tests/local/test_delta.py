@@ -13,7 +13,7 @@ from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
 
-STEPS = 20
+STEPS = 40
 LEARNT_AFTER = 100
 # Most bytes of 32-bit weights change in a step that learns quickly.
 ALWAYS = DeltaConfig(max_share=1.0)
