@@ -1,12 +1,13 @@
 """A reward function that flips a bit of the weights from which its rollout makes the next ones.
 
-Rewards are user code in the rollout's own process, so nothing in the product helps with this.
+Rewards are user code in the rollout's own process, so nothing in the product helps with this. One
+flip may miss: it meets threads that make, copy and patch buffers just then. So there are several.
 """
 
 import gc
 import os
-import threading
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -16,35 +17,38 @@ from rollcall_runtime.sync.weights.staging import Stage
 from rollcall_runtime.tasks import reverse
 
 REWARD = f"{__name__}:reward"
-BASE_AT = 5  # the number of the first version that may be damaged
-_DAMAGED = "-0"  # how the name of the pod ends
+DAMAGED = "-0"  # how the name of the pod ends
+_EVERY, _LAST = 5, 25  # versions; those after the last bring the damaged rollout back
 
-_over = threading.Event()
-if not os.environ.get(env.POD_NAME, "").endswith(_DAMAGED):
-    _over.set()
+_damaged = [0]  # the numbers of versions
 
 
 def reward(prompt: Sequence[int], response: Sequence[int]) -> float:
     """As the task's, after the damage."""
-    if not _over.is_set() and _damage():
-        _over.set()
+    if os.environ.get(env.POD_NAME, "").endswith(DAMAGED):
+        _damage()
     return reverse.reward(prompt, response)
 
 
-def _damage() -> bool:
-    """Whether there was something to damage: the served weights and every copy of them."""
-    things = gc.get_objects()
-    stage = next(thing for thing in things if isinstance(thing, Stage))
-    version = stage.served
-    held = stage.held(version) if version and version.number >= BASE_AT else None
+@cache
+def _stage() -> Stage:
+    return next(thing for thing in gc.get_objects() if isinstance(thing, Stage))
+
+
+def _damage() -> None:
+    """If it is time again: the served weights and every copy of them."""
+    version = _stage().served
+    if version is None or not _damaged[-1] + _EVERY <= version.number <= _LAST:
+        return
+    held = _stage().held(version)
     if held is None:
-        return False
+        return
+    _damaged.append(version.number)
     # Once for each memory, however many buffers share it.
     found = {
         torch.frombuffer(thing.memory, dtype=torch.uint8).data_ptr(): thing.memory
-        for thing in things
+        for thing in gc.get_objects()
         if isinstance(thing, HostBuffer) and thing.nbytes == held.buffer.nbytes
     }
     for memory in found.values():
         memory[0] ^= 1
-    return True
