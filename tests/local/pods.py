@@ -20,7 +20,7 @@ from rollcall_protocol.roster import DEFAULT_GROUP
 
 ROOT = Path(__file__).parents[2]
 TOKENS = {env.MEMBER_TOKEN_FILE: "member-secret", env.OPERATOR_TOKEN_FILE: "operator-secret"}
-COMMAND = "import sys; from rollcall_runtime.cli import {0}; sys.exit({0}())"
+COMMAND = "from rollcall_runtime.cli import {0}_program; {0}_program()"
 
 
 @dataclass(slots=True)

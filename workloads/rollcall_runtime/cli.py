@@ -8,12 +8,12 @@ import argparse
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rollcall_protocol import __version__, env
 from rollcall_protocol.config import JobConfig
 from rollcall_runtime import environment
-from rollcall_runtime.ending import give_up
+from rollcall_runtime.ending import give_up, leave
 from rollcall_runtime.environment import Pod
 from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.telemetry import configure_logs
@@ -49,6 +49,16 @@ def rollout(arguments: Sequence[str] | None = None) -> int:
         app.run(told)
 
     return _guarded(run)
+
+
+def trainer_program() -> NoReturn:
+    """`rollcall-trainer`."""
+    leave(trainer())
+
+
+def rollout_program() -> NoReturn:
+    """`rollcall-rollout`."""
+    leave(rollout())
 
 
 def sync(arguments: Sequence[str] | None = None) -> int:

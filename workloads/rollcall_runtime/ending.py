@@ -1,4 +1,4 @@
-"""How a worker gives up: it says why where people look, and exits with a code that means it."""
+"""How a worker ends: it says why where people look, and exits with a code that means it."""
 
 import logging
 import os
@@ -28,6 +28,17 @@ def give_up(message: str, code: env.ExitCode) -> int:
 def abandon(message: str) -> NoReturn:
     """End this process at once: a thread is in a call that nothing can interrupt."""
     log.error("%s; giving up, to be started again", message)
-    code = give_up(message, env.ExitCode.FAILED)
+    leave(give_up(message, env.ExitCode.FAILED))
+
+
+def leave(code: int) -> NoReturn:
+    """End this process without taking the interpreter down first.
+
+    Until Python 3.14 that ends every thread that wants the GIL by unwinding it, which aborts the
+    process if torch's own threads are among them: gloo's let go of tensors a moment after the last
+    collective, and all was well but for the exit code. See python/cpython#87135.
+    """
     logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(code)

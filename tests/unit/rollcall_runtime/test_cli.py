@@ -148,3 +148,31 @@ def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
         raise FencedError("another coordinator has taken over this job")
 
     assert cli._guarded(superseded) == ExitCode.FENCED
+
+
+STUCK = """
+import sys, threading, time
+from types import ModuleType
+from rollcall_runtime import cli, environment
+
+def run(told, fields):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    print("all is saved")
+
+app = sys.modules["rollcall_runtime.train.app"] = ModuleType("app")
+app.run = run
+cli._log_as = lambda *_: {}
+environment.read_trainer = lambda _: type("Told", (), {"job": None, "pod": None})
+sys.argv = ["rollcall-trainer"]
+cli.trainer_program()
+"""
+
+
+def test_a_program_ends_although_a_thread_of_a_library_goes_on() -> None:
+    """What threads do while the interpreter is taken down has made torch abort with all done."""
+    workloads = str(Path(cli.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], env={"PYTHONPATH": workloads}, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (ExitCode.OK, "all is saved\n"), done.stderr

@@ -31,8 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left behind: their results and a checkpoint."""
     folder = tmp_path_factory.mktemp("ranks")
     port = free_port()
-    spawn = multiprocessing.get_context("spawn")
-    ranks = [spawn.Process(target=two_ranks.main, args=(rank, port, folder)) for rank in range(2)]
+    # As the trainer does, its processes end without taking the interpreter down.
+    server = multiprocessing.get_context("forkserver")
+    ranks = [server.Process(target=two_ranks.main, args=(rank, port, folder)) for rank in range(2)]
     for process in ranks:
         process.start()
     try:

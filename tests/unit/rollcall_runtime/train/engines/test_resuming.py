@@ -22,9 +22,10 @@ def run(folder: Path, *, size: int, last: int) -> list[resuming.Figures]:
 
 def exit_codes(folder: Path, *, size: int, last: int) -> list[int | None]:
     folder.mkdir(exist_ok=True)
-    spawn, port = multiprocessing.get_context("spawn"), free_port()
+    # As the trainer does, its processes end without taking the interpreter down.
+    server, port = multiprocessing.get_context("forkserver"), free_port()
     ranks = [
-        spawn.Process(target=resuming.main, args=(rank, size, port, folder, 3, last))
+        server.Process(target=resuming.main, args=(rank, size, port, folder, 3, last))
         for rank in range(size)
     ]
     for process in ranks:
