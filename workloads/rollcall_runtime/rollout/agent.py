@@ -194,6 +194,7 @@ class Agent:
         self._reporter.reset()
         self._report()
         self._top_up()
+        self._sender.retry()
 
     def _heard(self, message: CoordinatorMessage) -> None:
         if isinstance(message, Lease):

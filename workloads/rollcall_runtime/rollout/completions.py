@@ -4,7 +4,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
@@ -39,6 +40,7 @@ class CompletionSender:
         self._unsent = 0
         self._delivered = asyncio.Event()
         self._delivered.set()
+        self._waiting: set[asyncio.Timeout] = set()
 
     @property
     def backlog(self) -> int:
@@ -50,6 +52,15 @@ class CompletionSender:
         self._unsent += 1
         self._delivered.clear()
         self._queue.put_nowait(completion)
+
+    def retry(self) -> None:
+        """Deliver now what is under way: the coordinator can be reached, perhaps elsewhere.
+
+        What was sent to one that is gone with its pod gets no answer, and no error either.
+        """
+        now = asyncio.get_running_loop().time()
+        while self._waiting:
+            self._waiting.pop().reschedule(now)
 
     async def flush(self, seconds: float) -> bool:
         """Wait until all is answered; False if that took too long."""
@@ -64,7 +75,11 @@ class CompletionSender:
         """Deliver until cancelled."""
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
         headers = bearer(self._token)
-        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        # The name leads to another pod when rank 0 was replaced.
+        connector = aiohttp.TCPConnector(use_dns_cache=False)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=headers
+        ) as session:
             await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
 
     async def _work(self, session: aiohttp.ClientSession) -> None:
@@ -84,7 +99,7 @@ class CompletionSender:
         delay, problem = FIRST_DELAY, ""
         while time.monotonic() < give_up:
             try:
-                async with session.post(self._url, data=body) as answer:
+                async with self._unless_retried(), session.post(self._url, data=body) as answer:
                     outcome = _OUTCOMES.get(answer.status)
                     problem = f"status {answer.status}"
                     if answer.status in {401, 403}:
@@ -96,10 +111,22 @@ class CompletionSender:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 problem = f"{type(error).__name__}: {error}"
             log.info("completion not delivered (%s), again in %.1f s", problem, delay)
-            await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            with suppress(TimeoutError):
+                async with self._unless_retried():
+                    await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
             delay = min(LONGEST_DELAY, delay * 2)
         log.error("completion given up after %.0f s: %s", GIVE_UP_SECONDS, problem)
         return "given_up"
+
+    @asynccontextmanager
+    async def _unless_retried(self) -> AsyncIterator[None]:
+        """Leave with TimeoutError when `retry` is called."""
+        async with asyncio.timeout(None) as waiting:
+            self._waiting.add(waiting)
+            try:
+                yield
+            finally:
+                self._waiting.discard(waiting)
 
 
 _OUTCOMES = {200: "counted", 409: "dropped", 400: "refused", 413: "refused"}

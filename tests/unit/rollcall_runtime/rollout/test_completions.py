@@ -1,14 +1,17 @@
 """Completions arrive once they can, and are given up only when they cannot count."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from rollcall_protocol.ids import Lineage, MemberId, Version
 from rollcall_protocol.messages import Completion, Sample, loads
+from rollcall_runtime.rollout import completions
 from rollcall_runtime.rollout.completions import CompletionSender
 from rollcall_runtime.rollout.credentials import CredentialsRefusedError
 from rollcall_runtime.telemetry import RolloutMetrics
@@ -22,9 +25,9 @@ def completion(number: int) -> Completion:
     return Completion("job-uid", member, f"1.1.{number}", Version(Lineage(1, 1), 0), (SAMPLE,))
 
 
-def sender_to(port: int, metrics: RolloutMetrics) -> CompletionSender:
+def sender_to(port: int, metrics: RolloutMetrics, *, host: str = "127.0.0.1") -> CompletionSender:
     return CompletionSender(
-        url=f"http://127.0.0.1:{port}/", token="secret", metrics=metrics, answered=lambda: None
+        url=f"http://{host}:{port}/", token="secret", metrics=metrics, answered=lambda: None
     )
 
 
@@ -112,3 +115,58 @@ async def test_a_coordinator_that_is_away_is_waited_for(unused_tcp_port: int) ->
     assert sender.backlog == 2
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_a_lost_coordinator_never_answered_is_sent_again_at_once(
+    unused_tcp_port: int,
+) -> None:
+    """A vanished node says nothing: without a word of the new stream, ATTEMPT_SECONDS go by."""
+    coordinator = Coordinator()
+    silent = socket.create_server(("127.0.0.1", unused_tcp_port))
+    sender = sender_to(unused_tcp_port, rollout_metrics())
+    task = asyncio.create_task(sender.run())
+    sender.offer(completion(1))
+    assert not await sender.flush(0.3)
+    connection, _ = silent.accept()
+    silent.close()
+    async with coordinator.listening(unused_tcp_port):
+        sender.retry()
+        assert await sender.flush(5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    connection.close()
+    assert coordinator.got == [completion(1)]
+
+
+async def test_a_retry_does_not_wait_for_the_next_attempt(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completions, "FIRST_DELAY", 600.0)
+    coordinator = Coordinator(503)
+    async with coordinator.listening(unused_tcp_port) as sender:
+        sender.offer(completion(1))
+        assert not await sender.flush(0.3)
+        sender.retry()
+        assert await sender.flush(5)
+
+
+async def test_the_coordinators_name_is_looked_up_each_time(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 was replaced: its name leads elsewhere now."""
+    asked, real = [], socket.getaddrinfo
+
+    def look_up(host: str, *arguments: Any, **options: Any) -> Any:
+        asked.append(host)
+        return real("127.0.0.1" if len(asked) > 1 else "127.0.0.2", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    coordinator = Coordinator()
+    async with coordinator.listening(unused_tcp_port):
+        sender = sender_to(unused_tcp_port, rollout_metrics(), host="trainer-0.job")
+        task = asyncio.create_task(sender.run())
+        sender.offer(completion(1))
+        assert await sender.flush(5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert asked == ["trainer-0.job"] * 2
