@@ -1,7 +1,8 @@
 """One control plane for the run, one operator for each file that asks for it."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,19 @@ async def world(cluster: Cluster) -> AsyncIterator[World]:
 def log_folder(tmp_path: Path) -> Path:
     """Where a test's own operators log."""
     return tmp_path
+
+
+@pytest.fixture
+def start_operator(
+    cluster: Cluster, world: World, log_folder: Path
+) -> Iterator[Callable[[], OperatorProcess]]:
+    """Starts an operator of the test's own namespace, which serves then; all end with the test."""
+    flags = ("--no-leader-elect", "--namespace", world.namespace, "--reach", "direct")
+    with ExitStack() as stack:
+
+        def start() -> OperatorProcess:
+            log = log_folder / f"operator-{next(_NUMBERS)}"
+            process = OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags)
+            return stack.enter_context(process).wait_until_watching()
+
+        yield start

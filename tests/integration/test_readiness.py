@@ -1,7 +1,6 @@
 """Ready means current: a pod whose probe passes is ready only while the operator says so."""
 
-import contextlib
-from pathlib import Path
+from collections.abc import Callable
 
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS
@@ -14,30 +13,22 @@ from tests.integration.world import World, eventually, example, operator_writes,
 
 
 async def test_a_probe_alone_never_brings_a_stale_rollout_back(
-    world: World, cluster: Cluster, log_folder: Path
+    world: World, cluster: Cluster, start_operator: Callable[[], OperatorProcess]
 ) -> None:
-    flags = ("--no-leader-elect", "--namespace", world.namespace, "--reach", "direct")
     async with kubelet(world) as node:
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(
-                OperatorProcess(kubeconfig=cluster.operator, log=log_folder / "a", flags=flags)
-            )
-            first.wait_until_watching()
-            await world.apply(example(replicas=2, membership={"settleSeconds": 0}))
-            stale, current = await rollouts(world, 2)
-            node.coordinator.say({stale: Member(MemberState.STALE)})
-            await eventually(lambda: gates_are(world, {current}), "the stale one is out")
-            first.kill()
-            node.coordinator.say({current: Member(MemberState.STALE)})  # while nobody looks
-            second = stack.enter_context(
-                OperatorProcess(kubeconfig=cluster.operator, log=log_folder / "b", flags=flags)
-            )
-            second.wait_until_watching()
-            await eventually(lambda: gates_are(world, {stale}), "gates follow the versions")
-            node.coordinator.say({})
-            await rollouts(world, 2)
-            await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
-            second.assert_healthy()
+        first = start_operator()
+        await world.apply(example(replicas=2, membership={"settleSeconds": 0}))
+        stale, current = await rollouts(world, 2)
+        node.coordinator.say({stale: Member(MemberState.STALE)})
+        await eventually(lambda: gates_are(world, {current}), "the stale one is out")
+        first.kill()
+        node.coordinator.say({current: Member(MemberState.STALE)})  # while nobody looks
+        second = start_operator()
+        await eventually(lambda: gates_are(world, {stale}), "gates follow the versions")
+        node.coordinator.say({})
+        await rollouts(world, 2)
+        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
+        second.assert_healthy()
 
 
 async def gates_are(world: World, uids: set[str]) -> bool:

@@ -1,7 +1,6 @@
 """Each session reaches status and, unless it only followed its roster, an event: once for ever."""
 
-import contextlib
-from pathlib import Path
+from collections.abc import Callable
 
 from rollcall_operator.kube.resources import RL_JOBS
 from rollcall_protocol.reports import SessionCause
@@ -14,37 +13,29 @@ LOST = "reverse-cpu-0: HeartbeatMissed: nothing heard for 3 s"
 
 
 async def test_sessions_are_kept_and_told_once_across_operators(
-    world: World, cluster: Cluster, log_folder: Path
+    world: World, cluster: Cluster, start_operator: Callable[[], OperatorProcess]
 ) -> None:
-    flags = ("--no-leader-elect", "--namespace", world.namespace, "--reach", "direct")
     async with kubelet(world) as node:
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(
-                OperatorProcess(kubeconfig=cluster.operator, log=log_folder / "a", flags=flags)
-            )
-            first.wait_until_watching()
-            await world.apply(example(replicas=2, membership={"settleSeconds": 0}))
-            await rollouts(world, 2)
-            await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
-            node.coordinator.form(SessionCause.MEMBER_LOST, LOST)
-            await eventually(lambda: told(world, [LOST]), "the event")
-            assert await kept(world) == ["NewRoster", "MemberLost"]
-            counted = first.metrics()
-            assert any("rollcall_sessions_total" in name for name in counted), counted
-            first.kill()
-            node.coordinator.form(SessionCause.ENGINE_ERROR, "first unseen")
-            node.coordinator.form(SessionCause.MEMBER_CAUGHT_UP, "second unseen")
-            second = stack.enter_context(
-                OperatorProcess(kubeconfig=cluster.operator, log=log_folder / "b", flags=flags)
-            )
-            second.wait_until_watching()
-            expected = [LOST, "first unseen", "second unseen"]
-            await eventually(lambda: told(world, expected), "what happened meanwhile")
-            await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
-            assert await told(world, expected), "nothing was told twice"
-            causes = ["NewRoster", "MemberLost", "EngineError", "MemberCaughtUp"]
-            assert await kept(world) == causes
-            second.assert_healthy()
+        first = start_operator()
+        await world.apply(example(replicas=2, membership={"settleSeconds": 0}))
+        await rollouts(world, 2)
+        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
+        node.coordinator.form(SessionCause.MEMBER_LOST, LOST)
+        await eventually(lambda: told(world, [LOST]), "the event")
+        assert await kept(world) == ["NewRoster", "MemberLost"]
+        counted = first.metrics()
+        assert any("rollcall_sessions_total" in name for name in counted), counted
+        first.kill()
+        node.coordinator.form(SessionCause.ENGINE_ERROR, "first unseen")
+        node.coordinator.form(SessionCause.MEMBER_CAUGHT_UP, "second unseen")
+        second = start_operator()
+        expected = [LOST, "first unseen", "second unseen"]
+        await eventually(lambda: told(world, expected), "what happened meanwhile")
+        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
+        assert await told(world, expected), "nothing was told twice"
+        causes = ["NewRoster", "MemberLost", "EngineError", "MemberCaughtUp"]
+        assert await kept(world) == causes
+        second.assert_healthy()
 
 
 async def told(world: World, details: list[str]) -> bool:
