@@ -8,7 +8,7 @@ import time
 from tests.bench.recovery.bench_job import SETTLE_STEPS, SUSPECT_AFTER_MS, BenchJob
 from tests.bench.recovery.journal import Published, Session, Step
 from tests.bench.recovery.processes import Process
-from tests.bench.recovery.stats import Record, longest_step, usual_step, where
+from tests.bench.recovery.stats import Record, longest_step, phases, usual_step, where
 
 RECOVER_SECONDS = 60.0
 IDLE_SECONDS = 0.1  # after a publication, within which the next one never begins
@@ -32,6 +32,14 @@ def kill(job: BenchJob, aim: str) -> list[Record]:
         "session": session.at - at,
         "version": published.at - at,
         "under_way": under_way,
+        "phases": phases(
+            [
+                ("kill", at),
+                ("noticed", job.journal.first(f"member {uid}", after=at)),
+                ("session", session.at),
+                ("weights resent", end if end > session.at else None),
+            ]
+        ),
     }
     records = [Record(f"kill_{hit}", end - at, details)]
     if hit == "idle":

@@ -32,7 +32,7 @@ TITLES: Mapping[str, str] = {
     "join_cost": "four newcomers, processes up: catching up and joining",
     "naive_kill": "rollout killed, naive policy: a step done",
 }
-PHASES = ("scale_up", "trainer_kill")
+PHASES = ("kill_idle", "kill_stage", "scale_up", "trainer_kill")
 
 
 def table(records: Iterable[Record]) -> str:
