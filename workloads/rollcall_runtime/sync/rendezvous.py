@@ -79,8 +79,7 @@ class Rendezvous:
     def meet(self, rank: int) -> None:
         """Take a seat and wait until all are taken; an empty one is named at the deadline."""
         keys = [f"seat/{seat}" for seat in range(len(self._seats))]
-        self.put(keys[rank], b"")
-        taken = self._ask(keys)
+        taken = self._exchange({"put": keys[rank], "value": "", **self._question(keys)})
         empty = [
             seat.member for seat, key in zip(self._seats, keys, strict=True) if key not in taken
         ]
@@ -94,10 +93,15 @@ class Rendezvous:
 
     def get(self, key: str) -> bytes:
         """Wait for what another member tells; until the deadline."""
-        answer = self._ask([key])
-        if key not in answer:
-            raise JoinFailedError(f"{self._room}: nobody told {key!r}")
-        return b64decode(answer[key])
+        return self.get_all([key])[0]
+
+    def get_all(self, keys: Sequence[str]) -> list[bytes]:
+        """As `get`, for several in one question."""
+        answer = self._exchange(self._question(keys))
+        missing = [key for key in keys if key not in answer]
+        if missing:
+            raise JoinFailedError(f"{self._room}: nobody told {missing[0]!r}")
+        return [b64decode(answer[key]) for key in keys]
 
     def stay(self, rank: int) -> None:
         """Be missed from now on: when this connection ends, the others' waits do."""
@@ -121,9 +125,8 @@ class Rendezvous:
         """Leave the room."""
         self._socket.close()
 
-    def _ask(self, keys: list[str]) -> dict[str, str]:
-        left = max(self.deadline - time.monotonic(), 0.0)
-        return self._exchange({"get": keys, "seconds": left})
+    def _question(self, keys: Sequence[str]) -> dict[str, Any]:
+        return {"get": list(keys), "seconds": max(self.deadline - time.monotonic(), 0.0)}
 
     def _connect(self, address: Address) -> socket.socket:
         while True:

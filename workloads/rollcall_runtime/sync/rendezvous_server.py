@@ -94,11 +94,11 @@ class RendezvousServer:
                 request = _read(visitor)
                 answer: dict[str, str] = {}
                 if "put" in request:
-                    answer = self._put(room, request["put"], request["value"])
-                elif "stay" in request:
+                    self._put(room, request["put"], request["value"])
+                if "stay" in request:
                     stays = int(request["stay"])
                     visitor.settimeout(None)
-                else:
+                if "get" in request:
                     answer = self._get(room, request["get"], request["seconds"], visitor)
                 visitor.sendall(frame(answer))
         finally:
@@ -110,11 +110,10 @@ class RendezvousServer:
                 if room.visitors == 0:
                     del self._rooms[name]
 
-    def _put(self, room: _Room, key: str, value: str) -> dict[str, str]:
+    def _put(self, room: _Room, key: str, value: str) -> None:
         with self._changed:
             room.values[key] = value
             self._changed.notify_all()
-        return {}
 
     def _get(
         self, room: _Room, keys: list[str], seconds: float, visitor: socket.socket

@@ -125,7 +125,7 @@ def make_group(
     options._devices = [  # noqa: SLF001
         make.create_device(hostname=address) for _ in range(settings.threads)
     ]
-    store = _RendezvousStore(rendezvous, prefix)
+    store = _RendezvousStore(rendezvous, rank=rank, size=size, prefix=prefix)
     with send_buffers(send_buffer_bytes):
         return make(store, rank, size, options), store
 
@@ -152,17 +152,34 @@ def explain(name: str, error: Exception, seats: Sequence[Seat]) -> SyncError:
 
 
 class _RendezvousStore(Store):
-    """What gloo asks of a store while a group is built: each rank's addresses."""
+    """What gloo asks of a store while a group is built: each rank's addresses, for each device.
 
-    def __init__(self, rendezvous: Rendezvous, prefix: str) -> None:
+    Gloo asks for one rank after the other, twice. Each question is a way to the sender and back,
+    and processes that compete for cores take their time to answer: so all ranks are asked for at
+    once, and answers are kept.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, *, rank: int, size: int, prefix: str) -> None:
         super().__init__()
         self._rendezvous, self._prefix = rendezvous, prefix
+        self._rank, self._size = rank, size
+        self._told_by_all: set[str] = set()  # beginnings of keys that end in the rank
+        self._known: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # torch gives bytes
+        beginning, _, end = key.rpartition("/")
+        if end == str(self._rank):
+            self._told_by_all.add(beginning)
         self._rendezvous.put(self._prefix + key, value)
 
     def get(self, key: str) -> bytes:
-        return self._rendezvous.get(self._prefix + key)
+        if key not in self._known:
+            beginning, _, _ = key.rpartition("/")
+            ranks = [f"{beginning}/{rank}" for rank in range(self._size)]
+            keys = ranks if beginning in self._told_by_all and key in ranks else [key]
+            values = self._rendezvous.get_all([self._prefix + key for key in keys])
+            self._known.update(zip(keys, values, strict=True))
+        return self._known[key]
 
     def wait(
         self,
@@ -170,4 +187,4 @@ class _RendezvousStore(Store):
         timeout: timedelta | None = None,  # noqa: ARG002 - the join's deadline holds
     ) -> None:
         for key in keys:
-            self._rendezvous.get(self._prefix + key)
+            self.get(key)

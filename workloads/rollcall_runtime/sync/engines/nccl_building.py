@@ -246,7 +246,8 @@ class _Room:
         self._rendezvous.put(f"{what}/{self.rank}", text.encode())
 
     def all_told(self, what: str) -> list[str]:
-        return [self._rendezvous.get(f"{what}/{rank}").decode() for rank in range(self.size)]
+        told = self._rendezvous.get_all([f"{what}/{rank}" for rank in range(self.size)])
+        return [text.decode() for text in told]
 
     def decided(self, what: str, decide: Callable[[], str]) -> str:
         if self.rank == 0:

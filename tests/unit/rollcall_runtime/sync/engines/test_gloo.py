@@ -5,12 +5,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollcall_runtime.bench.world import World, abort, join, new_session, settled
+from rollcall_runtime.sync.engines.gloo import GlooSettings, make_group
 from rollcall_runtime.sync.errors import AbortedError, ExhaustedError
+from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.rendezvous_server import RendezvousServer
+from tests.unit.rollcall_runtime.sync.test_rendezvous import HOST, seats_at
 
 ROOT = Path(__file__).parents[5]
 GROUP = "job/default"
@@ -40,6 +46,37 @@ def test_stuck_sessions_are_bounded(world: World) -> None:
     abort([sender, receiver])
     settled(sender, "abandoned", 0)
     join([sender, receiver])
+
+
+class Counted(Rendezvous):
+    """Counts the ways to the sender and back."""
+
+    exchanges = 0
+
+    def _exchange(self, request: dict[str, Any]) -> dict[str, str]:
+        self.exchanges += 1
+        return super()._exchange(request)
+
+
+def test_a_join_goes_to_the_sender_twice_for_each_device() -> None:
+    """Whatever the number of members: among busy processes each way takes milliseconds."""
+    size, settings = 4, GlooSettings(threads=2)
+    server = RendezvousServer(HOST)
+
+    def member(rank: int) -> int:
+        deadline = time.monotonic() + 30
+        room = Counted(
+            room="job/1.1.0", seats=seats_at(server.address, size), deadline=deadline,
+            rest=time.sleep,
+        )  # fmt: skip
+        room.meet(rank)
+        make_group(room, address=HOST, settings=settings, send_buffer_bytes=0, rank=rank, size=size)
+        room.close()
+        return room.exchanges
+
+    with ThreadPoolExecutor(size) as threads:
+        assert list(threads.map(member, range(size))) == [1 + 2 * settings.threads] * size
+    server.close()
 
 
 @pytest.mark.slow
