@@ -19,6 +19,9 @@ EVERY_STEPS = 5
 START_SECONDS = 180.0
 SETTLE_STEPS = 3
 SUSPECT_AFTER_MS = 700
+# What a worker uses of a core. With less its node's own daemons come first, and they are busy with
+# the container that was killed.
+CPU = "300m"
 
 # Steps of a few tenths of a second: the weights are large, the batches small.
 ALGORITHM = {"maxSteps": 1_000_000, "promptsPerStep": 4, "groupSize": 4}
@@ -39,6 +42,8 @@ def manifests(settings: Settings) -> list[dict[str, Any]]:
     spec = job["spec"]
     spec["model"]["path"] = "builtin:reverse-64m"
     spec["rollouts"][0]["replicas"] = settings.rollouts
+    for worker in (spec["trainer"], spec["rollouts"][0]):
+        worker["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = CPU
     spec["trainer"]["engine"] = {"name": "fsdp2", "config": {"minibatches": 1}}
     spec["weightSync"] = settings.weight_sync
     # A container that was killed must come back by itself, or by the bench.
