@@ -42,8 +42,8 @@ def manifests(settings: Settings) -> list[dict[str, Any]]:
     spec = job["spec"]
     spec["model"]["path"] = "builtin:reverse-64m"
     spec["rollouts"][0]["replicas"] = settings.rollouts
-    for worker in (spec["trainer"], spec["rollouts"][0]):
-        worker["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = CPU
+    for part in (spec["trainer"], spec["rollouts"][0]):
+        part["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = CPU
     spec["trainer"]["engine"] = {"name": "fsdp2", "config": {"minibatches": 1}}
     spec["weightSync"] = settings.weight_sync
     # A container that was killed must come back by itself, or by the bench.
