@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,7 +79,7 @@ class Rendezvous:
     def meet(self, rank: int) -> None:
         """Take a seat and wait until all are taken; an empty one is named at the deadline."""
         keys = [f"seat/{seat}" for seat in range(len(self._seats))]
-        taken = self._exchange({"put": keys[rank], "value": "", **self._question(keys)})
+        taken = self._exchange(_told({keys[rank]: b""}) | self._question(keys))
         empty = [
             seat.member for seat, key in zip(self._seats, keys, strict=True) if key not in taken
         ]
@@ -89,15 +89,17 @@ class Rendezvous:
 
     def put(self, key: str, value: bytes) -> None:
         """Tell the others."""
-        self._exchange({"put": key, "value": b64encode(value).decode()})
+        self._exchange(_told({key: value}))
 
     def get(self, key: str) -> bytes:
         """Wait for what another member tells; until the deadline."""
         return self.get_all([key])[0]
 
-    def get_all(self, keys: Sequence[str]) -> list[bytes]:
-        """As `get`, for several in one question."""
-        answer = self._exchange(self._question(keys))
+    def get_all(
+        self, keys: Sequence[str], *, telling: Mapping[str, bytes] | None = None
+    ) -> list[bytes]:
+        """As `get`, for several in one question, which says first what there is to tell."""
+        answer = self._exchange(_told(telling or {}) | self._question(keys))
         missing = [key for key in keys if key not in answer]
         if missing:
             raise JoinFailedError(f"{self._room}: nobody told {missing[0]!r}")
@@ -173,6 +175,10 @@ class Rendezvous:
     def _unreachable(self, error: Exception) -> JoinFailedError:
         reason = f"{self._room}: the sender's rendezvous failed: {error or type(error).__name__}"
         return JoinFailedError(reason, peer=self._seats[0].member)
+
+
+def _told(values: Mapping[str, bytes]) -> dict[str, Any]:
+    return {"put": {key: b64encode(value).decode() for key, value in values.items()}}
 
 
 def frame(body: dict[str, Any]) -> bytes:

@@ -94,7 +94,7 @@ class RendezvousServer:
                 request = _read(visitor)
                 answer: dict[str, str] = {}
                 if "put" in request:
-                    self._put(room, request["put"], request["value"])
+                    self._put(room, request["put"])
                 if "stay" in request:
                     stays = int(request["stay"])
                     visitor.settimeout(None)
@@ -110,9 +110,9 @@ class RendezvousServer:
                 if room.visitors == 0:
                     del self._rooms[name]
 
-    def _put(self, room: _Room, key: str, value: str) -> None:
+    def _put(self, room: _Room, values: dict[str, str]) -> None:
         with self._changed:
-            room.values[key] = value
+            room.values.update(values)
             self._changed.notify_all()
 
     def _get(
