@@ -22,6 +22,9 @@ SUSPECT_AFTER_MS = 700
 # What a worker uses of a core. With less its node's own daemons come first, and they are busy with
 # the container that was killed.
 CPU = "300m"
+# Connections to each peer, each with a thread: as many as there are cores. More make a session
+# slower to form, and the transfer not faster.
+THREADS = 2
 
 # Steps of a few tenths of a second: the weights are large, the batches small.
 ALGORITHM = {"maxSteps": 1_000_000, "promptsPerStep": 4, "groupSize": 4}
@@ -45,7 +48,7 @@ def manifests(settings: Settings) -> list[dict[str, Any]]:
     for part in (spec["trainer"], spec["rollouts"][0]):
         part["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = CPU
     spec["trainer"]["engine"] = {"name": "fsdp2", "config": {"minibatches": 1}}
-    spec["weightSync"] = settings.weight_sync
+    spec["weightSync"] = {"config": {"threads": THREADS}} | settings.weight_sync
     # A container that was killed must come back by itself, or by the bench.
     spec["membership"] = {
         "replaceAfterSeconds": 0,

@@ -26,7 +26,7 @@ def kill(job: BenchJob, aim: str) -> list[Record]:
     session, published = _recovered(job, at)
     hit = where(at, began=published.began, staged=published.staged)
     under_way = published.began < session.at
-    end = max(session.at, published.at) if under_way else session.at
+    end = max(session.at, published.staged) if under_way else session.at
     details = {
         "cause": session.cause,
         "session": session.at - at,
@@ -42,8 +42,8 @@ def kill(job: BenchJob, aim: str) -> list[Record]:
         ),
     }
     records = [Record(f"kill_{hit}", end - at, details)]
-    if hit == "idle":
-        records.append(Record("kill_idle_next_version", published.at - at))
+    serves = "next_version" if hit == "idle" else "serves"
+    records.append(Record(f"kill_{hit}_{serves}", max(end, published.at) - at))
     records += _stall(job, f"kill_{hit}", at=at, end=max(end, published.at))
     job.delete_now(name)  # another pod, so that no back-off delays its container
     _back(job, without=uid)

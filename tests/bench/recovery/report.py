@@ -19,6 +19,7 @@ TITLES: Mapping[str, str] = {
     "kill_idle": "rollout killed, idle: survivors' session",
     "kill_idle_next_version": "the same: the next version serves",
     "kill_stage": "rollout killed in mid-STAGE: session, weights resent",
+    "kill_stage_serves": "the same: all survivors serve them",
     "kill_commit": "rollout killed in mid-COMMIT",
     "stop": "rollout stopped: left out",
     "stop_beyond_bound": "the same, beyond `suspectAfterMilliseconds`",
@@ -53,7 +54,8 @@ def table(records: Iterable[Record]) -> str:
         lines.append(f"| {title} | {figures['n']:g}{failed} | {seconds} | {goal} |")
     for event in PHASES:
         spent = ", ".join(f"{k} {v:.2f}" for k, v in breakdown(records, event).items())
-        lines.append(f"\n`{event}`, medians of its phases: {spent}" if spent else "")
+        if spent:
+            lines.append(f"\n`{event}`, medians of its phases: {spent}")
     kept = kept_up(records)
     if kept is not None:
         lines.append(f"\n`join_cost`: the others drew {kept:.0%} of their tokens meanwhile")
