@@ -96,27 +96,31 @@ class CompletionSender:
 
     async def _deliver(self, session: aiohttp.ClientSession, completion: Completion) -> str:
         body, give_up = dumps(completion).encode(), time.monotonic() + GIVE_UP_SECONDS
-        delay, problem = FIRST_DELAY, ""
+        delay, outcome = FIRST_DELAY, ""
         while time.monotonic() < give_up:
-            try:
-                async with self._unless_retried(), session.post(self._url, data=body) as answer:
-                    outcome = _OUTCOMES.get(answer.status)
-                    problem = f"status {answer.status}"
-                    if answer.status in {401, 403}:
-                        raise CredentialsRefusedError(self._url)
-                    if outcome == "refused":
-                        log.error("completion refused: %s", await answer.text())
-                    if outcome is not None:
-                        return outcome
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                problem = f"{type(error).__name__}: {error}"
-            log.info("completion not delivered (%s), again in %.1f s", problem, delay)
-            with suppress(TimeoutError):
+            with suppress(TimeoutError):  # `retry` was called, in the attempt or in the rest
                 async with self._unless_retried():
+                    outcome = await self._attempt(session, body)
+                    if outcome in _FINAL:
+                        return outcome
+                    log.info("completion not delivered (%s), again in %.1f s", outcome, delay)
                     await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
             delay = min(LONGEST_DELAY, delay * 2)
-        log.error("completion given up after %.0f s: %s", GIVE_UP_SECONDS, problem)
+        log.error("completion given up after %.0f s: %s", GIVE_UP_SECONDS, outcome)
         return "given_up"
+
+    async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> str:
+        """One of _FINAL, or why there was none."""
+        try:
+            async with session.post(self._url, data=body) as answer:
+                if answer.status in {401, 403}:
+                    raise CredentialsRefusedError(self._url)
+                outcome = _OUTCOMES.get(answer.status, f"status {answer.status}")
+                if outcome == "refused":
+                    log.error("completion refused: %s", await answer.text())
+                return outcome
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
 
     @asynccontextmanager
     async def _unless_retried(self) -> AsyncIterator[None]:
@@ -130,3 +134,4 @@ class CompletionSender:
 
 
 _OUTCOMES = {200: "counted", 409: "dropped", 400: "refused", 413: "refused"}
+_FINAL = frozenset(_OUTCOMES.values())

@@ -79,7 +79,7 @@ class Rendezvous:
     def meet(self, rank: int) -> None:
         """Take a seat and wait until all are taken; an empty one is named at the deadline."""
         keys = [f"seat/{seat}" for seat in range(len(self._seats))]
-        taken = self._exchange(_told({keys[rank]: b""}) | self._question(keys))
+        taken = self._exchange(_told({keys[rank]: b""}) | _asked(keys, self.deadline))
         empty = [
             seat.member for seat, key in zip(self._seats, keys, strict=True) if key not in taken
         ]
@@ -99,7 +99,7 @@ class Rendezvous:
         self, keys: Sequence[str], *, telling: Mapping[str, bytes] | None = None
     ) -> list[bytes]:
         """As `get`, for several in one question, which says first what there is to tell."""
-        answer = self._exchange(_told(telling or {}) | self._question(keys))
+        answer = self._exchange(_told(telling or {}) | _asked(keys, self.deadline))
         missing = [key for key in keys if key not in answer]
         if missing:
             raise JoinFailedError(f"{self._room}: nobody told {missing[0]!r}")
@@ -114,8 +114,7 @@ class Rendezvous:
 
         Raises TransferFailedError, which names who was to stay and is gone.
         """
-        left = max(deadline - time.monotonic(), 0.0)
-        answer = self._exchange({"get": list(keys), "seconds": left})
+        answer = self._exchange(_asked(keys, deadline))
         gone = answer.get(BROKEN)
         if gone is not None:
             rank = int(gone)
@@ -126,9 +125,6 @@ class Rendezvous:
     def close(self) -> None:
         """Leave the room."""
         self._socket.close()
-
-    def _question(self, keys: Sequence[str]) -> dict[str, Any]:
-        return {"get": list(keys), "seconds": max(self.deadline - time.monotonic(), 0.0)}
 
     def _connect(self, address: Address) -> socket.socket:
         while True:
@@ -179,6 +175,10 @@ class Rendezvous:
 
 def _told(values: Mapping[str, bytes]) -> dict[str, Any]:
     return {"put": {key: b64encode(value).decode() for key, value in values.items()}}
+
+
+def _asked(keys: Sequence[str], deadline: float) -> dict[str, Any]:
+    return {"get": list(keys), "seconds": max(deadline - time.monotonic(), 0.0)}
 
 
 def frame(body: dict[str, Any]) -> bytes:

@@ -118,9 +118,10 @@ async def test_a_coordinator_that_is_away_is_waited_for(unused_tcp_port: int) ->
 
 
 async def test_what_a_lost_coordinator_never_answered_is_sent_again_at_once(
-    unused_tcp_port: int,
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vanished node says nothing: without a word of the new stream, ATTEMPT_SECONDS go by."""
+    monkeypatch.setattr(completions, "FIRST_DELAY", 600.0)
     coordinator = Coordinator()
     silent = socket.create_server(("127.0.0.1", unused_tcp_port))
     sender = sender_to(unused_tcp_port, rollout_metrics())

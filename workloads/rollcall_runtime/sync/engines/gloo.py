@@ -163,21 +163,18 @@ class _RendezvousStore(Store):
         super().__init__()
         self._rendezvous, self._prefix = rendezvous, prefix
         self._rank, self._size = rank, size
-        self._told_by_all: set[str] = set()  # beginnings of keys that end in the rank
         self._untold: dict[str, bytes] = {}  # goes out with the next question
         self._known: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # torch gives bytes
-        beginning, _, end = key.rpartition("/")
-        if end == str(self._rank):
-            self._told_by_all.add(beginning)
-        self._untold[self._prefix + key] = value
+        self._known[key] = self._untold[self._prefix + key] = value
 
     def get(self, key: str) -> bytes:
         if key not in self._known:
             beginning, _, _ = key.rpartition("/")
             ranks = [f"{beginning}/{rank}" for rank in range(self._size)]
-            keys = ranks if beginning in self._told_by_all and key in ranks else [key]
+            # What this rank has told under its number, the others tell under theirs.
+            keys = ranks if key in ranks and ranks[self._rank] in self._known else [key]
             told, self._untold = self._untold, {}
             values = self._rendezvous.get_all([self._prefix + key for key in keys], telling=told)
             self._known.update(zip(keys, values, strict=True))
