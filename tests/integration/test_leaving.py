@@ -109,6 +109,7 @@ async def test_of_equals_the_newest_go(world: World) -> None:
     async with kubelet(world):
         await world.apply(job(2))
         old = set(await rollouts(world, 2))
+        await asyncio.sleep(1)  # creationTimestamp counts in whole seconds
         world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
         await rollouts(world, 4)
         world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=2")
