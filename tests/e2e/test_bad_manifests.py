@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.kubectl import WORKER_IMAGE, Kubectl, wait_for
-from tests.integration.bad_manifests.cases import TOLD_WHEN_PODS_RUN, Case
+from tests.integration.bad_manifests.case import Case
+from tests.integration.bad_manifests.told_in_a_condition import TOLD_WHEN_PODS_RUN
 
 
 @pytest.mark.cluster

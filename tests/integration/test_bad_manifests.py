@@ -4,8 +4,10 @@ import pytest
 
 from rollcall_operator.kube.errors import RefusedError
 from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
-from tests.integration.bad_manifests.cases import REFUSED_AT_APPLY, TOLD_IN_A_CONDITION, Case
+from tests.integration.bad_manifests.case import Case
 from tests.integration.bad_manifests.manifests import job
+from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
+from tests.integration.bad_manifests.told_in_a_condition import TOLD_IN_A_CONDITION
 from tests.integration.cluster import Cluster
 from tests.integration.world import World, all_children, eventually, example, operator_writes, quiet
 

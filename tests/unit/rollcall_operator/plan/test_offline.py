@@ -7,8 +7,10 @@ import yaml
 
 from rollcall_operator.api import yaml_text
 from rollcall_operator.plan.offline import InvalidManifestError, children
-from tests.integration.bad_manifests.cases import REFUSED_AT_APPLY, TOLD_IN_A_CONDITION, Case
+from tests.integration.bad_manifests.case import Case
 from tests.integration.bad_manifests.manifests import changed, job, pool
+from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
+from tests.integration.bad_manifests.told_in_a_condition import TOLD_IN_A_CONDITION
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 

@@ -1,66 +1,7 @@
-"""Wrong manifests and what a user is told about each.
+"""What the API server refuses by itself."""
 
-`where` is "apply": a server-side apply with fieldValidation=Strict is refused; or "condition": it
-is taken, and the operator says what is wrong in a condition. `says` are parts of the message, the
-field's path first. Cases with `needs_pods` need a kubelet.
-
-A case applies `before` (manifests that are fine) and then `manifest`; when there is `then`, the
-manifest with these further changes is applied too, and it is this one that is wrong.
-"""
-
-from dataclasses import dataclass, field
-from typing import Literal
-
-from tests.integration.bad_manifests.manifests import (
-    DELETE,
-    Changes,
-    Manifest,
-    changed,
-    job,
-    pool,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The condition that tells: of the object of this kind that the case applies."""
-
-    type: str
-    status: Literal["True", "False"]
-    reason: str
-
-
-INVALID = Expected("Validated", "False", "InvalidSpec")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One wrong manifest; see the module's docstring."""
-
-    name: str
-    where: Literal["apply", "condition"]
-    kind: Literal["RLJob", "RolloutPool"]
-    says: tuple[str, ...]
-    changes: Changes = field(default_factory=dict)
-    then: Changes | None = None
-    before: tuple[Manifest, ...] = ()
-    expected: Expected = INVALID
-    needs_pods: bool = False
-
-    @property
-    def manifest(self) -> Manifest:
-        """What is applied first."""
-        return changed(job() if self.kind == "RLJob" else pool(), self.changes)
-
-    @property
-    def second(self) -> Manifest | None:
-        """What is applied after that."""
-        return None if self.then is None else changed(self.manifest, self.then)
-
-
-_TRAINER = "spec.trainer.template.spec"
-_ROLLOUT = "spec.rollouts[0].template.spec"
-_SUSPEND_FIRST = "set spec.suspend: true first"
+from tests.integration.bad_manifests.case import ROLLOUT, SUSPEND_FIRST, TRAINER, Case
+from tests.integration.bad_manifests.manifests import DELETE, Changes, job
 
 
 def _apply(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
@@ -69,10 +10,6 @@ def _apply(name: str, says: tuple[str, ...], changes: Changes, **more: object) -
 
 def _pool(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
     return Case(name, "apply", "RolloutPool", says, changes, **more)  # type: ignore[arg-type]
-
-
-def _told(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
-    return Case(name, "condition", "RLJob", says, changes, **more)  # type: ignore[arg-type]
 
 
 REFUSED_AT_APPLY: tuple[Case, ...] = (
@@ -248,12 +185,12 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     _apply(
         "a template without containers",
         ("spec.trainer.template.spec.containers", "Required value"),
-        {f"{_TRAINER}.containers": DELETE},
+        {f"{TRAINER}.containers": DELETE},
     ),
     _apply(
         "a container without an image",
-        (f"{_ROLLOUT}.containers[0].image", "Required value"),
-        {f"{_ROLLOUT}.containers[0].image": DELETE},
+        (f"{ROLLOUT}.containers[0].image", "Required value"),
+        {f"{ROLLOUT}.containers[0].image": DELETE},
     ),
     _apply(
         "impossible exit code",
@@ -272,7 +209,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "algorithm changed while it runs",
-        ("spec.algorithm", "is immutable while the job is not suspended", _SUSPEND_FIRST),
+        ("spec.algorithm", "is immutable while the job is not suspended", SUSPEND_FIRST),
         {},
         then={"spec.algorithm.groupSize": 8},
     ),
@@ -329,187 +266,3 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.jobRef.name": "Bad"},
     ),
 )
-
-TOLD_IN_A_CONDITION: tuple[Case, ...] = (
-    Case(
-        "a pool whose job does not exist",
-        "condition",
-        "RolloutPool",
-        ("spec.jobRef.name", "no RLJob 'bad' in this namespace", "create the job"),
-        expected=Expected("JobFound", "False", "JobNotFound"),
-    ),
-    _told(
-        "two containers and none is the worker",
-        (f"{_TRAINER}.containers", "which of main, helper is the worker?", "'trainer'"),
-        {
-            f"{_TRAINER}.containers[0].name": "main",
-            f"{_TRAINER}.containers[1]": {"name": "helper", "image": "busybox"},
-        },
-    ),
-    _told(
-        "a request that does not parse",
-        (f"{_TRAINER}.containers[0].resources.requests.cpu", "'lots' is not a quantity"),
-        {f"{_TRAINER}.containers[0].resources.requests.cpu": "lots"},
-    ),
-    _told(
-        "a worker that must not restart",
-        (f"{_ROLLOUT}.restartPolicy", "must be Always, not 'Never'; remove it"),
-        {f"{_ROLLOUT}.restartPolicy": "Never"},
-    ),
-    _told(
-        "a variable that is the operator's",
-        (f"{_TRAINER}.containers[0].env[0].name", "rename ROLLCALL_CONFIG"),
-        {f"{_TRAINER}.containers[0].env": [{"name": "ROLLCALL_CONFIG", "value": "{}"}]},
-    ),
-    _told(
-        "a number as a variable's value",
-        (f"{_ROLLOUT}.containers[0].env[0].value", 'write it in quotes: "1"'),
-        {f"{_ROLLOUT}.containers[0].env": [{"name": "OMP_NUM_THREADS", "value": 1}]},
-    ),
-    _told(
-        "a volume that is the operator's",
-        (f"{_ROLLOUT}.volumes[0].name", "choose another name"),
-        {f"{_ROLLOUT}.volumes": [{"name": "rollcall-state", "emptyDir": {}}]},
-    ),
-    _told(
-        "a label that is the operator's",
-        ("spec.trainer.template.metadata.labels", "rollcall.dev/job is the operator's"),
-        {"spec.trainer.template.metadata.labels": {"rollcall.dev/job": "mine"}},
-    ),
-    _told(
-        "a misspelt field in a template",
-        (f"{_TRAINER}.containers[0].imagePolicy", "field not declared in schema"),
-        {f"{_TRAINER}.containers[0].imagePolicy": "Always"},
-    ),
-    _told(
-        "a mount of no volume",
-        (f"{_ROLLOUT}.containers[0].volumeMounts[0].name", "Not found"),
-        {f"{_ROLLOUT}.containers[0].volumeMounts": [{"name": "data", "mountPath": "/data"}]},
-    ),
-    _told(
-        "a container name that pods do not take",
-        (f"{_TRAINER}.containers[0].name", "Main_Container", "lower case"),
-        {f"{_TRAINER}.containers[0].name": "Main_Container"},
-    ),
-    _told(
-        "a limit under its request",
-        (f"{_ROLLOUT}.containers[0].resources.requests", "less than or equal to memory limit"),
-        {f"{_ROLLOUT}.containers[0].resources.limits": {"memory": "64Mi"}},
-    ),
-    _told(
-        "a pool's name that is taken",
-        ("spec.rollouts[0].name", "RolloutPool bad-cpu exists and is not this job's"),
-        {},
-        before=(changed(pool(), {"metadata.name": "bad-cpu"}),),
-    ),
-    _told(
-        "a training engine set anew while it runs",
-        ("spec.trainer.engine.config", "is immutable while the job is not suspended"),
-        {},
-        then={"spec.trainer.engine.config": {"cpuOffload": True}},
-    ),
-    _told(
-        "a sync group that the job does not have",
-        ("spec.rollouts[0].syncGroup", "no sync group 'npu', only default, cuda"),
-        {
-            "spec.weightSync.groups": [{"name": "cuda"}],
-            "spec.rollouts[0].syncGroup": "npu",
-        },
-    ),
-    Case(
-        "pool: a sync group that the job does not have",
-        "condition",
-        "RolloutPool",
-        ("spec.syncGroup", "no sync group 'npu', only default", "spec.weightSync.groups"),
-        {"spec.syncGroup": "npu"},
-        before=(job(),),
-    ),
-    Case(
-        "pool: a mount of no volume",
-        "condition",
-        "RolloutPool",
-        ("spec.template.spec.containers[0].volumeMounts[0].name", "Not found"),
-        {"spec.template.spec.containers[0].volumeMounts": [{"name": "data", "mountPath": "/data"}]},
-        before=(job(),),
-    ),
-)
-
-_NO_SUCH_IMAGE = "rollcall/no-such-image:nowhere"
-TRAINER_NOT_READY, ROLLOUTS_NOT_READY = "TrainerReady", "RolloutsReady"
-
-TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
-    _told(
-        "a trainer image that cannot be pulled",
-        (f"{_TRAINER}.containers[0].image", "cannot be pulled", "correct the name"),
-        {f"{_TRAINER}.containers[0].image": _NO_SUCH_IMAGE},
-        expected=Expected(TRAINER_NOT_READY, "False", "ImagePullFailed"),
-        needs_pods=True,
-    ),
-    _told(
-        "a rollout image that cannot be pulled",
-        (f"{_ROLLOUT}.containers[0].image", "cannot be pulled", "imagePullSecrets"),
-        {f"{_ROLLOUT}.containers[0].image": _NO_SUCH_IMAGE},
-        expected=Expected(ROLLOUTS_NOT_READY, "False", "ImagePullFailed"),
-        needs_pods=True,
-    ),
-    _told(
-        "a rollout command that exits at once",
-        (f"{_ROLLOUT}.containers[0]", "exit code 3: out of ideas", "correct its command"),
-        {
-            f"{_ROLLOUT}.containers[0].command": [
-                "python3", "-c", "raise SystemExit(print('out of ideas') or 3)",
-            ]
-        },
-        expected=Expected(ROLLOUTS_NOT_READY, "False", "CrashLoop"),
-        needs_pods=True,
-    ),
-    _told(
-        "a trainer command that exits at once",
-        ("the trainer restarted 1 times", "exit code 3: out of ideas", "spec.failurePolicy"),
-        {
-            "spec.failurePolicy.maxRestarts": 0,
-            f"{_TRAINER}.containers[0].command": [
-                "python3", "-c", "raise SystemExit(print('out of ideas') or 3)",
-            ],
-        },
-        expected=Expected("Failed", "True", "BackoffLimitExceeded"),
-        needs_pods=True,
-    ),
-    _told(
-        "a command that is not in the image",
-        (f"{_ROLLOUT}.containers[0]", "no-such-command"),
-        {f"{_ROLLOUT}.containers[0].command": ["no-such-command"]},
-        expected=Expected(ROLLOUTS_NOT_READY, "False", "CannotStart"),
-        needs_pods=True,
-    ),
-    _told(
-        "a reward function that does not import",
-        ("spec.reward.function", "no_such_module"),
-        {"spec.reward.function": "no_such_module:reward"},
-        expected=Expected(ROLLOUTS_NOT_READY, "False", "BadConfig"),
-        needs_pods=True,
-    ),
-    _told(
-        "a builtin model that there is not",
-        ("spec.model.path", "no-such-model"),
-        {"spec.model.path": "builtin:no-such-model"},
-        expected=Expected("Failed", "True", "BadConfig"),
-        needs_pods=True,
-    ),
-    _told(
-        "more CPU than any node has",
-        (f"{_TRAINER}:", "cannot be scheduled", "Insufficient cpu", "requests"),
-        {f"{_TRAINER}.containers[0].resources.requests.cpu": "10000"},
-        expected=Expected(TRAINER_NOT_READY, "False", "Unschedulable"),
-        needs_pods=True,
-    ),
-    _told(
-        "a claim that does not exist",
-        (f"{_TRAINER}:", "cannot be scheduled", 'persistentvolumeclaim "no-such-claim"'),
-        {"spec.trainer.checkpoint.volume.persistentVolumeClaim.claimName": "no-such-claim"},
-        expected=Expected(TRAINER_NOT_READY, "False", "Unschedulable"),
-        needs_pods=True,
-    ),
-)  # fmt: skip
-
-CASES: tuple[Case, ...] = (*REFUSED_AT_APPLY, *TOLD_IN_A_CONDITION, *TOLD_WHEN_PODS_RUN)

@@ -1,0 +1,191 @@
+"""What is taken, and told in a condition then."""
+
+from tests.integration.bad_manifests.case import ROLLOUT, TRAINER, Case, Expected
+from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
+
+
+def _told(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
+    return Case(name, "condition", "RLJob", says, changes, **more)  # type: ignore[arg-type]
+
+
+TOLD_IN_A_CONDITION: tuple[Case, ...] = (
+    Case(
+        "a pool whose job does not exist",
+        "condition",
+        "RolloutPool",
+        ("spec.jobRef.name", "no RLJob 'bad' in this namespace", "create the job"),
+        expected=Expected("JobFound", "False", "JobNotFound"),
+    ),
+    _told(
+        "two containers and none is the worker",
+        (f"{TRAINER}.containers", "which of main, helper is the worker?", "'trainer'"),
+        {
+            f"{TRAINER}.containers[0].name": "main",
+            f"{TRAINER}.containers[1]": {"name": "helper", "image": "busybox"},
+        },
+    ),
+    _told(
+        "a request that does not parse",
+        (f"{TRAINER}.containers[0].resources.requests.cpu", "'lots' is not a quantity"),
+        {f"{TRAINER}.containers[0].resources.requests.cpu": "lots"},
+    ),
+    _told(
+        "a worker that must not restart",
+        (f"{ROLLOUT}.restartPolicy", "must be Always, not 'Never'; remove it"),
+        {f"{ROLLOUT}.restartPolicy": "Never"},
+    ),
+    _told(
+        "a variable that is the operator's",
+        (f"{TRAINER}.containers[0].env[0].name", "rename ROLLCALL_CONFIG"),
+        {f"{TRAINER}.containers[0].env": [{"name": "ROLLCALL_CONFIG", "value": "{}"}]},
+    ),
+    _told(
+        "a number as a variable's value",
+        (f"{ROLLOUT}.containers[0].env[0].value", 'write it in quotes: "1"'),
+        {f"{ROLLOUT}.containers[0].env": [{"name": "OMP_NUM_THREADS", "value": 1}]},
+    ),
+    _told(
+        "a volume that is the operator's",
+        (f"{ROLLOUT}.volumes[0].name", "choose another name"),
+        {f"{ROLLOUT}.volumes": [{"name": "rollcall-state", "emptyDir": {}}]},
+    ),
+    _told(
+        "a label that is the operator's",
+        ("spec.trainer.template.metadata.labels", "rollcall.dev/job is the operator's"),
+        {"spec.trainer.template.metadata.labels": {"rollcall.dev/job": "mine"}},
+    ),
+    _told(
+        "a misspelt field in a template",
+        (f"{TRAINER}.containers[0].imagePolicy", "field not declared in schema"),
+        {f"{TRAINER}.containers[0].imagePolicy": "Always"},
+    ),
+    _told(
+        "a mount of no volume",
+        (f"{ROLLOUT}.containers[0].volumeMounts[0].name", "Not found"),
+        {f"{ROLLOUT}.containers[0].volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+    ),
+    _told(
+        "a container name that pods do not take",
+        (f"{TRAINER}.containers[0].name", "Main_Container", "lower case"),
+        {f"{TRAINER}.containers[0].name": "Main_Container"},
+    ),
+    _told(
+        "a limit under its request",
+        (f"{ROLLOUT}.containers[0].resources.requests", "less than or equal to memory limit"),
+        {f"{ROLLOUT}.containers[0].resources.limits": {"memory": "64Mi"}},
+    ),
+    _told(
+        "a pool's name that is taken",
+        ("spec.rollouts[0].name", "RolloutPool bad-cpu exists and is not this job's"),
+        {},
+        before=(changed(pool(), {"metadata.name": "bad-cpu"}),),
+    ),
+    _told(
+        "a training engine set anew while it runs",
+        ("spec.trainer.engine.config", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.trainer.engine.config": {"cpuOffload": True}},
+    ),
+    _told(
+        "a sync group that the job does not have",
+        ("spec.rollouts[0].syncGroup", "no sync group 'npu', only default, cuda"),
+        {
+            "spec.weightSync.groups": [{"name": "cuda"}],
+            "spec.rollouts[0].syncGroup": "npu",
+        },
+    ),
+    Case(
+        "pool: a sync group that the job does not have",
+        "condition",
+        "RolloutPool",
+        ("spec.syncGroup", "no sync group 'npu', only default", "spec.weightSync.groups"),
+        {"spec.syncGroup": "npu"},
+        before=(job(),),
+    ),
+    Case(
+        "pool: a mount of no volume",
+        "condition",
+        "RolloutPool",
+        ("spec.template.spec.containers[0].volumeMounts[0].name", "Not found"),
+        {"spec.template.spec.containers[0].volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+        before=(job(),),
+    ),
+)
+
+_NO_SUCH_IMAGE = "rollcall/no-such-image:nowhere"
+TRAINER_NOT_READY, ROLLOUTS_NOT_READY = "TrainerReady", "RolloutsReady"
+
+TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
+    _told(
+        "a trainer image that cannot be pulled",
+        (f"{TRAINER}.containers[0].image", "cannot be pulled", "correct the name"),
+        {f"{TRAINER}.containers[0].image": _NO_SUCH_IMAGE},
+        expected=Expected(TRAINER_NOT_READY, "False", "ImagePullFailed"),
+        needs_pods=True,
+    ),
+    _told(
+        "a rollout image that cannot be pulled",
+        (f"{ROLLOUT}.containers[0].image", "cannot be pulled", "imagePullSecrets"),
+        {f"{ROLLOUT}.containers[0].image": _NO_SUCH_IMAGE},
+        expected=Expected(ROLLOUTS_NOT_READY, "False", "ImagePullFailed"),
+        needs_pods=True,
+    ),
+    _told(
+        "a rollout command that exits at once",
+        (f"{ROLLOUT}.containers[0]", "exit code 3: out of ideas", "correct its command"),
+        {
+            f"{ROLLOUT}.containers[0].command": [
+                "python3", "-c", "raise SystemExit(print('out of ideas') or 3)",
+            ]
+        },
+        expected=Expected(ROLLOUTS_NOT_READY, "False", "CrashLoop"),
+        needs_pods=True,
+    ),
+    _told(
+        "a trainer command that exits at once",
+        ("the trainer restarted 1 times", "exit code 3: out of ideas", "spec.failurePolicy"),
+        {
+            "spec.failurePolicy.maxRestarts": 0,
+            f"{TRAINER}.containers[0].command": [
+                "python3", "-c", "raise SystemExit(print('out of ideas') or 3)",
+            ],
+        },
+        expected=Expected("Failed", "True", "BackoffLimitExceeded"),
+        needs_pods=True,
+    ),
+    _told(
+        "a command that is not in the image",
+        (f"{ROLLOUT}.containers[0]", "no-such-command"),
+        {f"{ROLLOUT}.containers[0].command": ["no-such-command"]},
+        expected=Expected(ROLLOUTS_NOT_READY, "False", "CannotStart"),
+        needs_pods=True,
+    ),
+    _told(
+        "a reward function that does not import",
+        ("spec.reward.function", "no_such_module"),
+        {"spec.reward.function": "no_such_module:reward"},
+        expected=Expected(ROLLOUTS_NOT_READY, "False", "BadConfig"),
+        needs_pods=True,
+    ),
+    _told(
+        "a builtin model that there is not",
+        ("spec.model.path", "no-such-model"),
+        {"spec.model.path": "builtin:no-such-model"},
+        expected=Expected("Failed", "True", "BadConfig"),
+        needs_pods=True,
+    ),
+    _told(
+        "more CPU than any node has",
+        (f"{TRAINER}:", "cannot be scheduled", "Insufficient cpu", "requests"),
+        {f"{TRAINER}.containers[0].resources.requests.cpu": "10000"},
+        expected=Expected(TRAINER_NOT_READY, "False", "Unschedulable"),
+        needs_pods=True,
+    ),
+    _told(
+        "a claim that does not exist",
+        (f"{TRAINER}:", "cannot be scheduled", 'persistentvolumeclaim "no-such-claim"'),
+        {"spec.trainer.checkpoint.volume.persistentVolumeClaim.claimName": "no-such-claim"},
+        expected=Expected(TRAINER_NOT_READY, "False", "Unschedulable"),
+        needs_pods=True,
+    ),
+)  # fmt: skip
