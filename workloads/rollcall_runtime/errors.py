@@ -2,7 +2,7 @@
 
 
 class FencedError(RuntimeError):
-    """A later epoch has another coordinator: this one must not go on, nor be restarted for it."""
+    """Another trainer took this one's place: it must not go on, nor be restarted for it."""
 
 
 class SpecError(ValueError):

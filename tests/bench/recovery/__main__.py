@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.bench.recovery import chart, faults, join, naive, report, scale, trainer
+from tests.bench.recovery import chart, faults, join, limit, naive, report, scale, trainer
 from tests.bench.recovery.bench_job import BenchJob, Settings
 from tests.bench.recovery.stats import Record, summarize
 from tests.cluster.shell import ClusterError
@@ -22,7 +22,8 @@ from tests.e2e.kubectl import ROOT, KubectlError
 OUT = ROOT / "docs" / "measurements" / "recovery.jsonl"
 CHART = OUT.with_suffix(".svg")
 TRIALS = 50
-FEWER: Mapping[str, int] = {"join_cost": 20, "naive_kill": 10}  # which take long, or vary little
+# Those that take long, or vary little.
+FEWER: Mapping[str, int] = {"scale_up_limit": 20, "join_cost": 20, "naive_kill": 10}
 TROUBLES = (TimeoutError, ConnectionError, OSError, ValueError, KubectlError, ClusterError)
 MOST_FAILURES = 5  # of an event
 
@@ -33,6 +34,7 @@ EVENTS: Mapping[str, tuple[Settings, Trial]] = {
     "kill_stage": (Settings(4), lambda job, _: faults.kill(job, "stage")),
     "stop": (Settings(4), lambda job, _: faults.stop(job)),
     "scale_up": (Settings(2), lambda job, _: scale.up(job)),
+    "scale_up_limit": (Settings(2), lambda job, _: limit.imports(job)),
     "trainer_kill": (
         Settings(2, checkpoint=True),
         lambda job, number: trainer.kill(job, replace=number % 2 == 1),

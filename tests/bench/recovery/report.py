@@ -28,6 +28,7 @@ TITLES: Mapping[str, str] = {
     "stall_stop": "of these, stops",
     "scale_up": "2 to 6: all in sync after the last container's start",
     "scale_up_in_all": "the same, after `kubectl scale`",
+    "scale_up_limit": "beside the same job: four bare imports of PyTorch",
     "trainer_kill": "trainer killed: a step done after its container's start",
     "trainer_kill_in_all": "the same, after the kill",
     "join_cost": "four newcomers, processes up: catching up and joining",

@@ -262,7 +262,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     )  # fmt: skip
     return TrainerRank(
         engine=train_engines.get(chosen.name)(setup),
-        checkpoints=Checkpoints(job.checkpoint),
+        checkpoints=Checkpoints(job.checkpoint, pod_uid=environment.pod.uid),
         loss=policy_loss(job.algorithm.loss),
         settings=read_settings(RankSettings, own, field=f"{FIELD}.config"),
         snapshotter=make_snapshotter(sync, senders=_senders(job)),

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rollcall_runtime.coordinator.lives import Life
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.train import checkpoints as folders
 from rollcall_runtime.train.engine import TrainEngine
+from rollcall_runtime.train.ownership import claim
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +36,15 @@ class TrainState:
 class Checkpoints:
     """Saves every `everySteps` and resumes; without a configuration it does neither.
 
+    `pod_uid` is rank 0's: once another has resumed from the same folder, `restore` and `save` of
+    this one raise FencedError there.
+
     `restore` and `save` are collective: all ranks call them at the same steps. A save that fails
     costs that checkpoint alone: `problem` says why, until one succeeds, and `failures` counts.
     """
 
-    def __init__(self, config: CheckpointConfig | None) -> None:
-        self._config = config
+    def __init__(self, config: CheckpointConfig | None, *, pod_uid: str) -> None:
+        self._config, self._pod_uid = config, pod_uid
         self._saved = 0
         self.failures = 0
         self.problem = ""
@@ -56,7 +61,14 @@ class Checkpoints:
 
     def restore(self, engine: TrainEngine) -> TrainState:
         """Continue from the newest whole checkpoint, or from the beginning."""
-        path = _newest_whole(engine, Path(self._config.path)) if self._config else None
+        if self._config is None:
+            return TrainState()
+        root = Path(self._config.path)
+        try:
+            self._claim(engine, root)
+        except OSError as error:
+            log.warning("cannot claim %s: %s", root, error)
+        path = _newest_whole(engine, root)
         if path is None:
             return TrainState()
         try:
@@ -77,6 +89,7 @@ class Checkpoints:
         root = Path(self._config.path)
         path = folders.checkpoint_path(root, state.step)
         try:
+            self._claim(engine, root)
             engine.save_checkpoint(path, state=encode(state))
         except OSError as error:
             if self._saved == 0 and error.errno in _NEVER_WRITABLE:
@@ -95,10 +108,26 @@ class Checkpoints:
                 folders.prune_checkpoints(root, keep=KEPT, newest=path)
 
         if engine.data_parallel_rank == 0:
+            _tidy(root, tidy)
+
+    def _claim(self, engine: TrainEngine, root: Path) -> None:
+        """Collective: OSError on all ranks if rank 0 cannot."""
+        problem: OSError | None = None
+        if engine.data_parallel_rank == 0:
             try:
-                tidy(root)
+                claim(root, self._pod_uid)
             except OSError as error:
-                log.warning("cannot remove what is not needed from %s: %s", root, error)
+                problem = error
+        problem = engine.gather(problem)[0]
+        if problem is not None:
+            raise problem
+
+
+def _tidy(root: Path, remove: Callable[[Path], None]) -> None:
+    try:
+        remove(root)
+    except OSError as error:
+        log.warning("cannot remove what is not needed from %s: %s", root, error)
 
 
 def _newest_whole(engine: TrainEngine, root: Path) -> Path | None:
@@ -106,6 +135,7 @@ def _newest_whole(engine: TrainEngine, root: Path) -> Path | None:
     found: list[Path] = []
     if engine.data_parallel_rank == 0:
         folders.mend_checkpoints(root)
+        _tidy(root, folders.discard_scratch)  # a trainer before this one may be writing there
         found = folders.list_checkpoints(root)
     for path in engine.gather(found)[0]:
         problem = _problem(path, part=engine.data_parallel_rank, of=engine.data_parallel_size)

@@ -43,7 +43,7 @@ class FakeRank:
     def __init__(self, *, publish_every: int = 1, buffers: int = 3) -> None:
         self.step = 0
         self.signals: list[Signal] = []
-        self.checkpoints = Checkpoints(None)
+        self.checkpoints = Checkpoints(None, pod_uid="a-pod")
         self.saved: TrainState | None = None
         self.publish_every = publish_every
         self.snapshotter = Snapshotter(bucket_bytes=64, buffers=buffers, spare_bytes=0)

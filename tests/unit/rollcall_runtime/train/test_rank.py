@@ -108,7 +108,7 @@ def rank_of(
     every_rank_sends: bool = False,
 ) -> TrainerRank:  # fmt: skip
     return TrainerRank(
-        engine=engine, checkpoints=Checkpoints(checkpoint), settings=RankSettings(minibatches=2),
+        engine=engine, checkpoints=Checkpoints(checkpoint, pod_uid="a-pod"), settings=RankSettings(minibatches=2),
         loss=policy_loss(LossConfig("decoupled", 0.2, 5.0)), publish_every=publish_every,
         snapshotter=Snapshotter(bucket_bytes=64), every_rank_sends=every_rank_sends,
     )  # fmt: skip
@@ -207,7 +207,7 @@ def test_a_checkpoint_of_another_release_is_told_apart(tmp_path: Path) -> None:
 
 def test_an_interval_below_one_step_is_the_specs_fault(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec.trainer.checkpoint.everySteps: must be at least 1"):
-        Checkpoints(CheckpointConfig(every_steps=0, path=str(tmp_path)))
+        Checkpoints(CheckpointConfig(every_steps=0, path=str(tmp_path)), pod_uid="a-pod")
 
 
 def test_all_ranks_take_the_weights_that_rank_0_got_back() -> None:

@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.config import CheckpointConfig
-from rollcall_runtime.errors import SpecError
+from rollcall_runtime.errors import FencedError, SpecError
 from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
-from rollcall_runtime.train.checkpoints import checkpoint_path, list_checkpoints
+from rollcall_runtime.train.checkpoints import (
+    begin_checkpoint,
+    checkpoint_path,
+    commit_checkpoint,
+    list_checkpoints,
+)
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from tests.unit.rollcall_runtime.train.reference import setup
 from tests.unit.rollcall_runtime.train.test_rank import CountingEngine
 
 
-def checkpoints(root: Path) -> Checkpoints:
-    return Checkpoints(CheckpointConfig(every_steps=5, path=str(root)))
+def checkpoints(root: Path, pod_uid: str = "a-pod") -> Checkpoints:
+    return Checkpoints(CheckpointConfig(every_steps=5, path=str(root)), pod_uid=pod_uid)
 
 
 def saved(root: Path, *steps: int) -> None:
@@ -57,6 +62,36 @@ def test_training_begins_anew_when_none_is_whole(tmp_path: Path) -> None:
     for path in list_checkpoints(tmp_path):
         (path / "updates").unlink()
     assert checkpoints(tmp_path).restore(CountingEngine()) == TrainState()
+
+
+def test_a_trainer_that_was_struck_off_and_lives_on_saves_no_more(tmp_path: Path) -> None:
+    engine, old, new = CountingEngine(), checkpoints(tmp_path, "old"), checkpoints(tmp_path, "new")
+    old.restore(engine)
+    old.save(engine, TrainState(5))
+    under_way = checkpoint_path(tmp_path, 10)
+    begin_checkpoint(under_way)
+    assert new.restore(engine).step == 5
+    with pytest.raises(FileNotFoundError):
+        commit_checkpoint(under_way, state={})
+    with pytest.raises(FencedError, match="pod new's now"):
+        old.save(engine, TrainState(15))
+    with pytest.raises(FencedError, match="pod new's now"):
+        checkpoints(tmp_path, "old").restore(engine)
+    new.save(engine, TrainState(10))
+    assert checkpoints(tmp_path, "newest").restore(engine).step == 10
+
+
+def test_a_claim_that_fails_on_rank_0_costs_all_ranks_that_checkpoint_alone(tmp_path: Path) -> None:
+    failed = OSError(errno.ESTALE, "stale file handle")
+
+    class Other(CountingEngine):
+        def gather(self, value: Any) -> list[Any]:
+            return [failed, value]
+
+    made = checkpoints(tmp_path)
+    made.save(Other(rank=1), TrainState(5))
+    assert made.problem == f"step 5 was not saved: {failed}"
+    assert list_checkpoints(tmp_path) == []
 
 
 class FailingEngine(CountingEngine):
@@ -114,7 +149,9 @@ def test_on_a_full_disk_training_goes_on_and_nothing_is_left_behind(small: Path)
         made.save(engine, TrainState(10))
         assert made.failures == 1
         assert "step 10 was not saved" in made.problem
-        assert sorted(small.iterdir()) == [filler, checkpoint_path(small, 5)], "no scratch is left"
+        left = [filler, checkpoint_path(small, 5)]
+        assert sorted(small.glob("[!.]*")) == left
+        assert not list(small.glob(".step*")), "no scratch is left"
         filler.unlink()
         made.save(engine, TrainState(15))
         assert made.problem == ""

@@ -26,7 +26,7 @@ def main(rank: int, size: int, port: int, folder: Path, every: int, last: int) -
     engine = Fsdp2Engine(setup(Rendezvous("127.0.0.1", port, rank, size, timeout=30)))
     engine.initialize()
     torch.manual_seed(100 + rank)
-    checkpoints = Checkpoints(CheckpointConfig(every, str(folder / "saved")))
+    checkpoints = Checkpoints(CheckpointConfig(every, str(folder / "saved")), pod_uid="a-pod")
     figures: Figures = []
     for step in range(checkpoints.restore(engine).step + 1, last + 1):
         batch = engine.share(random_batch(seed=step) if rank == 0 else None)
