@@ -108,7 +108,8 @@ def rank_of(
     every_rank_sends: bool = False,
 ) -> TrainerRank:  # fmt: skip
     return TrainerRank(
-        engine=engine, checkpoints=Checkpoints(checkpoint, pod_uid="a-pod"), settings=RankSettings(minibatches=2),
+        engine=engine, checkpoints=Checkpoints(checkpoint, pod_uid="a-pod"),
+        settings=RankSettings(minibatches=2),
         loss=policy_loss(LossConfig("decoupled", 0.2, 5.0)), publish_every=publish_every,
         snapshotter=Snapshotter(bucket_bytes=64), every_rank_sends=every_rank_sends,
     )  # fmt: skip
@@ -175,7 +176,7 @@ def test_what_was_not_saved_is_saved_at_the_end_and_old_ones_go(tmp_path: Path) 
     rank.start()
     for _ in range(4):
         rank.lead(batch(0), TrainState())
-    assert len(list(tmp_path.iterdir())) == KEPT
+    assert len(folders.list_checkpoints(tmp_path)) == KEPT
     rank.stop(KEPT_STATE)
     resumed = rank_of(CountingEngine(), checkpoint=config)
     assert resumed.start() == TrainState(4), "there was nothing to save"
