@@ -134,7 +134,10 @@ class Fsdp2Engine(TrainEngine):
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
             self._optimizer.zero_grad()
             raise TrainingDivergedError(f"loss {loss}, gradient norm {gradient_norm}")
-        self._optimizer.step()
+        if gradient_norm > 0:
+            # Where nothing is to be learnt Adam would only forget how large gradients are, and
+            # take the next one, of a single odd sample perhaps, for a large one.
+            self._optimizer.step()
         self._optimizer.zero_grad()
         return UpdateStats(loss, gradient_norm, tokens, metrics)
 

@@ -1,6 +1,7 @@
 """The fsdp2 engine alone in one rank, against plain torch."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,30 @@ def test_the_second_minibatch_can_be_clipped(engine: Fsdp2Engine) -> None:
         engine.close()
     assert first.metrics["clipped"] == 0
     assert second.metrics["clipped"] > 0
+
+
+def test_samples_that_are_all_alike_teach_nothing_and_let_adam_forget_nothing(
+    engine: Fsdp2Engine,
+) -> None:
+    step(engine, 1)
+    before = weights(engine)
+    alike = random_batch(seed=2)
+    alike = replace(alike, advantages=torch.zeros_like(alike.advantages))
+    for _ in range(3):
+        stats = update_policy(engine, alike, loss=loss(), minibatches=MINIBATCHES)
+        assert [item.gradient_norm for item in stats] == [0, 0]
+    assert_same(weights(engine), before)
+    step(engine, 3)
+    untouched = Fsdp2Engine(setup())
+    after = weights(engine)
+    engine.close()
+    untouched.initialize()
+    try:
+        step(untouched, 1)
+        step(untouched, 3)
+        assert_same(after, weights(untouched))
+    finally:
+        untouched.close()
 
 
 def test_inference_sees_each_update_and_changes_nothing(engine: Fsdp2Engine) -> None:
