@@ -39,8 +39,8 @@ class Run:
         return sum(self.rewards[-10:]) / 10
 
 
-def draw(rollout: TinyEngine, step: int) -> tuple[Batch, float]:
-    source = open_prompts(TASK, seed=0)
+def draw(rollout: TinyEngine, step: int, seed: int) -> tuple[Batch, float]:
+    source = open_prompts(TASK, seed=seed)
     prompts = [source.prompt(step * PROMPTS + number) for number in range(PROMPTS)]
     groups = [
         [Sample(g.tokens, g.logprobs, g.versions, reward(prompt, g.tokens)) for g in generations]
@@ -54,9 +54,10 @@ def draw(rollout: TinyEngine, step: int) -> tuple[Batch, float]:
     return collate(prompts, groups), mean
 
 
-def learn(*, staleness: int, sync: bool = True) -> Run:
+def learn(*, staleness: int, sync: bool = True, steps: int = STEPS, seed: int = 0) -> Run:
     """Train on batches that are `staleness` versions old, two minibatches each."""
-    trainer = Fsdp2Engine(EngineSetup(model=MODEL, optimizer=OptimizerConfig("adamw", 1e-3)))
+    optimizer = OptimizerConfig("adamw", 1e-3)
+    trainer = Fsdp2Engine(EngineSetup(model=MODEL, optimizer=optimizer, seed=seed))
     rollout = TinyEngine(model=MODEL)
     loss = policy_loss(LossConfig(type="decoupled", clip=0.2, is_cap=5.0))
     waiting: deque[Batch] = deque()
@@ -66,8 +67,8 @@ def learn(*, staleness: int, sync: bool = True) -> Run:
     try:
         version = 0
         rollout.load_weights(trainer.named_weights(), version=version)
-        for step in range(STEPS):
-            batch, mean = draw(rollout, step)
+        for step in range(steps):
+            batch, mean = draw(rollout, step, seed)
             rewards.append(mean)
             waiting.append(batch)
             if len(waiting) > staleness:
