@@ -22,7 +22,7 @@ async def test_two_ranks_train_publish_and_save_together(tmp_path: Path, staging
         await job.start(rollouts=1)
         seen = await job.roll.until(lambda s: s.finished is not None, seconds=120)
         assert seen.snapshot.progress.weight_version == 12
-        saved = sorted(path.name for path in (tmp_path / "saved").iterdir())
+        saved = sorted(path.name for path in (tmp_path / "saved").glob("step-*"))
         assert saved == ["step-00000010", "step-00000012"], "every fifth, and the last"
         for pod in job.trainers:
             pod.send(signal.SIGTERM)
