@@ -116,6 +116,16 @@ async def test_of_equals_the_newest_go(world: World) -> None:
         assert set(await rollouts(world, 2)) == old
 
 
+async def event(world: World, reason: str) -> str:
+    """Wait for an event, which is written after what it tells of; its note."""
+
+    async def note() -> str | None:
+        events = [e for e in await world.events("reverse") if e["reason"] == reason]
+        return events[0]["note"] if events else None
+
+    return await eventually(note, f"the event {reason}")
+
+
 async def closed(world: World, uids: set[str]) -> bool:
     pods = {pod["metadata"]["uid"]: pod for pod in await world.listed(PODS)}
     return not any(gate_is_open(pods[uid]) for uid in uids)
@@ -166,8 +176,8 @@ async def test_rollouts_leave_a_node_with_a_spot_taint_and_the_trainer_stays(
         await eventually(moved, "another rollout instead of the one on the node")
         after = await world.get(PODS, "reverse-trainer-0")
         assert after["metadata"]["uid"] == trainer["metadata"]["uid"]
-        reasons = {event["reason"] for event in await world.events("reverse")}
-        assert {"RolloutMoved", "TrainerPreempted"} <= reasons
+        await event(world, "RolloutMoved")
+        await event(world, "TrainerPreempted")
         operator.assert_healthy()
 
 
@@ -190,7 +200,7 @@ async def test_a_trainer_on_a_lost_node_is_struck_off_and_starts_elsewhere(
             return bool(now["metadata"]["uid"] != before["metadata"]["uid"])
 
         await eventually(another, "another pod of the same name", seconds=60)
-        assert "TrainerStranded" in {event["reason"] for event in await world.events("reverse")}
+        await event(world, "TrainerStranded")
 
 
 async def test_kubectl_drains_a_node_without_a_budget_in_its_way(
@@ -239,9 +249,7 @@ async def test_suspects_are_replaced_one_at_a_time(world: World) -> None:
         node.coordinator.say(dict.fromkeys(everybody, Member(MemberState.SUSPECT, "silent")))
         await eventually(lambda: gone(world, everybody, 1), "one is replaced")
         await eventually(lambda: gone(world, everybody, 2), "then another")
-        events = [e for e in await world.events("reverse") if e["reason"] == "RolloutReplaced"]
-        assert events
-        assert "Suspect: silent" in events[0]["note"]
+        assert "Suspect: silent" in await event(world, "RolloutReplaced")
 
 
 async def gone(world: World, before: Mapping[str, Object], count: int) -> bool:

@@ -109,7 +109,9 @@ class Line:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self.calls: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        # Not a SimpleQueue: when its `get` is woken without an item and the timeout has passed, it
+        # waits for what is left of it, a negative time, which is for ever (CPython 3.11).
+        self.calls: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def listen(self) -> None:
         """Put what arrives into `calls`, for ever; for a thread."""
