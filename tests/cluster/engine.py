@@ -138,6 +138,7 @@ def stop() -> None:
     """Stops our own engine, if it runs, and removes every trace of it but the cache."""
     for name in ("dockerd", "containerd"):
         _end(_pids(name), signal.SIGTERM, timeout_s=30)
+    machine.thaw(place())
     leftovers = machine.processes_of(_home_parent()) + machine.processes_in_cgroup(place())
     _end(leftovers, signal.SIGKILL, timeout_s=20)
     machine.unmount_under(_data())
@@ -162,6 +163,7 @@ def _start() -> None:
     engine = _own()
     for name in ("dockerd", "containerd"):
         _end(_pids(name), signal.SIGKILL, timeout_s=20)
+    machine.thaw(place())  # what died with the engine, if that was killed
     folder = run_folder()
     folder.mkdir(mode=0o711, exist_ok=True)
     for stale in ("docker.pid", "exec/containerd/containerd.pid", "docker.sock"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -107,6 +108,18 @@ def processes_in_cgroup(name: str) -> list[int]:
             except OSError:
                 continue
     return sorted(found - {0})
+
+
+def thaw(name: str) -> None:
+    """Let the processes in the top-level control group `name` go on, wherever they are frozen.
+
+    runc freezes a container for a moment; if it is killed then, even SIGKILL waits for ever.
+    """
+    for top in _cgroups(name):
+        for file, thawed in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+            for path in top.rglob(file):
+                with contextlib.suppress(OSError):  # it is gone by now
+                    path.write_text(thawed)
 
 
 def remove_cgroups(name: str) -> None:
