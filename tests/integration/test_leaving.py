@@ -120,7 +120,7 @@ async def event(world: World, reason: str) -> str:
     """Wait for an event, which is written after what it tells of; its note."""
 
     async def note() -> str | None:
-        events = [e for e in await world.events("reverse") if e["reason"] == reason]
+        events = await world.events("reverse", reason)
         return events[0]["note"] if events else None
 
     return await eventually(note, f"the event {reason}")

@@ -39,7 +39,7 @@ async def test_sessions_are_kept_and_told_once_across_operators(
 
 
 async def told(world: World, details: list[str]) -> bool:
-    events = [e for e in await world.events("reverse") if e["reason"] == "SessionRebuilt"]
+    events = await world.events("reverse", "SessionRebuilt")
     assert not any(event.get("series") for event in events)
     return len(events) == len(details) and all(
         any(event["note"].endswith(detail) for event in events) for detail in details

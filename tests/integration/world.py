@@ -144,9 +144,10 @@ class World:
                 found[f"{resource.kind}/{name}"] = item
         return found
 
-    async def events(self, name: str) -> list[Object]:
-        """Events about an object of this name."""
-        return [e for e in await self.listed(EVENTS) if e["regarding"].get("name") == name]
+    async def events(self, name: str, reason: str) -> list[Object]:
+        """Events of this reason about an object of this name."""
+        listed = await self.listed(EVENTS)
+        return [e for e in listed if e["regarding"].get("name") == name and e["reason"] == reason]
 
     async def condition(self, resource: Resource, name: str, type_: str) -> Object | None:
         """One condition of an object."""

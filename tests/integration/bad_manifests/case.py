@@ -2,7 +2,7 @@
 
 `where` is "apply": a server-side apply with fieldValidation=Strict is refused; or "condition": it
 is taken, and the operator says what is wrong in a condition. `says` are parts of the message, the
-field's path first. Cases with `needs_pods` need a kubelet.
+field's path first.
 
 A case applies `before` (manifests that are fine) and then `manifest`; when there is `then`, the
 manifest with these further changes is applied too, and it is this one that is wrong.
@@ -11,13 +11,7 @@ manifest with these further changes is applied too, and it is this one that is w
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.integration.bad_manifests.manifests import (
-    Changes,
-    Manifest,
-    changed,
-    job,
-    pool,
-)
+from tests.integration.bad_manifests.manifests import Changes, Manifest, changed, job, pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,6 @@ class Case:
     then: Changes | None = None
     before: tuple[Manifest, ...] = ()
     expected: Expected = INVALID
-    needs_pods: bool = False
 
     @property
     def manifest(self) -> Manifest:

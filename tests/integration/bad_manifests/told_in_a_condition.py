@@ -121,14 +121,12 @@ TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
         (f"{TRAINER}.containers[0].image", "cannot be pulled", "correct the name"),
         {f"{TRAINER}.containers[0].image": _NO_SUCH_IMAGE},
         expected=Expected(TRAINER_NOT_READY, "False", "ImagePullFailed"),
-        needs_pods=True,
     ),
     _told(
         "a rollout image that cannot be pulled",
         (f"{ROLLOUT}.containers[0].image", "cannot be pulled", "imagePullSecrets"),
         {f"{ROLLOUT}.containers[0].image": _NO_SUCH_IMAGE},
         expected=Expected(ROLLOUTS_NOT_READY, "False", "ImagePullFailed"),
-        needs_pods=True,
     ),
     _told(
         "a rollout command that exits at once",
@@ -139,7 +137,6 @@ TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
             ]
         },
         expected=Expected(ROLLOUTS_NOT_READY, "False", "CrashLoop"),
-        needs_pods=True,
     ),
     _told(
         "a trainer command that exits at once",
@@ -151,41 +148,35 @@ TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
             ],
         },
         expected=Expected("Failed", "True", "BackoffLimitExceeded"),
-        needs_pods=True,
     ),
     _told(
         "a command that is not in the image",
         (f"{ROLLOUT}.containers[0]", "no-such-command"),
         {f"{ROLLOUT}.containers[0].command": ["no-such-command"]},
         expected=Expected(ROLLOUTS_NOT_READY, "False", "CannotStart"),
-        needs_pods=True,
     ),
     _told(
         "a reward function that does not import",
         ("spec.reward.function", "no_such_module"),
         {"spec.reward.function": "no_such_module:reward"},
         expected=Expected(ROLLOUTS_NOT_READY, "False", "BadConfig"),
-        needs_pods=True,
     ),
     _told(
         "a builtin model that there is not",
         ("spec.model.path", "no-such-model"),
         {"spec.model.path": "builtin:no-such-model"},
         expected=Expected("Failed", "True", "BadConfig"),
-        needs_pods=True,
     ),
     _told(
         "more CPU than any node has",
         (f"{TRAINER}:", "cannot be scheduled", "Insufficient cpu", "requests"),
         {f"{TRAINER}.containers[0].resources.requests.cpu": "10000"},
         expected=Expected(TRAINER_NOT_READY, "False", "Unschedulable"),
-        needs_pods=True,
     ),
     _told(
         "a claim that does not exist",
         (f"{TRAINER}:", "cannot be scheduled", 'persistentvolumeclaim "no-such-claim"'),
         {"spec.trainer.checkpoint.volume.persistentVolumeClaim.claimName": "no-such-claim"},
         expected=Expected(TRAINER_NOT_READY, "False", "Unschedulable"),
-        needs_pods=True,
     ),
 )  # fmt: skip
