@@ -13,6 +13,7 @@ from rollcall_runtime.coordinator.lives import Life
 from rollcall_runtime.errors import SpecError
 from rollcall_runtime.train import checkpoints as folders
 from rollcall_runtime.train.engine import TrainEngine
+from rollcall_runtime.train.failing import alike
 from rollcall_runtime.train.ownership import claim
 
 log = logging.getLogger(__name__)
@@ -111,16 +112,9 @@ class Checkpoints:
             _tidy(root, tidy)
 
     def _claim(self, engine: TrainEngine, root: Path) -> None:
-        """Collective: OSError on all ranks if rank 0 cannot."""
-        problem: OSError | None = None
-        if engine.data_parallel_rank == 0:
-            try:
+        with alike(engine.gather):
+            if engine.data_parallel_rank == 0:
                 claim(root, self._pod_uid)
-            except OSError as error:
-                problem = error
-        problem = engine.gather(problem)[0]
-        if problem is not None:
-            raise problem
 
 
 def _tidy(root: Path, remove: Callable[[Path], None]) -> None:

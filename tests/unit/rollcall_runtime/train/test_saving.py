@@ -86,7 +86,7 @@ def test_a_claim_that_fails_on_rank_0_costs_all_ranks_that_checkpoint_alone(tmp_
 
     class Other(CountingEngine):
         def gather(self, value: Any) -> list[Any]:
-            return [failed, value]
+            return [(failed.errno, failed.strerror), value]
 
     made = checkpoints(tmp_path)
     made.save(Other(rank=1), TrainState(5))

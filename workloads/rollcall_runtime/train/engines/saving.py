@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint.api import CheckpointException
@@ -12,10 +11,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from rollcall_runtime.train import checkpoints
 from rollcall_runtime.train.engines import torch26
+from rollcall_runtime.train.failing import alike
 from rollcall_runtime.train.generators import generator_states, set_generator_states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rollcall_runtime.train.world import World
@@ -30,17 +30,17 @@ def save_together(
 
     OSError on all ranks, with the number of one rank's, if any of them could not write.
     """
-    with _alike(world):
+    with alike(world.gather):
         if world.rank == 0:
             checkpoints.begin_checkpoint(path)
-    with _alike(world):
+    with alike(world.gather):
         own = {f"{_GENERATORS}.{world.rank}": generator_states()}
         _save(tensors | own, checkpoints.scratch_path(path))
         # The names that torch gives to what this rank wrote.
         written = checkpoints.scratch_path(path).glob(f"__{world.rank}_*")
         names = [file.name for file in written]
         checkpoints.digest_files(path, names, rank=world.rank)
-    with _alike(world):
+    with alike(world.gather):
         if world.rank == 0:
             checkpoints.commit_checkpoint(path, state=state)
 
@@ -71,17 +71,3 @@ def _save(tensors: dict[str, Any], folder: Path) -> None:
             raise OSError(first.errno, f"{first.strerror}: {folder}") from error
         # torch's own writer forgets the number: what it was given could not be written.
         raise OSError(errno.EIO, f"{type(first).__name__}: {first}") from error
-
-
-@contextmanager
-def _alike(world: World) -> Iterator[None]:
-    """OSError on every rank if the body raises one on any. The body may be collective."""
-    own: OSError | None = None
-    try:
-        yield
-    except OSError as error:
-        own = error
-    told = (own.errno or errno.EIO, own.strerror or str(own)) if own is not None else None
-    failed = next((found for found in world.gather(told) if found is not None), None)
-    if failed is not None:
-        raise OSError(*failed) from own
