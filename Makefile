@@ -6,17 +6,16 @@ SECONDS ?= 600
 SEED ?= 1
 TRIALS ?= 50
 BIN := .venv/bin
-CLUSTER := $(BIN)/python -m tests.cluster
+CLUSTER := $(BIN)/python -m hack.cluster
 STAMP := .venv/.stamp
 SYNC := $(BIN)/python -m rollcall_runtime.bench
-export PYTHONPATH := operator:workloads
 
 .PHONY: help demo test lint unit test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 demo: $(STAMP) ## All set-up, then the main job with a scale-up and a kill, and a verdict
-	$(BIN)/python -m tests.e2e.demo
+	$(BIN)/python -m hack.demo
 
 test: lint unit ## All set-up, then everything that CI runs
 	$(BIN)/pytest tests/unit tests/local -m slow
@@ -26,7 +25,7 @@ test: lint unit ## All set-up, then everything that CI runs
 lint: $(STAMP) ## Style, types, layers, drift of the generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy operator workloads tests
+	$(BIN)/mypy operator workloads hack tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m rollcall_operator.cli crds --check
 	$(BIN)/python -m rollcall_operator.cli crds --check --dir charts/rollcall-operator/files/crds
@@ -59,10 +58,10 @@ bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and d
 	  --config 'store.url=file://{folder}/weights' --config store.keepSeconds=0
 
 bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"
-	$(BIN)/python -m tests.bench.recovery --trials $(TRIALS) --chart docs/measurements/recovery.svg $(ARGS)
+	$(BIN)/python -m hack.bench.recovery --trials $(TRIALS) --chart docs/measurements/recovery.svg $(ARGS)
 
 chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1); prints JSON
-	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m hack.soak --seconds $(SECONDS) --seed $(SEED)
 
 lock: $(STAMP) ## Write requirements/*.txt anew from pyproject.toml
 	requirements/lock.sh
@@ -81,4 +80,5 @@ $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r requirements/bootstrap.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps -r requirements/dev.txt
+	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster import cache, engine, machine
+from hack.cluster import cache, engine, machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def command(*words: str, timeout_s: float = 600) -> float:
     """Runs a command of the cluster; returns how long it took."""
     started = time.monotonic()
     subprocess.run(
-        [sys.executable, "-m", "tests.cluster", *words],
+        [sys.executable, "-m", "hack.cluster", *words],
         cwd=REPOSITORY_ROOT, timeout=timeout_s, check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     return time.monotonic() - started
@@ -143,7 +143,7 @@ def test_up_accident_up_down_leaves_no_trace() -> None:
 def test_killed_while_creating(own_cache: Path) -> None:
     before = traces()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.cluster", "up"], cwd=REPOSITORY_ROOT, start_new_session=True
+        [sys.executable, "-m", "hack.cluster", "up"], cwd=REPOSITORY_ROOT, start_new_session=True
     )
     log = own_cache / "log" / "kind-create.log"
     deadline = time.monotonic() + 300

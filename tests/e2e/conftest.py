@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import stack
-from tests.e2e.kubectl import Kubectl
+from hack.cluster import stack
+from hack.cluster.kubectl import Kubectl
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kubectl import WORKER_IMAGE, Kubectl, wait_for
+from hack.cluster.kubectl import WORKER_IMAGE, Kubectl, wait_for
 from tests.integration.bad_manifests.case import Case
 from tests.integration.bad_manifests.told_in_a_condition import TOLD_WHEN_PODS_RUN
 

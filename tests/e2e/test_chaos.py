@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from tests.chaos import soak
-from tests.chaos.plan import QUICK, Kind, make_plan
-from tests.e2e.kubectl import Kubectl
-from tests.e2e.stack import EXISTING
+from hack.cluster.kubectl import Kubectl
+from hack.cluster.stack import EXISTING
+from hack.soak import soak
+from hack.soak.plan import QUICK, Kind, make_plan
 
 SECONDS, SEED = 100, 4
 CONTROL_SECONDS = 45

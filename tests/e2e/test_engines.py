@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.follow import Follower
-from tests.e2e.kubectl import Kubectl, example
+from hack.cluster.kubectl import Kubectl, example
+from hack.demo.follow import Follower
 
 JOB = "reverse"
 STEPS = 12

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.e2e.follow import Follower
-from tests.e2e.kubectl import Kubectl, example
-from tests.e2e.stack import SYSTEM_NAMESPACE
+from hack.cluster.kubectl import Kubectl, example
+from hack.cluster.stack import SYSTEM_NAMESPACE
+from hack.demo.follow import Follower
 
 JOB, POOL = "reverse", "reverse-cpu"
 

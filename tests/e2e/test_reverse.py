@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.e2e.follow import Follower
-from tests.e2e.kubectl import Kubectl, example, is_ready, name_of, wait_for
-from tests.e2e.verdict import check_epochs, check_learned
+from hack.cluster.kubectl import Kubectl, example, is_ready, name_of, wait_for
+from hack.demo.follow import Follower
+from hack.demo.verdict import check_epochs, check_learned
 
 MAX_STALENESS = 2
 JOB, POOL = "reverse", "reverse-cpu"

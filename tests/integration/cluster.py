@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from hack.cluster import go_build
+from hack.cluster.control_plane import ControlPlane
 from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
-from tests.cluster import go_build
-from tests.cluster.control_plane import ControlPlane
 from tests.integration.world import (
     ACCOUNT,
     ROOT,

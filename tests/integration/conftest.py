@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import go_build
+from hack.cluster import go_build
 from tests.integration.cluster import Cluster, running_cluster
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.world import World, open_world

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hack.cluster import go_build
 from rollcall_operator.plan.nodes import PREEMPTION_TAINTS
-from tests.cluster import go_build
 from tests.integration.cluster import Cluster, rendered
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.world import (

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from hack.cluster import go_build
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.connection import connect
 from rollcall_operator.kube.errors import NotFoundError
@@ -26,7 +27,6 @@ from rollcall_operator.kube.resources import (
     Resource,
 )
 from rollcall_operator.kube.transport import APPLY_PATCH, Transport
-from tests.cluster import go_build
 
 T = TypeVar("T")
 

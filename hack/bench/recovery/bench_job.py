@@ -1,0 +1,173 @@
+"""The job that the trials are made with: 64 MiB of weights, on the local cluster."""
+
+import base64
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from hack.bench.recovery.journal import Journal, Step
+from hack.bench.recovery.processes import Process, worker, workers
+from hack.bench.recovery.stream import Seen, Stream
+from hack.cluster.kubectl import Kubectl, example, wait_for
+from rollcall_protocol import env
+
+JOB, POOL = "reverse", "reverse-cpu"
+TRAINER = f"{JOB}-trainer-0"
+NAMESPACE = "bench-recovery"
+CLAIM = "checkpoints"
+EVERY_STEPS = 5
+START_SECONDS = 180.0
+SETTLE_STEPS = 3
+SUSPECT_AFTER_MS = 700
+# What a worker uses of a core. With less its node's own daemons come first, and they are busy with
+# the container that was killed.
+CPU = "300m"
+# Connections to each peer, each with a thread: as many as there are cores. More make a session
+# slower to form, and the transfer not faster.
+THREADS = 2
+
+# Steps of a few tenths of a second: the weights are large, the batches small.
+ALGORITHM = {"maxSteps": 1_000_000, "promptsPerStep": 4, "groupSize": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What differs between the jobs of the events."""
+
+    rollouts: int
+    checkpoint: bool = False
+    weight_sync: dict[str, Any] = field(default_factory=dict)
+
+
+def manifests(settings: Settings) -> list[dict[str, Any]]:
+    """The job, and the volume of its checkpoints if it has one."""
+    job = example("reverse.yaml", **ALGORITHM)
+    spec = job["spec"]
+    spec["model"]["path"] = "builtin:reverse-64m"
+    spec["rollouts"][0]["replicas"] = settings.rollouts
+    for part in (spec["trainer"], spec["rollouts"][0]):
+        part["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = CPU
+    spec["trainer"]["engine"] = {"name": "fsdp2", "config": {"minibatches": 1}}
+    spec["weightSync"] = {"config": {"threads": THREADS}} | settings.weight_sync
+    # A container that was killed must come back by itself, or by the bench.
+    spec["membership"] = {
+        "replaceAfterSeconds": 0,
+        "heartbeatMilliseconds": SUSPECT_AFTER_MS // 3,
+        "suspectAfterMilliseconds": SUSPECT_AFTER_MS,
+    }
+    spec["failurePolicy"] = {"maxRestarts": 1000}
+    if not settings.checkpoint:
+        return [job]
+    volume = {"persistentVolumeClaim": {"claimName": CLAIM}}
+    spec["trainer"]["checkpoint"] = {"everySteps": EVERY_STEPS, "volume": volume}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": CLAIM},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "2Gi"}},
+        },
+    }
+    return [claim, job]
+
+
+class BenchJob:
+    """Use as a context manager: made on entering, gone with its namespace on leaving."""
+
+    stream: Stream
+    journal: Journal
+    trainer: Process
+
+    def __init__(self, cluster: Kubectl, settings: Settings) -> None:
+        self._cluster, self.settings = cluster, settings
+        self.kubectl = cluster.within(NAMESPACE)
+        self._token = ""
+
+    def __enter__(self) -> "BenchJob":
+        self._remove()
+        self._cluster.run("create", "namespace", NAMESPACE)
+        self.kubectl.apply(*manifests(self.settings))
+        try:
+            self._token = wait_for("the job's token", self._read_token, seconds=60)
+            self.follow()
+            self.serving(self.settings.rollouts)
+            self.steps(SETTLE_STEPS + 2)
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+        self._remove()
+
+    def follow(self, process: Process | None = None, *, life: int = 0) -> None:
+        """Follow a life of the trainer's container, the first one of its pod unless told."""
+        pod = wait_for("the trainer's pod", self._trainer_pod, seconds=START_SECONDS)
+        uid = pod["metadata"]["uid"]
+        self.trainer = process or worker(uid, seconds=START_SECONDS)
+        self.journal = Journal(uid, life=life)
+        self._connect(pod["status"]["podIP"])
+
+    def _connect(self, address: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.stream = Stream(self.trainer, address=address, token=self._token)
+            except OSError:
+                if time.monotonic() > deadline or not self.trainer.alive():
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def serving(self, rollouts: int, *, seconds: float = START_SECONDS) -> Seen:
+        """Wait until as many rollouts, and no others, are in sync in one session."""
+        return self.stream.until(
+            lambda seen: (
+                len(seen.in_sync) == rollouts == len(seen.state.members)
+                and seen.members == rollouts + 1
+            ),
+            seconds=seconds,
+        )
+
+    def steps(self, count: int, *, seconds: float = 60.0) -> None:
+        """Wait for some more steps."""
+        at = time.time()
+        self.journal.wait(Step, after=at, seconds=seconds)
+        seen = [s.number for s in self.journal.steps()][-1] + count - 1
+        self.journal.wait(Step, after=at, seconds=seconds, that=lambda s: s.number >= seen)
+
+    def rollouts(self) -> dict[str, Process]:
+        """The processes of all members, by pod uid."""
+        return workers(member.pod_uid for member in self.stream.history[-1].state.members)
+
+    def pod_name(self, uid: str) -> str:
+        """A member's pod."""
+        members = self.stream.history[-1].state.members
+        return next(member.pod for member in members if member.pod_uid == uid)
+
+    def pods(self) -> dict[str, str]:
+        """The addresses of all rollouts' pods by uid, empty before they have one."""
+        pods = self.kubectl.rollouts(JOB)
+        return {pod["metadata"]["uid"]: pod["status"].get("podIP", "") for pod in pods}
+
+    def delete_now(self, *pods: str) -> None:
+        """Delete pods without a grace period; does not wait."""
+        self.kubectl.run("delete", "pod", *pods, "--grace-period=0", "--force", "--wait=false")
+
+    def _trainer_pod(self) -> dict[str, Any] | None:
+        pod = self.kubectl.get("pod", TRAINER)
+        here = pod["status"].get("podIP") and "deletionTimestamp" not in pod["metadata"]
+        return pod if here else None
+
+    def _read_token(self) -> str | None:
+        for secret in self.kubectl.items("secrets", "--selector", f"rollcall.dev/job={JOB}"):
+            return base64.b64decode(secret["data"][env.OPERATOR_TOKEN_FILE]).decode()
+        return None
+
+    def _remove(self) -> None:
+        self._cluster.run(
+            "delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s", seconds=130
+        )

@@ -1,0 +1,155 @@
+"""A worker's log as the node writes it: lines with the time at which they were said."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hack.bench.recovery.processes import log_folders
+
+LOOK_SECONDS = 0.005
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a worker said; `at` is seconds of time.time(), to a millisecond."""
+
+    at: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A training step ended."""
+
+    at: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session is usable; `members` with the trainer."""
+
+    at: float
+    members: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version serves in the whole session. `began`: when its transfer did."""
+
+    began: float
+    staged: float
+    at: float
+    number: int
+
+
+Event = Step | Session | Published
+
+_STEP = re.compile(r"step (\d+): ")
+_SESSION = re.compile(r"session \S+: (\d+) members, [\d.]+ s after (\w+)")
+_VERSION = re.compile(r"version (\d+): \d+ members, staged in ([\d.]+) s, committed in ([\d.]+) s")
+
+
+def parse(text: str) -> Line | None:
+    """A line of the node's file: time, stream, F, and the worker's JSON; None for others."""
+    _, _, said = text.partition(" F ")
+    if not said.startswith("{"):
+        return None
+    try:
+        value: dict[str, Any] = json.loads(said)
+        return Line(datetime.fromisoformat(value["time"]).timestamp(), value["message"])
+    except (ValueError, KeyError):
+        return None
+
+
+def event(line: Line) -> Event | None:
+    """What a line of the trainer tells."""
+    if found := _STEP.match(line.message):
+        return Step(line.at, int(found[1]))
+    if found := _SESSION.match(line.message):
+        return Session(line.at, int(found[1]), found[2])
+    if found := _VERSION.match(line.message):
+        staged = line.at - float(found[3])
+        return Published(staged - float(found[2]), staged, line.at, int(found[1]))
+    return None
+
+
+class Journal:
+    """Follows one container's log from its first line; `lines` has all that were read."""
+
+    def __init__(self, pod_uid: str, *, life: int = 0, seconds: float = 30.0) -> None:
+        """`life` counts the container's restarts. TimeoutError when there is no such log."""
+        self.lines: list[Line] = []
+        self.events: list[Event] = []
+        self._path = _find(pod_uid, life, seconds)
+        self._read, self._rest = 0, ""
+
+    def look(self) -> None:
+        """Read what has been written since."""
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        self._read += len(data)
+        *whole, self._rest = (self._rest + data.decode(errors="replace")).split("\n")
+        for text in whole:
+            line = parse(text)
+            if line is not None:
+                self.lines.append(line)
+                found = event(line)
+                if found is not None:
+                    self.events.append(found)
+
+    def wait(
+        self, kind: type[T], *, after: float, seconds: float,
+        that: Callable[[T], bool] = lambda _: True,
+    ) -> T:  # fmt: skip
+        """The first event of a kind after a time; TimeoutError when there is none."""
+        deadline, passed = time.monotonic() + seconds, 0
+        while True:
+            self.look()
+            for found in self.events[passed:]:
+                if isinstance(found, kind) and found.at > after and that(found):
+                    return found
+            passed = len(self.events)  # not again: this must not take the cores from the job
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no {kind.__name__} within {seconds:.0f} s of {after:.3f}")
+            time.sleep(LOOK_SECONDS)
+
+    def wait_for(self, beginning: str, *, seconds: float) -> float:
+        """When it first said something that begins so; TimeoutError when it does not."""
+        deadline = time.monotonic() + seconds
+        while (at := self.first(beginning)) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{beginning!r} was not said within {seconds:.0f} s")
+            time.sleep(LOOK_SECONDS)
+        return at
+
+    def steps(self) -> Iterator[Step]:
+        """All steps so far."""
+        return (found for found in self.events if isinstance(found, Step))
+
+    def first(self, beginning: str, *, after: float = 0.0) -> float | None:
+        """When it first said something that begins so."""
+        self.look()
+        return next(
+            (x.at for x in self.lines if x.at > after and x.message.startswith(beginning)), None
+        )
+
+
+def _find(pod_uid: str, life: int, seconds: float) -> Path:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for folder in log_folders(pod_uid):
+            path = folder / f"{life}.log"
+            if path.exists():
+                return path
+        time.sleep(0.1)
+    raise TimeoutError(f"pod {pod_uid}: no log of life {life} within {seconds:.0f} s")

@@ -1,0 +1,95 @@
+"""Follows the coordinator's stream for operators, and notes when each state came."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hack.bench.recovery.processes import Process, connect
+from rollcall_protocol import env
+from rollcall_protocol.messages import loads
+from rollcall_protocol.reports import MemberState, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A state, and when it came (seconds of time.time())."""
+
+    at: float
+    state: Snapshot
+
+    @property
+    def in_sync(self) -> set[str]:
+        """Pods of members that serve current weights."""
+        return {m.pod_uid for m in self.state.members if m.state is MemberState.IN_SYNC}
+
+    @property
+    def members(self) -> int:
+        """Members of the session, the trainer included."""
+        return self.state.session.members if self.state.session else 0
+
+
+class Stream:
+    """Reads in a thread until closed, or until the coordinator ends. OSError if there is none.
+
+    The connection is made inside the trainer's network: pods' addresses are not known outside.
+    """
+
+    def __init__(self, process: Process, *, address: str, token: str) -> None:
+        self.address = address
+        self.history: list[Seen] = []
+        self.ended = ""  # why, once it has
+        self._news = threading.Condition()
+        self._socket = connect(process, address=address, port=env.MEMBERSHIP_PORT)
+        self._socket.settimeout(None)
+        request = (
+            f"GET {env.OPERATOR_STREAM_ROUTE} HTTP/1.0\r\nHost: coordinator\r\n"
+            f"Authorization: Bearer {token}\r\n\r\n"
+        )
+        self._socket.sendall(request.encode())
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._socket.close()
+
+    def until(
+        self, what: Callable[[Seen], bool], *, seconds: float, after: float | None = None
+    ) -> Seen:
+        """The first state since `after` of which `what` holds; without `after`, from the newest.
+
+        TimeoutError when none comes, ConnectionError when the coordinator ended.
+        """
+        deadline = time.monotonic() + seconds
+        start = max(0, len(self.history) - 1) if after is None else 0
+        with self._news:
+            while True:
+                for seen in self.history[start:]:
+                    if (after is None or seen.at >= after) and what(seen):
+                        return seen
+                start = len(self.history)
+                if self.ended:
+                    raise ConnectionError(f"the coordinator's stream ended: {self.ended}")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"not within {seconds:.0f} s; last: {self.history[-1:]}")
+                self._news.wait(left)
+
+    def _follow(self) -> None:
+        why = "closed"
+        try:
+            with self._socket.makefile("rb") as lines:
+                for line in lines:
+                    if line.startswith(b"{"):
+                        self._add(Seen(time.time(), loads(line, Snapshot)))
+        except (OSError, ValueError) as error:  # killed, closed here, or of another release
+            why = f"{type(error).__name__}: {error}"
+        with self._news:
+            self.ended = why
+            self._news.notify_all()
+
+    def _add(self, seen: Seen) -> None:
+        with self._news:
+            self.history.append(seen)
+            self._news.notify_all()

@@ -1,0 +1,69 @@
+"""Trials of a killed trainer: its container starts again, or its pod is replaced."""
+
+import signal
+import time
+
+from hack.bench.recovery.bench_job import EVERY_STEPS, TRAINER, BenchJob
+from hack.bench.recovery.journal import Published, Session, Step
+from hack.bench.recovery.processes import Process, worker
+from hack.bench.recovery.stats import Record, phases
+from hack.cluster.kubectl import wait_for
+
+AGAIN_SECONDS = 120.0
+
+
+def kill(job: BenchJob, *, replace: bool) -> list[Record]:
+    """SIGKILL the trainer, once in each pod, so that no back-off delays the container.
+
+    `replace`: the pod is deleted without grace instead, as when it is lost; a new one is made.
+    """
+    old = job.trainer
+    job.journal.look()
+    steps = [step.number for step in job.journal.steps()][-1]
+    if replace:
+        at = time.time()
+        job.delete_now(TRAINER)
+        uid, life = other_pod(job, old.pod_uid), 0
+    else:
+        at = old.send(signal.SIGKILL)
+        uid, life = old.pod_uid, 1
+    new = worker(uid, other_than=old, seconds=AGAIN_SECONDS)
+    job.follow(new, life=life)
+    first = job.journal.wait(Step, after=new.started, seconds=AGAIN_SECONDS)
+    record = Record(
+        "trainer_kill", first.at - new.started,
+        {
+            "how": "pod replaced" if replace else "container restarted",
+            "until_started": new.started - at,
+            "steps_lost": steps + 1 - first.number,
+            "phases": _phases(job, new, first),
+        },
+    )  # fmt: skip
+    job.serving(job.settings.rollouts)
+    job.steps(EVERY_STEPS + 1)
+    return [record, Record("trainer_kill_in_all", first.at - at)]
+
+
+def other_pod(job: BenchJob, old: str) -> str:
+    """The uid of the trainer's pod once it is another than `old`."""
+
+    def look() -> str | None:
+        uid = str(job.kubectl.get("pod", TRAINER)["metadata"]["uid"])
+        return uid if uid != old else None
+
+    return wait_for("another trainer pod", look, seconds=AGAIN_SECONDS)
+
+
+def _phases(job: BenchJob, new: Process, first: Step) -> dict[str, float]:
+    journal = job.journal
+    sessions = [x.at for x in journal.events if isinstance(x, Session) and x.at <= first.at]
+    versions = [x.at for x in journal.events if isinstance(x, Published) and x.at <= first.at]
+    return phases(
+        [
+            ("start", new.started),
+            ("model built and checkpoint loaded", journal.first("rank 0 starts")),
+            ("session", min(sessions, default=None)),
+            ("first version published", min(versions, default=None)),
+            ("first step", first.at),
+        ]
+    )

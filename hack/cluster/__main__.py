@@ -1,0 +1,76 @@
+"""The commands of the local cluster: progress on standard error, results on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from hack.cluster import go_build, images, local
+from hack.cluster.shell import ClusterError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        _run(arguments)
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    match arguments.command:
+        case "up":
+            local.up()
+        case "down":
+            local.down()
+        case "kubeconfig":
+            print(local.kubeconfig())
+        case "env":
+            for name, value in local.environment().items():
+                print(f"export {name}={shlex.quote(value)}")
+        case "bin":
+            for name in arguments.name:
+                print(local.program(name))
+        case "images":
+            for name in images.build(arguments.name, prefix=arguments.prefix, tag=arguments.tag):
+                print(name)
+        case "load":
+            images.load(arguments.image)
+        case "image-id":
+            print(images.identity(arguments.image))
+        case "push":
+            images.push(arguments.name, prefix=arguments.prefix, tag=arguments.tag)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m hack.cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="make the cluster run")
+    commands.add_parser("down", help="remove it and every trace of it but the cache")
+    commands.add_parser("kubeconfig", help="print the path of its kubeconfig")
+    commands.add_parser("env", help="print shell commands that point docker and kubectl at it")
+    program = commands.add_parser("bin", help="print a program's path, building it if absent")
+    program.add_argument("name", nargs="+", choices=go_build.known())
+    for command, text in (
+        ("images", "build the project's images and print their names"),
+        ("push", "push them to a registry"),
+    ):
+        sub = commands.add_parser(command, help=text)
+        sub.add_argument("--prefix", default=images.PREFIX, help="what their names begin with")
+        sub.add_argument("--tag", default=images.TAG)
+        sub.add_argument("name", nargs="*", help=f"some of: {', '.join(images.DEFAULT)}")
+    identity = commands.add_parser("image-id", help="print the id of a built image")
+    identity.add_argument("image")
+    load = commands.add_parser("load", help="put images into the cluster's nodes")
+    load.add_argument("image", nargs="+")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

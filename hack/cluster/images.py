@@ -1,0 +1,161 @@
+"""The project's images: built with whichever engine is in use, put into the nodes, pushed."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hack.cluster import base_image, cache, engine, image_load, kind, local
+from hack.cluster.shell import ClusterError, CommandError, run, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hack.cluster.engine import Engine
+
+REPOSITORY_ROOT = Path(__file__).parents[2]
+PREFIX = "rollcall"
+TAG = "dev"
+DEFAULT = ("operator", "worker-cpu")
+BUILD_TIMEOUT_S = 1800.0
+PUSH_TIMEOUT_S = 3600.0
+_PASSED_ON = (
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "PIP_INDEX_URL",
+)
+
+
+def build(names: Sequence[str], *, prefix: str = PREFIX, tag: str = TAG) -> list[str]:
+    """Builds images, the default ones if none is named; returns their full names."""
+    for name in names:
+        _dockerfile(name)
+    chosen = _engine()
+    base = base_image.ensure(chosen) if _needs_base(names or DEFAULT) else base_image.STANDARD
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        built = pool.map(
+            lambda name: _build(chosen, name, base=base, full=_full(name, prefix, tag)),
+            names or DEFAULT,
+        )
+        return list(built)
+
+
+def load(images: Iterable[str]) -> None:
+    """Puts images of the engine into the nodes of the kind cluster that take ordinary pods.
+
+    Raises:
+        ClusterError: the cluster is not ours, or the engine lacks an image.
+    """
+    if local.uses_existing():
+        raise ClusterError(
+            "images cannot be loaded into an existing cluster: push them to a registry that it "
+            "can reach (`push --prefix REGISTRY/NAME`) and name them in the manifests"
+        )
+    chosen = _engine()
+    nodes = kind.schedulable_nodes(chosen)
+    for image in images:
+        _load(chosen, image, nodes)
+
+
+def identity(image: str) -> str:
+    """The id of an image of the engine; it changes when the image is built anew.
+
+    Raises:
+        ClusterError: the engine lacks it.
+    """
+    try:
+        return _engine().docker("inspect", "--format", "{{.Id}}", image).strip()
+    except CommandError as error:
+        raise ClusterError(f"{image}: no such image; build it first") from error
+
+
+def push(names: Sequence[str], *, prefix: str, tag: str) -> None:
+    """Pushes images to the registry that their prefix names.
+
+    Raises:
+        ClusterError: an image was built on a base made on this machine, which carries its
+            addresses and certificates.
+    """
+    chosen = _engine()
+    for name in names or DEFAULT:
+        full = _full(name, prefix, tag)
+        said = chosen.docker("inspect", "--format", "{{json .Config.Labels}}", full)
+        if base_image.LABEL in (json.loads(said) or {}):
+            raise ClusterError(
+                f"{full} must not be published: its base was made on this machine and carries the "
+                f"addresses and certificates of its network; build it where {base_image.STANDARD} "
+                f"can be pulled"
+            )
+        say(f"{full}: pushing")
+        chosen.docker("push", "--quiet", full, timeout_s=PUSH_TIMEOUT_S)
+
+
+def _load(chosen: Engine, image: str, nodes: Sequence[str]) -> None:
+    built = identity(image)
+    missing = [
+        node for node in nodes if not image_load.is_there(chosen, node, image=image, identity=built)
+    ]
+    if not missing:
+        say(f"{image}: in the nodes already")
+        return
+    with cache.scratch() as folder, ThreadPoolExecutor(max_workers=len(missing)) as pool:
+        saved = folder / "image.tar"
+        chosen.docker("save", "--output", saved, image, timeout_s=600)
+        sent = pool.map(
+            lambda node: image_load.load_into_node(chosen, node, saved=saved, identity=built),
+            missing,
+        )
+        say(f"{image}: loaded, {max(sent) / 1e6:.0f} MB a node")
+
+
+def _build(chosen: Engine, name: str, *, base: str, full: str) -> str:
+    say(f"{full}: building")
+    arguments = [f"{key}={os.environ[key]}" for key in _PASSED_ON if os.environ.get(key)]
+    if base != base_image.STANDARD and name in DEFAULT:
+        arguments.append(f"BASE={base}")
+    before = chosen.docker("images", "--quiet", full).strip()
+    words: list[str | Path] = ["docker", "build", "--file", _dockerfile(name), "--tag", full]
+    words += [word for argument in arguments for word in ("--build-arg", argument)]
+    run(
+        [*words, *chosen.build_options(), REPOSITORY_ROOT],
+        timeout_s=BUILD_TIMEOUT_S,
+        env=chosen.env,
+        log=cache.log(f"image-{name}"),
+    )
+    if before and chosen.docker("images", "--quiet", full).strip() != before:
+        # Its lower layers stay, as those of the new one; a container may still need the rest.
+        with suppress(CommandError):
+            chosen.docker("rmi", before)
+    say(f"{full}: built")
+    return full
+
+
+def _dockerfile(name: str) -> Path:
+    path = REPOSITORY_ROOT / "images" / name / "Dockerfile"
+    if not path.exists():
+        known = sorted(path.parent.name for path in REPOSITORY_ROOT.glob("images/*/Dockerfile"))
+        raise ClusterError(f"no image {name!r}; those known are: {', '.join(known)}")
+    return path
+
+
+def _needs_base(names: Sequence[str]) -> bool:
+    return any(name in DEFAULT for name in names)
+
+
+def _full(name: str, prefix: str, tag: str) -> str:
+    return f"{prefix.rstrip('/')}/{name}:{tag}"
+
+
+def _engine() -> Engine:
+    chosen = engine.select()
+    if chosen is None:
+        raise ClusterError("no Docker engine")
+    return chosen

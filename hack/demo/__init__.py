@@ -1,0 +1,1 @@
+"""`make demo`: from a machine with nothing to a job that learned while rollouts came and went."""

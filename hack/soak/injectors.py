@@ -1,0 +1,261 @@
+"""How each fault is done to real pods and nodes, and how it is healed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hack.cluster.shell import ClusterError
+from hack.cluster.stack import SYSTEM_NAMESPACE
+from hack.soak import host
+from hack.soak.history import ROLLOUT, TRAINER, Worker
+from hack.soak.plan import Fault, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hack.cluster.kubectl import Kubectl
+    from hack.soak.volume import SharedVolume
+
+SLOW_RATE = "2mbit"
+SCALE_TO = 6
+OOM_DEADLINE_S = 30.0
+NODE_BACK_S = 90.0
+_RULES = """
+table inet rollcall_chaos {
+  chain in { type filter hook input priority 0; policy drop; iifname "lo" accept; }
+  chain out { type filter hook output priority 0; policy drop; oifname "lo" accept; }
+}
+"""
+# Joins the victim's control group, then takes memory until the kernel has ended the victim. A
+# process that may be killed is chosen by its score, and the victim's was raised.
+_EATER = """
+import os, sys, time
+victim, deadline, group = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), sys.argv[3]
+with open(group + "/cgroup.procs", "w") as procs:
+    procs.write(str(os.getpid()))
+taken = []
+while os.path.exists(f"/proc/{victim}/exe"):  # a zombie has none
+    if time.monotonic() > deadline:
+        sys.exit("its memory has no limit")
+    taken.append(bytearray(b"x" * (8 << 20)))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What faults are done to."""
+
+    kubectl: Kubectl
+    job: str
+    pool: str
+    replicas: int
+    volume: SharedVolume
+
+    def victim(self, role: str, pick: float) -> Worker:
+        """A running worker of that role. ClusterError if there is none."""
+        found = [w for w in host.workers(self.kubectl.namespace) if w.role == role]
+        if not found:
+            raise ClusterError(f"no {role} runs")
+        return found[int(pick * len(found))]
+
+    def node_of(self, worker: Worker) -> str:
+        """The node on which a worker runs."""
+        groups = (host.PROC / str(worker.pid) / "cgroup").read_text()
+        return next(node for node in host.WORKER_NODES if host.container_of(node) in groups)
+
+
+class Injection(Protocol):
+    """A fault that was injected: whom it hit, and how to end it."""
+
+    name: str
+    uid: str
+
+    def heal(self) -> None:
+        """End it. Harmless when the victim is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done: the victim, and what undoes it (nothing for what heals by itself)."""
+
+    name: str
+    uid: str = ""
+    undo: Callable[[], None] | None = None
+
+    def heal(self) -> None:
+        """Undo it."""
+        if self.undo is not None:
+            self.undo()
+
+
+def inject(fault: Fault, ground: Ground) -> Done:
+    """Do it now. ClusterError, KubectlError, OSError or CommandError when it cannot be done."""
+    return _INJECTORS[fault.kind](ground, fault.pick)
+
+
+def _kill(role: str) -> Callable[[Ground, float], Done]:
+    def kill(ground: Ground, pick: float) -> Done:
+        victim = ground.victim(role, pick)
+        os.kill(victim.pid, signal.SIGKILL)
+        return Done(victim.pod, victim.uid)
+
+    return kill
+
+
+def _stop_rollout(ground: Ground, pick: float) -> Done:
+    victim = ground.victim(ROLLOUT, pick)
+    os.kill(victim.pid, signal.SIGSTOP)
+
+    def go_on() -> None:
+        with suppress(ProcessLookupError):
+            os.kill(victim.pid, signal.SIGCONT)
+
+    return Done(victim.pod, victim.uid, go_on)
+
+
+def _partition(role: str) -> Callable[[Ground, float], Done]:
+    def partition(ground: Ground, pick: float) -> Done:
+        victim = ground.victim(role, pick)
+        node = host.node_pid(ground.node_of(victim))
+        # Its sandbox holds the network; the worker may be restarted meanwhile.
+        holder = sandbox(victim)
+        host.in_network_of(holder, "nft", "-f", "-", tools_of=node, stdin=_RULES)
+
+        def mend() -> None:
+            with suppress(ClusterError):  # gone with the pod
+                host.in_network_of(
+                    holder, "nft", "delete", "table", "inet", "rollcall_chaos", tools_of=node
+                )
+
+        return Done(victim.pod, victim.uid, mend)
+
+    return partition
+
+
+def _slow_rollout(ground: Ground, pick: float) -> Done:
+    victim = ground.victim(ROLLOUT, pick)
+    node, holder = host.node_pid(ground.node_of(victim)), sandbox(victim)
+    inside = host.in_network_of(holder, "ip", "-o", "link", "show", "eth0")
+    peer = re.search(r"eth0@if(\d+):", inside)
+    links = host.in_network_of(node, "ip", "-o", "link")
+    outside = peer and re.search(rf"^{peer[1]}: ([^@:]+)", links, re.MULTILINE)
+    if not outside:
+        raise ClusterError(f"no link of the node leads to {victim.pod}: {inside}")
+    # This kernel has no netem: bytes each way are limited, which delays them too.
+    limit = ("root", "tbf", "rate", SLOW_RATE, "burst", "16kb", "latency", "400ms")
+    sides = ((holder, "eth0"), (node, outside[1]))
+    for pid, link in sides:
+        host.in_network_of(pid, "tc", "qdisc", "add", "dev", link, *limit)
+
+    def lift() -> None:
+        for pid, link in sides:
+            with suppress(ClusterError):  # gone with the pod
+                host.in_network_of(pid, "tc", "qdisc", "del", "dev", link, "root")
+
+    return Done(victim.pod, victim.uid, lift)
+
+
+def _oom_rollout(ground: Ground, pick: float) -> Done:
+    victim = ground.victim(ROLLOUT, pick)
+    (host.PROC / str(victim.pid) / "oom_score_adj").write_text("1000")
+    eater = subprocess.run(
+        [sys.executable, "-S", "-c", _EATER, str(victim.pid), str(OOM_DEADLINE_S),
+         str(host.memory_group(victim.pid))],
+        timeout=OOM_DEADLINE_S + 10, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    # The kernel may end the eater too, while the victim's memory is still being given back.
+    if (host.PROC / str(victim.pid) / "exe").exists():
+        raise ClusterError(f"the kernel spared {victim.pod}: {eater.stderr[-300:]}")
+    return Done(victim.pod, victim.uid)
+
+
+def _delete_rollout(ground: Ground, pick: float) -> Done:
+    victim = ground.victim(ROLLOUT, pick)
+    ground.kubectl.run("delete", "pod", victim.pod, "--grace-period=0", "--force", "--wait=false")
+    return Done(victim.pod, victim.uid)
+
+
+def _disk_full(ground: Ground, _: float) -> Done:
+    ground.volume.fill()
+    if ground.volume.bytes_free:
+        raise ClusterError(f"{ground.volume.bytes_free} bytes are left on the volume")
+    return Done("checkpoints", undo=ground.volume.free)
+
+
+def _scale(ground: Ground, _: float) -> Done:
+    def scale(replicas: int) -> None:
+        ground.kubectl.run("scale", f"rolloutpool/{ground.pool}", f"--replicas={replicas}")
+
+    scale(SCALE_TO)
+    return Done(ground.pool, undo=lambda: scale(ground.replicas))
+
+
+def _kill_operator(ground: Ground, _: float) -> Done:
+    pods = ground.kubectl.within(SYSTEM_NAMESPACE).items("pods")
+    for pod in pods:
+        for pid, command in host.processes_in_pod(pod["metadata"]["uid"]):
+            if "rollcall-operator" in command:
+                os.kill(pid, signal.SIGKILL)
+                return Done(pod["metadata"]["name"], pod["metadata"]["uid"])
+    raise ClusterError("no operator runs")
+
+
+def _api_outage(_: Ground, __: float) -> Done:
+    pid = host.process_named("kube-apiserver", node=host.CONTROL_PLANE)
+    os.kill(pid, signal.SIGSTOP)
+
+    def go_on() -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    return Done("kube-apiserver", undo=go_on)
+
+
+def _node_loss(ground: Ground, pick: float) -> Done:
+    # Half of the time it is the trainer's.
+    trainers = [w for w in host.workers(ground.kubectl.namespace) if w.role == TRAINER]
+    first = {ground.node_of(trainer) for trainer in trainers}
+    nodes = sorted(host.WORKER_NODES, key=lambda name: (name not in first, name))
+    node = nodes[int(pick * len(nodes))]
+    docker = host.chosen_engine().docker
+    docker("kill", "--signal=KILL", node)
+
+    def start() -> None:
+        docker("start", node, timeout_s=60)
+        deadline = time.monotonic() + NODE_BACK_S
+        while not host.node_pid(node) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        ground.volume.attach(node)
+
+    return Done(node, undo=start)
+
+
+def sandbox(worker: Worker) -> int:
+    """The process that holds a pod's network, whatever becomes of its worker; or the worker's."""
+    held = [pid for pid, command in host.processes_in_pod(worker.uid) if "pause" in command[:8]]
+    return held[0] if held else worker.pid
+
+
+_INJECTORS: dict[Kind, Callable[[Ground, float], Done]] = {
+    Kind.KILL_ROLLOUT: _kill(ROLLOUT),
+    Kind.STOP_ROLLOUT: _stop_rollout,
+    Kind.PARTITION_ROLLOUT: _partition(ROLLOUT),
+    Kind.SLOW_ROLLOUT: _slow_rollout,
+    Kind.OOM_ROLLOUT: _oom_rollout,
+    Kind.DELETE_ROLLOUT: _delete_rollout,
+    Kind.KILL_TRAINER: _kill(TRAINER),
+    Kind.PARTITION_TRAINER: _partition(TRAINER),
+    Kind.DISK_FULL: _disk_full,
+    Kind.SCALE: _scale,
+    Kind.KILL_OPERATOR: _kill_operator,
+    Kind.API_OUTAGE: _api_outage,
+    Kind.NODE_LOSS: _node_loss,
+}

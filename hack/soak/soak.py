@@ -1,0 +1,149 @@
+"""The soak: a job, the plan's faults, a calm at the end, and what was seen of it all."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hack.cluster.kubectl import Kubectl, KubectlError, wait_for
+from hack.cluster.shell import ClusterError
+from hack.soak import host, injectors, job, leaks
+from hack.soak.figures import figures
+from hack.soak.history import ROLLOUT, History, Injected, Reading
+from hack.soak.invariants import LEARNED, violations
+from hack.soak.volume import SharedVolume
+from hack.soak.watch import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from hack.soak.plan import Fault
+
+START_S, CALM_S, LEARN_S, HEAL_S = 180.0, 15.0, 120.0, 120.0
+FIRST_STEP = 5
+VOLUME_MIB = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to do: the plan, and whether weights reach the rollouts (else the verdict must fail)."""
+
+    plan: Sequence[Fault]
+    seconds: float
+    weight_sync: bool = True
+    record: Path | None = None
+    """A file for everything that was seen, to look into what is wrong."""
+
+
+def run(kubectl: Kubectl, options: Options, *, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run it in kubectl's namespace, which should be a fresh one; returns what is to be printed.
+
+    Faults end early only with this process; whatever happens they are healed and the job is
+    deleted.
+    """
+    shared = host.shared_memory([host.node_pid(node) for node in host.ALL_NODES])
+    history = History(time.time(), job.MAX_STALENESS, wanted=job.ROLLOUTS)
+    with ExitStack() as stack:
+        volume = stack.enter_context(SharedVolume(kubectl.namespace, mebibytes=VOLUME_MIB))
+        for thing in volume.manifests(kubectl.namespace):
+            kubectl.apply(thing)
+            if thing["kind"] == "PersistentVolume":
+                stack.callback(_remove_volume, kubectl, thing["metadata"]["name"])
+        kubectl.apply(job.manifest(weight_sync=options.weight_sync))
+        ground = injectors.Ground(kubectl, job.NAME, job.POOL, job.ROLLOUTS, volume)
+        watcher = Watcher(kubectl, job.NAME, history)
+        with watcher:
+            wait_for("the first steps", lambda: _step(history) >= FIRST_STEP, seconds=START_S)
+            history.began = time.time()
+            _Injecting(ground, history, say).carry_out(options)
+            _come_to_rest(history, say, patient=options.weight_sync)
+        history.ended = time.time()
+        say("deleting the job")
+        trace = leaks.Trace(
+            uids=frozenset(watcher.uids), networks=frozenset(watcher.networks), shared=shared
+        )
+        before = leaks.look(kubectl, trace)
+        kubectl.run("delete", "rljob", job.NAME, "--wait=false")
+        # Whoever does not see a job that is there would not see what is left of it either.
+        if before.objects and before.processes and before.namespaces and before.mounts:
+            history.leftovers = leaks.wait_until_gone(kubectl, trace)
+    if options.record is not None:
+        with options.record.open("w", encoding="utf-8") as target:
+            json.dump(asdict(history), target, default=str)
+    result = figures(history) | {"violations": violations(history)}
+    return result | {"looks_that_failed": len(watcher.trouble)}
+
+
+class _Injecting:
+    """Carries out a plan: a thread for each fault, so that they may overlap."""
+
+    def __init__(self, ground: injectors.Ground, history: History, say: Callable[[str], None]):
+        self._ground, self._history, self._say = ground, history, say
+        self._threads: list[threading.Thread] = []
+
+    def carry_out(self, options: Options) -> None:
+        began = time.monotonic()
+        for fault in options.plan:
+            time.sleep(max(0.0, fault.at - (time.monotonic() - began)))
+            thread = threading.Thread(target=self._one, args=(fault,), name=fault.kind)
+            self._threads.append(thread)
+            thread.start()
+        time.sleep(max(0.0, options.seconds - (time.monotonic() - began)))
+        for thread in self._threads:
+            thread.join(timeout=HEAL_S)
+        self._history.faults.sort(key=lambda fault: fault.began)
+
+    def _one(self, fault: Fault) -> None:
+        began = time.time()
+        victim, uid, trouble = "", "", ""
+        try:
+            done = injectors.inject(fault, self._ground)
+            victim, uid = done.name, done.uid
+            self._say(f"fault {fault.number}: {fault.kind} {victim}")
+            try:
+                time.sleep(fault.lasts)
+            finally:
+                done.heal()
+        except (ClusterError, KubectlError, OSError) as error:
+            trouble = f"{type(error).__name__}: {error}"
+            self._say(f"fault {fault.number}: {fault.kind} {victim} failed: {trouble}")
+        self._history.faults.append(
+            Injected(fault.kind, began, time.time(), victim=victim, uid=uid, trouble=trouble)
+        )
+
+
+def _come_to_rest(history: History, say: Callable[[str], None], *, patient: bool) -> None:
+    """A calm, and then as long as it takes until all rollouts serve good samples."""
+    say("calm: no more faults")
+    time.sleep(CALM_S)
+    deadline = time.monotonic() + (LEARN_S if patient else 0.0)
+    while True:
+        history.final = _serving(history)
+        good = [r for r in history.final if r.values.get("rollout_reward", 0.0) >= LEARNED]
+        if len(good) == len(history.final) == history.wanted or time.monotonic() > deadline:
+            return
+        time.sleep(1)
+
+
+def _serving(history: History) -> list[Reading]:
+    """The last readings of the rollouts that were Ready when the API was last asked."""
+    if not history.readings or not history.sights:
+        return []
+    ready = history.sights[-1].ready
+    found = (r for r in history.readings[-1] if r.worker.role == ROLLOUT)
+    return [reading for reading in found if ready.get(reading.worker.uid, False)]
+
+
+def _step(history: History) -> float:
+    readings = history.readings[-1] if history.readings else []
+    return max((reading.values.get("step", 0.0) for reading in readings), default=0.0)
+
+
+def _remove_volume(kubectl: Kubectl, name: str) -> None:
+    kubectl.run("delete", "pvc", "--all", "--wait=false")
+    kubectl.run("delete", "pv", name, "--wait=false")

@@ -1,4 +1,0 @@
-"""A seeded soak of a job on the local cluster: faults by plan, and a verdict over what was seen.
-
-`python -m tests.chaos --help` lists its options; `make chaos` runs it.
-"""

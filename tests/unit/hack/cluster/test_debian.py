@@ -1,0 +1,84 @@
+"""Which archives a machine's apt configuration leads to."""
+
+from __future__ import annotations
+
+import pytest
+
+from hack.cluster import debian
+from hack.cluster.shell import ClusterError
+
+DEB822 = """\
+Types: deb
+# a comment
+URIs: http://mirror.test/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb deb-src
+URIs: http://mirror.test/debian-security
+Suites: bookworm-security
+Components: main
+
+Types: deb
+URIs: https://elsewhere.test/node
+Suites: nodistro
+Components: main
+Enabled: no
+"""
+
+ONE_LINE = """\
+# deb http://mirror.test/debian bookworm main
+deb [arch=amd64 signed-by=/keys/debian.gpg] http://mirror.test/debian bookworm main # the archive
+deb http://mirror.test/debian-security bookworm-security main contrib
+deb-src http://mirror.test/debian bookworm main
+deb https://packages.test/cloud cloud-sdk-bookworm main
+"""
+
+
+def test_deb822_stanzas_become_sources() -> None:
+    archive, security = debian.parse_deb822(DEB822)
+    assert archive.uri == "http://mirror.test/debian"
+    assert archive.suites == ("bookworm", "bookworm-updates")
+    assert archive.options == ("signed-by=/usr/share/keyrings/debian-archive-keyring.gpg",)
+    assert security.uri == "http://mirror.test/debian-security"
+
+
+def test_a_key_inside_a_stanza_is_left_to_apts_own_keyrings() -> None:
+    inline = DEB822.replace("Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg", (
+        "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQINBF"
+    ))  # fmt: skip
+    assert debian.parse_deb822(inline)[0].options == ()
+
+
+def test_one_line_sources_keep_the_options_that_other_releases_need() -> None:
+    sources = debian.parse_one_line(ONE_LINE)
+    assert [source.uri for source in sources] == [
+        "http://mirror.test/debian",
+        "http://mirror.test/debian-security",
+        "https://packages.test/cloud",
+    ]
+    assert sources[0].options == ("signed-by=/keys/debian.gpg",)
+    assert sources[0].components == ("main",)
+
+
+def test_another_release_comes_from_the_same_mirrors_and_pockets() -> None:
+    sources = debian.parse_deb822(DEB822) + debian.parse_one_line(ONE_LINE)
+    keyring = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg"
+    assert debian.retarget(sources, host="bookworm", suite="trixie") == [
+        f"deb [{keyring}] http://mirror.test/debian trixie main",
+        f"deb [{keyring}] http://mirror.test/debian trixie-updates main",
+        "deb http://mirror.test/debian-security trixie-security main",
+        "deb [signed-by=/keys/debian.gpg] http://mirror.test/debian trixie main",
+    ]
+
+
+def test_archives_of_others_are_left_out() -> None:
+    others = debian.parse_one_line("deb https://packages.test/cloud cloud-sdk-bookworm main")
+    assert debian.retarget(others, host="bookworm", suite="trixie") == []
+
+
+def test_a_system_that_is_no_debian_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian, "host_release", lambda: ("ubuntu", "noble"))
+    with pytest.raises(ClusterError, match="use Debian 12 or newer, or a Docker"):
+        debian.sources("trixie")
