@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 from rollcall_operator import handlers
 from rollcall_operator.config import Settings, SettingsError, add_arguments, from_arguments
 from rollcall_operator.control.apply import Applier
-from rollcall_operator.control.lease import LeaseElector, LeaseLostError, LeaseSettings
-from rollcall_operator.control.nodes import NodeBook
-from rollcall_operator.control.observe import Observer
-from rollcall_operator.control.queue import QueueSettings, WorkQueue
+from rollcall_operator.control.job_reader import Observer
+from rollcall_operator.control.leader_election import LeaseElector, LeaseLostError, LeaseSettings
+from rollcall_operator.control.node_watch import NodeBook
 from rollcall_operator.control.reconciler import Reconciler
 from rollcall_operator.control.startup import may_watch_nodes, wait_for_definitions
+from rollcall_operator.control.work_queue import QueueSettings, WorkQueue
 from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.connection import ConfigurationError, Connection, connect
-from rollcall_operator.kube.dial import PodDialer
-from rollcall_operator.kube.events import EventRecorder
+from rollcall_operator.kube.event_recorder import EventRecorder
+from rollcall_operator.kube.pod_dialer import PodDialer
 from rollcall_operator.kube.transport import Transport
 from rollcall_operator.telemetry.logs import configure
 from rollcall_operator.telemetry.metrics import Metrics

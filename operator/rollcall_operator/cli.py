@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rollcall_operator import config
 from rollcall_operator.api.crd import rendered
-from rollcall_operator.plan.offline import InvalidManifestError, children
+from rollcall_operator.plan_command import InvalidManifestError, children
 from rollcall_protocol import __version__
 
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rollcall_operator.plan.nodes import PREEMPTION_TAINTS
+from rollcall_operator.plan.membership.nodes import PREEMPTION_TAINTS
 
 ENV_PREFIX = "ROLLCALL_OPERATOR_"
 

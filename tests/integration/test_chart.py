@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hack.cluster import go_build
-from rollcall_operator.plan.nodes import PREEMPTION_TAINTS
+from rollcall_operator.plan.membership.nodes import PREEMPTION_TAINTS
 from tests.integration.cluster import Cluster, rendered
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.world import (

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.state import JobState, Key, RefusedChild
+from rollcall_operator.control.job_state import JobState, Key, RefusedChild
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.errors import (
     ConflictError,
@@ -15,7 +15,7 @@ from rollcall_operator.kube.errors import (
     RefusedError,
     TerminatingError,
 )
-from rollcall_operator.kube.events import EventRecorder
+from rollcall_operator.kube.event_recorder import EventRecorder
 from rollcall_operator.kube.resources import PODS, ROLLOUT_POOLS, SECRETS, resource_of
 from rollcall_operator.plan import diff
 from rollcall_operator.plan.model import DeletionCost, GatePatch, Observed, Plan, Refusal, Removal

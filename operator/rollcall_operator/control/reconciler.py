@@ -5,11 +5,10 @@ import random
 from collections.abc import Callable
 
 from rollcall_operator.control.apply import Applier
-from rollcall_operator.control.link import CoordinatorLink, LinkObserver, LinkSettings
-from rollcall_operator.control.observe import Observer, Sight
-from rollcall_operator.control.queue import RetryError
-from rollcall_operator.control.state import JobState, Key
-from rollcall_operator.kube.dial import PodDialer
+from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkObserver, LinkSettings
+from rollcall_operator.control.job_reader import Observer, Sight
+from rollcall_operator.control.job_state import JobState, Key
+from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.errors import (
     ConflictError,
     NotFoundError,
@@ -18,7 +17,8 @@ from rollcall_operator.kube.errors import (
     ThrottledError,
     UnreachableError,
 )
-from rollcall_operator.plan import make_plan
+from rollcall_operator.kube.pod_dialer import PodDialer
+from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import Memory, Plan
 from rollcall_operator.telemetry.logs import log_fields
 from rollcall_operator.telemetry.metrics import Metrics

@@ -7,7 +7,7 @@ from typing import Any
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.api.rljob import FailurePolicy, RLJobSpec
 from rollcall_operator.plan.model import PodFacts
-from rollcall_operator.plan.times import from_time, to_micro_time
+from rollcall_operator.plan.timestamps import from_time, to_micro_time
 from rollcall_protocol.env import ExitCode
 from rollcall_protocol.reports import Snapshot
 

@@ -5,10 +5,14 @@ from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
-from rollcall_operator.plan import children_rollout, children_trainer, diff, failure, world
-from rollcall_operator.plan.conditions import findings, validated
-from rollcall_operator.plan.events import job_events, pool_events
-from rollcall_operator.plan.gates import gates
+from rollcall_operator.plan import diff, failure, job_view
+from rollcall_operator.plan.children import rollout as rollout_children
+from rollcall_operator.plan.children import trainer as trainer_children
+from rollcall_operator.plan.job_view import World
+from rollcall_operator.plan.membership.deletion_cost import deletion_costs
+from rollcall_operator.plan.membership.readiness_gates import gates
+from rollcall_operator.plan.membership.removals import Removals, removals
+from rollcall_operator.plan.membership.roster import Decision, decide
 from rollcall_operator.plan.model import (
     Deletion,
     EventNote,
@@ -17,7 +21,6 @@ from rollcall_operator.plan.model import (
     Observed,
     Plan,
 )
-from rollcall_operator.plan.pool_status import orphan_status, pool_status
 from rollcall_operator.plan.refusals import (
     explain,
     live_errors,
@@ -25,14 +28,13 @@ from rollcall_operator.plan.refusals import (
     refusal_errors,
     refused,
 )
-from rollcall_operator.plan.removals import Removals, removals
-from rollcall_operator.plan.roster import Decision, decide
-from rollcall_operator.plan.status import invalid_status, job_status
-from rollcall_operator.plan.throttle import Written
-from rollcall_operator.plan.times import from_time
+from rollcall_operator.plan.status.conditions import findings, validated
+from rollcall_operator.plan.status.events import job_events, pool_events
+from rollcall_operator.plan.status.job import invalid_status, job_status
+from rollcall_operator.plan.status.pool import orphan_status, pool_status
+from rollcall_operator.plan.status.write_throttle import Written
+from rollcall_operator.plan.timestamps import from_time
 from rollcall_operator.plan.validate import job_errors, parse
-from rollcall_operator.plan.victims import deletion_costs
-from rollcall_operator.plan.world import World
 
 _GARBAGE_COLLECTION = 2.0
 """Seconds after which to see whether the children of an earlier job of the same name are gone."""
@@ -73,7 +75,7 @@ def make_plan(observed: Observed) -> Plan:
     return Plan(
         costs=tuple(deletion_costs(scene, applies)),
         applies=applies,
-        token=children_trainer.token(job) if unborn else None,
+        token=trainer_children.token(job) if unborn else None,
         deletes=_deletes(scene, expired=ttl is not None and ttl <= 0),
         removals=leaving.pods,
         job_status=status.status,
@@ -89,9 +91,9 @@ def make_plan(observed: Observed) -> Plan:
 
 def _scene(observed: Observed, job: Manifest, spec: RLJobSpec) -> World:
     status: dict[str, Any] = job.get("status") or {}
-    trainers = world.trainer_pods(observed, job["metadata"]["uid"])
-    coordinator = world.find_coordinator(observed.name, trainers)
-    snapshot = world.trusted_snapshot(observed, coordinator)
+    trainers = job_view.trainer_pods(observed, job["metadata"]["uid"])
+    coordinator = job_view.find_coordinator(observed.name, trainers)
+    snapshot = job_view.trusted_snapshot(observed, coordinator)
     restarts = failure.Restarts.read(status.get("trainer") or {})
     outcome = failure.existing_outcome(status)
     if outcome is None and not spec.suspend:
@@ -113,7 +115,7 @@ def _scene(observed: Observed, job: Manifest, spec: RLJobSpec) -> World:
         trainers=trainers,
         coordinator=coordinator,
         snapshot=snapshot,
-        pools=world.pools_of(observed, job, spec, outcome),
+        pools=job_view.pools_of(observed, job, spec, outcome),
         reports={report.pod_uid: report for report in snapshot.members} if snapshot else {},
     )
 
@@ -128,15 +130,15 @@ def _children(scene: World) -> Iterator[Manifest]:
     job, spec = scene.job, scene.spec
     live_pools = {raw["metadata"]["name"]: raw for raw in scene.observed.pools}
     replicas = 0 if scene.freed else spec.trainer.replicas
-    yield children_trainer.service(job)
-    yield children_trainer.stateful_set(job, spec, replicas=replicas)
+    yield trainer_children.service(job)
+    yield trainer_children.stateful_set(job, spec, replicas=replicas)
     for rollout in spec.rollouts:
         name = labels.pool_name(scene.name, rollout.name)
-        yield children_rollout.pool(job, rollout, live_pools.get(name))
+        yield rollout_children.pool(job, rollout, live_pools.get(name))
     for pool in scene.pools:
         foreign = made_by_other_job(pool.raw, scene.uid)
         if pool.exists and pool.spec is not None and not pool.errors and not foreign:
-            yield children_rollout.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted)
+            yield rollout_children.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted)
 
 
 def _to_apply(scene: World, children: list[Manifest]) -> tuple[tuple[Manifest, ...], bool]:
@@ -232,7 +234,7 @@ def _without_job(observed: Observed) -> Plan:
         for pool in orphans
     }
     idle = (
-        children_rollout.held(child)
+        rollout_children.held(child)
         for child in observed.children
         if child["kind"] == "Deployment" and child["metadata"]["name"] in names
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.plan import diff
+from rollcall_operator.plan.job_view import Pool, World
 from rollcall_operator.plan.model import Manifest
-from rollcall_operator.plan.world import Pool, World
 from rollcall_protocol import env
 
 _LONGEST = 800

@@ -13,14 +13,14 @@ from rollcall_operator.api.quantity import is_quantity
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutBase
 from rollcall_operator.api.rules import Model
-from rollcall_operator.plan.config import CHECKPOINT_PATH
-from rollcall_operator.plan.model import Manifest
-from rollcall_operator.plan.template import (
+from rollcall_operator.plan.children.pod_template import (
     RESERVED_VOLUMES,
     STATE_PATH,
     TOKEN_PATH,
     worker_container,
 )
+from rollcall_operator.plan.children.worker_config import CHECKPOINT_PATH
+from rollcall_operator.plan.model import Manifest
 
 M = TypeVar("M", bound=Model)
 

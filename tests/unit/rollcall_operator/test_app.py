@@ -8,7 +8,7 @@ import pytest
 from rollcall_operator import app
 from rollcall_operator.app import EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_OK, Operator, StoppedError
 from rollcall_operator.config import Settings
-from rollcall_operator.control.lease import LeaseLostError
+from rollcall_operator.control.leader_election import LeaseLostError
 
 
 @pytest.fixture

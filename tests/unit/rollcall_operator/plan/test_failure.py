@@ -5,7 +5,7 @@ import pytest
 from rollcall_operator.api.rljob import FailurePolicy
 from rollcall_operator.plan.failure import Restarts, count_restarts
 from rollcall_operator.plan.model import PodFacts
-from tests.unit.rollcall_operator.plan.stage import Stage
+from tests.unit.rollcall_operator.plan.simulator import Stage
 
 
 def trainer(restarts: int, exit_code: int | None = 1, name: str = "t-0") -> PodFacts:

@@ -4,10 +4,10 @@ import pytest
 
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
-from rollcall_operator.plan import make_plan
+from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import Observed
 from rollcall_protocol.reports import MemberState
-from tests.unit.rollcall_operator.plan.stage import JOB, NAMESPACE, Stage, lent_pool
+from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, Stage, lent_pool
 
 
 def test_the_first_plan_has_everything_but_deployments() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from rollcall_operator.plan.diff import digest
 from rollcall_operator.plan.model import Refusal
-from tests.unit.rollcall_operator.plan.stage import Stage, lent_pool
+from tests.unit.rollcall_operator.plan.simulator import Stage, lent_pool
 
 
 def refuse(stage: Stage, key: str, message: str) -> None:

@@ -1,0 +1,133 @@
+"""RolloutPools that a job owns, and the Deployment of each pool."""
+
+import copy
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec, Rollout
+from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.plan.children import worker_config
+from rollcall_operator.plan.children.pod_template import (
+    Extras,
+    common_volumes,
+    token_volume,
+    worker_template,
+)
+from rollcall_operator.plan.children.trainer import common_labels, owner
+from rollcall_operator.plan.model import Manifest
+from rollcall_protocol import env
+
+GRACE_BEYOND_DRAIN = 10
+"""Seconds between the end of draining and the kill."""
+
+
+def is_owned(pool: Manifest, job_uid: str) -> bool:
+    """Whether the job made this pool."""
+    references = pool["metadata"].get("ownerReferences") or ()
+    return any(reference.get("uid") == job_uid for reference in references)
+
+
+def pool(job: Manifest, rollout: Rollout, live: Manifest | None) -> Manifest:
+    """The RolloutPool of one entry of `spec.rollouts`.
+
+    Replicas are the job's when the pool is made and when the job's number changes. Otherwise the
+    live number stays: it may be an autoscaler's. The resourceVersion then guards against writing
+    back a number that has just been changed.
+    """
+    name = job["metadata"]["name"]
+    metadata: Manifest = {
+        "name": labels.pool_name(name, rollout.name),
+        "namespace": job["metadata"]["namespace"],
+        "labels": common_labels(name, labels.ROLLOUT),
+        "annotations": {labels.JOB_REPLICAS: str(rollout.replicas)},
+        "ownerReferences": owner(job),
+    }
+    replicas = rollout.replicas
+    if live is not None:
+        recorded = (live["metadata"].get("annotations") or {}).get(labels.JOB_REPLICAS)
+        if recorded == str(rollout.replicas):
+            replicas = live["spec"].get("replicas", replicas)
+            metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
+    body = rollout.model_dump(by_alias=True, exclude_none=True, exclude={"name"})
+    return {
+        "apiVersion": labels.API_VERSION,
+        "kind": "RolloutPool",
+        "metadata": metadata,
+        "spec": {"jobRef": {"name": name}, **body, "replicas": replicas},
+    }
+
+
+def deployment(
+    job: Manifest, spec: RLJobSpec, pool: Manifest, pool_spec: RolloutPoolSpec, *, replicas: int
+) -> Manifest:
+    """The Deployment of a pool. Nothing in its template changes while the job runs."""
+    metadata = job["metadata"]
+    name, pool_name = metadata["name"], pool["metadata"]["name"]
+    own_labels = {**common_labels(name, labels.ROLLOUT), labels.POOL: pool_name}
+    extras = _extras(job, spec, pool_spec, pool_name=pool_name)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": pool_name,
+            "namespace": metadata["namespace"],
+            "labels": own_labels,
+            "ownerReferences": owner(pool),
+        },
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 2,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+            "selector": {"matchLabels": selector(name, pool_name)},
+            "template": worker_template(pool_spec.template, extras),
+        },
+    }
+
+
+def held(live: Manifest) -> Manifest | None:
+    """A Deployment whose job is gone, scaled to 0; None when it is at 0 already."""
+    if live["spec"].get("replicas", 1) == 0:
+        return None
+    metadata = live["metadata"]
+    kept = ("name", "namespace", "labels", "ownerReferences", "resourceVersion")
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "spec": {**copy.deepcopy(live["spec"]), "replicas": 0},
+    }
+
+
+def selector(job: str, pool_name: str) -> dict[str, str]:
+    """Labels that select the pods of a pool."""
+    return {labels.JOB: job, labels.ROLE: labels.ROLLOUT, labels.POOL: pool_name}
+
+
+def _extras(
+    job: Manifest, spec: RLJobSpec, pool_spec: RolloutPoolSpec, *, pool_name: str
+) -> Extras:
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    settings = worker_config.job_config(
+        spec, namespace=namespace, name=name, uid=job["metadata"]["uid"]
+    )
+    volumes, mounts = common_volumes()
+    token = labels.token_name(name, job["metadata"]["uid"])
+    secret = token_volume(token, keys=(env.MEMBER_TOKEN_FILE,))
+    return Extras(
+        role=labels.ROLLOUT,
+        job_uid=job["metadata"]["uid"],
+        labels={**common_labels(name, labels.ROLLOUT), labels.POOL: pool_name},
+        command="rollcall-rollout",
+        env=(
+            (env.CONFIG, worker_config.as_json(settings)),
+            (
+                env.POOL_CONFIG,
+                worker_config.as_json(worker_config.pool_config(pool_spec, name=pool_name)),
+            ),
+            (env.COORDINATOR, labels.coordinator_host(name, namespace)),
+        ),
+        ports=(("agent", env.AGENT_PORT), ("metrics", env.METRICS_PORT)),
+        volumes=(secret, *volumes),
+        mounts=mounts,
+        grace_seconds=pool_spec.drain.timeout_seconds + GRACE_BEYOND_DRAIN,
+        readiness_gate=env.READINESS_GATE,
+    )

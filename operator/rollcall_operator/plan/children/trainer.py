@@ -1,0 +1,140 @@
+"""The trainer's children: the job's token, the headless Service, the StatefulSet."""
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.plan.children import worker_config
+from rollcall_operator.plan.children.pod_template import (
+    CHECKPOINT_VOLUME,
+    Extras,
+    common_volumes,
+    token_volume,
+    worker_template,
+)
+from rollcall_operator.plan.model import Manifest
+from rollcall_protocol import env
+
+_PORTS = (
+    ("membership", env.MEMBERSHIP_PORT),
+    ("completions", env.COMPLETIONS_PORT),
+    ("rendezvous", env.RENDEZVOUS_PORT),
+    ("metrics", env.METRICS_PORT),
+)
+
+
+def owner(manifest: Manifest) -> list[Manifest]:
+    """The owner reference list that hands an object's life to `manifest`."""
+    return [
+        {
+            "apiVersion": labels.API_VERSION,
+            "kind": manifest["kind"],
+            "name": manifest["metadata"]["name"],
+            "uid": manifest["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def common_labels(job: str, role: str) -> dict[str, str]:
+    """Labels of children and pods of a job."""
+    return {
+        labels.NAME: "rollcall",
+        labels.COMPONENT: role,
+        labels.MANAGED_BY: labels.FIELD_MANAGER,
+        labels.JOB: job,
+        labels.ROLE: role,
+    }
+
+
+def token(job: Manifest) -> Manifest:
+    """The job's Secret; the caller fills in random values, once for the life of the job."""
+    metadata = job["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": labels.token_name(metadata["name"], metadata["uid"]),
+            "namespace": metadata["namespace"],
+            "labels": common_labels(metadata["name"], labels.TRAINER),
+            "ownerReferences": owner(job),
+        },
+        "type": "Opaque",
+        "immutable": True,
+        "stringData": {env.MEMBER_TOKEN_FILE: "", env.OPERATOR_TOKEN_FILE: ""},
+    }
+
+
+def service(job: Manifest) -> Manifest:
+    """Headless Service: DNS names for trainer pods, also before they are ready."""
+    metadata = job["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {labels.JOB: metadata["name"], labels.ROLE: labels.TRAINER},
+            "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in _PORTS],
+        },
+    }
+
+
+def stateful_set(job: Manifest, spec: RLJobSpec, *, replicas: int) -> Manifest:
+    """The gang of trainer pods.
+
+    OnDelete: another template never restarts a trainer by itself; it holds for the next pods.
+    """
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": _metadata(job),
+        "spec": {
+            "replicas": replicas,
+            "serviceName": labels.trainer_name(name),
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "revisionHistoryLimit": 2,
+            "selector": {"matchLabels": {labels.JOB: name, labels.ROLE: labels.TRAINER}},
+            "template": worker_template(
+                spec.trainer.template, _extras(job, spec, name=name, namespace=namespace)
+            ),
+        },
+    }
+
+
+def _metadata(job: Manifest) -> Manifest:
+    name = job["metadata"]["name"]
+    return {
+        "name": labels.trainer_name(name),
+        "namespace": job["metadata"]["namespace"],
+        "labels": common_labels(name, labels.TRAINER),
+        "ownerReferences": owner(job),
+    }
+
+
+def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Extras:
+    settings = worker_config.job_config(
+        spec, namespace=namespace, name=name, uid=job["metadata"]["uid"]
+    )
+    volumes, mounts = common_volumes()
+    keys = (env.MEMBER_TOKEN_FILE, env.OPERATOR_TOKEN_FILE)
+    volumes = (token_volume(labels.token_name(name, job["metadata"]["uid"]), keys=keys), *volumes)
+    if spec.trainer.checkpoint:
+        volume = spec.trainer.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
+        volumes = (*volumes, {"name": CHECKPOINT_VOLUME, **volume})
+        mounts = (*mounts, {"name": CHECKPOINT_VOLUME, "mountPath": worker_config.CHECKPOINT_PATH})
+    return Extras(
+        role=labels.TRAINER,
+        job_uid=job["metadata"]["uid"],
+        labels=common_labels(name, labels.TRAINER),
+        command="rollcall-trainer",
+        env=(
+            (env.CONFIG, worker_config.as_json(settings)),
+            (env.COORDINATOR, labels.coordinator_host(name, namespace)),
+        ),
+        ports=_PORTS,
+        volumes=volumes,
+        mounts=mounts,
+    )

@@ -1,0 +1,200 @@
+"""What is observed, sorted out once for all policies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.plan.children.rollout import is_owned, pool
+from rollcall_operator.plan.failure import Outcome, Restarts
+from rollcall_operator.plan.model import Manifest, Observed, PodFacts
+from rollcall_operator.plan.validate import group_errors, parse, template_errors
+from rollcall_protocol.reports import MemberReport, MemberState, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A RolloutPool that serves the job. `path` leads to its spec in messages about the job.
+
+    `wanted` is how many pods it should have now: 0 while the job is suspended or over. `pods`
+    are those that are neither leaving nor dead; `leaving` counts the others that still exist.
+    A pool that is about to be made for the job is one that does not exist (yet).
+    """
+
+    name: str
+    raw: Manifest
+    spec: RolloutPoolSpec | None
+    errors: tuple[str, ...]
+    path: str
+    owned: bool
+    exists: bool
+    wanted: int
+    pods: tuple[PodFacts, ...]
+    leaving: int
+
+    @property
+    def ready(self) -> int:
+        """Pods that are ready."""
+        return sum(pod.ready for pod in self.pods)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One job with everything that belongs to it. `snapshot` is from today's coordinator pod."""
+
+    observed: Observed
+    job: Manifest
+    spec: RLJobSpec
+    status: Mapping[str, Any]
+    restarts: Restarts
+    outcome: Outcome | None
+    trainers: tuple[PodFacts, ...]
+    coordinator: PodFacts | None
+    snapshot: Snapshot | None
+    pools: tuple[Pool, ...] = ()
+    reports: Mapping[str, MemberReport] = field(default_factory=dict)
+
+    @property
+    def now(self) -> float:
+        """Unix seconds."""
+        return self.observed.now
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.observed.name
+
+    @property
+    def uid(self) -> str:
+        """The job's uid."""
+        return str(self.job["metadata"]["uid"])
+
+    @property
+    def freed(self) -> bool:
+        """Whether the job should have no pods now."""
+        return frees(self.spec, self.outcome)
+
+    def group_is_formed(self, name: str, *, epoch: int) -> bool:
+        """Whether a group has a session for the job's roster of `epoch`, as far as is known.
+
+        The roster of a group may be older than the job's: that of the last change among its own.
+        """
+        report = self.snapshot.group(name) if self.snapshot else None
+        if self.snapshot is None or report is None or report.session is None:
+            return False
+        return self.snapshot.roster_epoch == epoch and report.session.session.epoch == report.epoch
+
+    @property
+    def group(self) -> Mapping[str, Any] | None:
+        """Status of the job's sync group, None before the first epoch."""
+        for group in self.status.get("syncGroups") or ():
+            if group["name"] == labels.GROUP_DEFAULT:
+                return dict(group)
+        return None
+
+    def holds_weights(self, pod: PodFacts) -> bool:
+        """Whether a rollout has current weights; the pod's gate says so while there is no news.
+
+        Without weight sync every rollout that the coordinator knows is as good as it gets.
+        """
+        report = self.reports.get(pod.uid)
+        if self.snapshot is None:
+            return bool(pod.gate)
+        if report is None:
+            return False
+        if not self.spec.weight_sync.enabled:
+            return report.state in {
+                MemberState.IN_SYNC,
+                MemberState.STALE,
+                MemberState.CATCHING_UP,
+                MemberState.REGISTERED,
+            }
+        return report.state is MemberState.IN_SYNC
+
+
+def frees(spec: RLJobSpec, outcome: Outcome | None) -> bool:
+    """Whether a job in this state should have no pods."""
+    if outcome is not None:
+        return spec.clean_pod_policy == "All"
+    return spec.suspend
+
+
+def trainer_pods(observed: Observed, uid: str) -> tuple[PodFacts, ...]:
+    """Trainer pods of this very job that are not on their way out, by name."""
+    pods = (p for p in observed.pods if p.role == labels.TRAINER and p.job_uid == uid)
+    return tuple(sorted((p for p in pods if not p.terminating), key=lambda p: p.name))
+
+
+def find_coordinator(name: str, trainers: tuple[PodFacts, ...]) -> PodFacts | None:
+    """The pod of trainer rank 0 once it runs; a restart of its container makes no difference."""
+    wanted = labels.coordinator_pod(name)
+    for pod in trainers:
+        if pod.name == wanted and pod.phase == "Running" and pod.ip:
+            return pod
+    return None
+
+
+def trusted_snapshot(observed: Observed, coordinator: PodFacts | None) -> Snapshot | None:
+    """The coordinator's news, if it comes from the pod that is rank 0 now."""
+    snapshot = observed.snapshot
+    if snapshot is None or coordinator is None or snapshot.pod_uid != coordinator.uid:
+        return None
+    return snapshot
+
+
+def pools_of(
+    observed: Observed, job: Manifest, spec: RLJobSpec, outcome: Outcome | None
+) -> tuple[Pool, ...]:
+    """All pools that serve the job or are about to, by name; not those that are being deleted."""
+    uid, name = job["metadata"]["uid"], observed.name
+    places = {
+        labels.pool_name(name, rollout.name): f"spec.rollouts[{index}]"
+        for index, rollout in enumerate(spec.rollouts)
+    }
+    freed = frees(spec, outcome)
+    there = {raw["metadata"]["name"] for raw in observed.pools}
+    planned = (pool(job, rollout, None) for rollout in spec.rollouts)
+    raws = [raw for raw in observed.pools if "deletionTimestamp" not in raw["metadata"]]
+    raws += [raw for raw in planned if raw["metadata"]["name"] not in there]
+    return tuple(
+        _pool(
+            observed,
+            raw,
+            uid=uid,
+            place=places.get(raw["metadata"]["name"]),
+            freed=freed,
+            job_spec=spec,
+        )
+        for raw in sorted(raws, key=lambda raw: str(raw["metadata"]["name"]))
+    )
+
+
+def _pool(
+    observed: Observed, raw: Manifest, *, uid: str, place: str | None, freed: bool,
+    job_spec: RLJobSpec,
+) -> Pool:  # fmt: skip
+    name = raw["metadata"]["name"]
+    spec, errors = parse(RolloutPoolSpec, raw["spec"], "spec")
+    if spec is not None:
+        errors = (
+            *group_errors(job_spec, spec, "spec"),
+            *template_errors(spec.template, labels.ROLLOUT, "spec.template"),
+        )
+    pods = [p for p in observed.pods if p.pool == name and p.role == labels.ROLLOUT]
+    pods = sorted((p for p in pods if p.job_uid == uid), key=lambda p: p.name)
+    alive = tuple(p for p in pods if not p.terminating and p.phase in {"Pending", "Running"})
+    owned = is_owned(raw, uid)
+    return Pool(
+        name=name,
+        raw=raw,
+        spec=spec,
+        errors=errors,
+        path=place if owned and place else f"RolloutPool {name}: spec",
+        owned=owned,
+        exists="uid" in raw["metadata"],
+        wanted=0 if freed else int(raw["spec"].get("replicas", 1)),
+        pods=alive,
+        leaving=sum(p.terminating for p in pods),
+    )

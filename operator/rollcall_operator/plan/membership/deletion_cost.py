@@ -1,0 +1,72 @@
+"""Which rollouts go when a pool is scaled down: those whose end costs least."""
+
+from collections.abc import Collection, Iterator
+from enum import IntEnum
+
+from rollcall_operator.api import labels
+from rollcall_operator.plan.job_view import Pool, World
+from rollcall_operator.plan.model import DeletionCost, Manifest, PodFacts
+from rollcall_protocol.reports import MemberState
+
+
+class Cost(IntEnum):
+    """The annotation's number; pods without one have 0, so all of these go first."""
+
+    DRAINING = -4
+    BEHIND = -3
+    IDLE = -2
+    NEWEST = -1
+
+
+def deletion_costs(world: World, applies: Collection[Manifest]) -> Iterator[DeletionCost]:
+    """Marks for the pools whose Deployment is about to be lowered, and for no other.
+
+    Only the victims get one, and one that is left from an earlier time is taken from those who
+    stay; until then it harms nobody, as nothing else reads it. Where the user's template sets
+    costs, they stand.
+    """
+    lowered = {
+        body["metadata"]["name"]: body["spec"]["replicas"]
+        for body in applies
+        if body["kind"] == "Deployment"
+    }
+    live = {
+        child["metadata"]["name"]: child["spec"].get("replicas", 1)
+        for child in world.observed.children
+        if child["kind"] == "Deployment"
+    }
+    for pool in world.pools:
+        wanted, before = lowered.get(pool.name), live.get(pool.name)
+        if wanted and before is not None and wanted < before and not _users_own(pool):
+            yield from _marks(world, pool, wanted)
+
+
+def _marks(world: World, pool: Pool, wanted: int) -> Iterator[DeletionCost]:
+    order = sorted(pool.pods, key=lambda pod: _order(world, pod))
+    victims = order[: max(0, len(order) - wanted)]
+    for pod in order:
+        cost = str(int(_cost(world, pod))) if pod in victims else None
+        if cost != pod.deletion_cost:
+            yield DeletionCost(pod=pod.name, uid=pod.uid, cost=cost)
+
+
+def _order(world: World, pod: PodFacts) -> tuple[object, ...]:
+    """The ReplicaSet controller's own order, as far as it comes before costs, then ours."""
+    unready = (bool(pod.node), pod.phase == "Running", pod.ready)
+    return (*unready, _cost(world, pod), -pod.created, pod.name)
+
+
+def _cost(world: World, pod: PodFacts) -> Cost:
+    report = world.reports.get(pod.uid)
+    if report is not None and report.state in {MemberState.DRAINING, MemberState.GONE}:
+        return Cost.DRAINING
+    if not world.holds_weights(pod):
+        return Cost.BEHIND
+    if report is not None and report.running == 0:
+        return Cost.IDLE
+    return Cost.NEWEST
+
+
+def _users_own(pool: Pool) -> bool:
+    metadata = pool.raw["spec"]["template"].get("metadata") or {}
+    return labels.DELETION_COST in (metadata.get("annotations") or {})

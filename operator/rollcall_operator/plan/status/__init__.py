@@ -1,0 +1,1 @@
+"""What is written back for people: status, conditions, events."""

@@ -1,0 +1,345 @@
+"""The link, against a server that speaks the coordinator's side of the contract."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
+from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
+from rollcall_protocol.codec import decode
+from rollcall_protocol.env import OPERATOR_STREAM_ROUTE, OPERATOR_TOKEN_HEADER, ROSTER_ROUTE
+from rollcall_protocol.messages import dumps
+from rollcall_protocol.reports import MemberReport, MemberState, Progress, Snapshot
+from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+
+POD = PodAddress(namespace="ns", name="job-trainer-0", uid="uid-0", ip="127.0.0.1")
+TOKEN = "operator-token"
+
+
+def roster(epoch: int, *names: str, coordinator: str = POD.uid) -> Roster:
+    members = tuple(RosterMember(n, n, "10.0.0.1", "pool") for n in names)
+    return Roster("job-uid", "default", epoch, coordinator, EpochCause.MEMBERS_JOINED, members)
+
+
+class Coordinator:
+    """Speaks the contract: a stream of snapshots, and rosters by PUT."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot(
+            pod_uid=POD.uid,
+            boot=1,
+            roster_epoch=0,
+            roster_digest="",
+            members=(),
+            progress=Progress(step=0, max_steps=10, weight_version=0, rollout_reward=None),
+        )
+        self.rosters: list[Roster] = []
+        self.streams = 0
+        self.answer = 200
+        self.confirm = True
+        self._lines: set[asyncio.Queue[bytes]] = set()
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self, port: int = 0) -> None:
+        app = web.Application()
+        app.router.add_get(OPERATOR_STREAM_ROUTE, self._stream)
+        app.router.add_put(ROSTER_ROUTE, self._roster)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        assert self._runner is not None
+        self.say(b"close")
+        await self._runner.cleanup()
+
+    def say(self, line: bytes | Snapshot) -> None:
+        if isinstance(line, Snapshot):
+            self.snapshot = line
+            line = dumps(line).encode() + b"\n"
+        for queue in self._lines:
+            queue.put_nowait(line)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        if self._refused(request):
+            return web.json_response({"error": "bad token"}, status=401)
+        self.streams += 1
+        response = web.StreamResponse()
+        await response.prepare(request)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._lines.add(queue)
+        try:
+            await response.write(dumps(self.snapshot).encode() + b"\n")
+            while (line := await queue.get()) != b"close":
+                await response.write(line)
+        finally:
+            self._lines.discard(queue)
+        return response
+
+    async def _roster(self, request: web.Request) -> web.Response:
+        if self._refused(request):
+            return web.json_response({"error": "bad token"}, status=401)
+        if self.answer != 200:
+            return web.json_response({"error": "no", "epoch": 9}, status=self.answer)
+        pushed = decode(Roster, await request.json())
+        self.rosters.append(pushed)
+        if self.confirm:
+            epoch, digest = pushed.epoch, pushed.digest
+            self.say(replace(self.snapshot, roster_epoch=epoch, roster_digest=digest))
+        return web.json_response({})
+
+    def _refused(self, request: web.Request) -> bool:
+        return TOKEN not in {
+            request.headers.get(OPERATOR_TOKEN_HEADER),
+            request.headers.get("Authorization", "").removeprefix("Bearer "),
+        }
+
+
+class Counts:
+    """Everything that a link reports."""
+
+    def __init__(self) -> None:
+        self.up = 0
+        self.pushes: list[str] = []
+        self.refused: list[str] = []
+        self.wakes: list[float] = []
+
+    def link_connected(self, *, up: bool) -> None:
+        self.up += 1 if up else -1
+
+    def roster_pushed(self, result: str) -> None:
+        self.pushes.append(result)
+
+    def snapshot_refused(self, reason: str) -> None:
+        self.refused.append(reason)
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[Coordinator]:
+    server = Coordinator()
+    await server.start()
+    yield server
+    await server.stop()
+
+
+Linked = Callable[..., tuple[CoordinatorLink, Counts]]
+
+
+@pytest.fixture
+async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
+    dialer = PodDialer(None, direct=True)
+    links: list[CoordinatorLink] = []
+
+    def make(*, token: str = TOKEN, **changes: Any) -> tuple[CoordinatorLink, Counts]:
+        counts = Counts()
+        settings = LinkSettings(
+            port=coordinator.port, first_delay=0.01, max_delay=0.05, confirm_delay=0.1
+        )
+        link = CoordinatorLink(
+            pod=POD,
+            token=token,
+            dialer=dialer,
+            notify=counts.wakes.append,
+            observer=counts,
+            settings=replace(settings, **changes),
+        )
+        link.start()
+        links.append(link)
+        return link, counts
+
+    yield make
+    for link in links:
+        await link.close()
+    await dialer.close()
+
+
+async def eventually(check: Callable[[], object], *, seconds: float = 3.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():
+            await asyncio.sleep(0.005)
+
+
+async def test_it_keeps_the_latest_snapshot_and_wakes_the_job(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to()
+    await eventually(lambda: link.snapshot)
+    assert counts.wakes == [0.0]
+    members = (MemberReport("u1", "p1", "pool", MemberState.IN_SYNC, version=3),)
+    coordinator.say(replace(coordinator.snapshot, members=members))
+    await eventually(lambda: link.snapshot is not None and link.snapshot.members == members)
+    assert counts.wakes == [0.0, 0.0]
+
+
+async def test_a_mere_step_may_wait(coordinator: Coordinator, link_to: Linked) -> None:
+    link, counts = link_to(progress_delay=5.0)
+    await eventually(lambda: link.snapshot)
+    for step in range(1, 4):
+        progress = Progress(step=step, max_steps=10, weight_version=step, rollout_reward=0.5)
+        coordinator.say(replace(coordinator.snapshot, progress=progress))
+    await eventually(lambda: link.snapshot is not None and link.snapshot.progress.step == 3)
+    assert counts.wakes == [0.0, 5.0, 5.0, 5.0]
+
+
+async def test_a_member_version_alone_wakes_nobody(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    member = MemberReport("u1", "p1", "pool", MemberState.IN_SYNC, version=3)
+    coordinator.snapshot = replace(coordinator.snapshot, members=(member,))
+    link, counts = link_to()
+    await eventually(lambda: link.snapshot)
+    newer = replace(coordinator.snapshot, members=(replace(member, version=4),))
+    coordinator.say(newer)
+    await eventually(lambda: link.snapshot == newer)
+    assert counts.wakes == [0.0]
+
+
+async def test_a_roster_is_pushed_once_and_confirmed(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to()
+    link.want(roster(1, "a"))
+    await eventually(lambda: coordinator.rosters)
+    for _ in range(5):
+        link.want(roster(1, "a"))  # each reconcile says it again
+    await asyncio.sleep(0.2)
+    assert coordinator.rosters == [roster(1, "a")]
+    assert counts.pushes == ["accepted"]
+
+
+async def test_a_newer_roster_does_not_wait_for_the_older_one_to_be_confirmed(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    coordinator.confirm = False
+    link, _ = link_to(confirm_delay=60.0)
+    link.want(roster(1, "a"))
+    await eventually(lambda: len(coordinator.rosters) == 1)
+    link.want(roster(2, "a", "b"))
+    await eventually(lambda: len(coordinator.rosters) == 2, seconds=1.0)
+    assert coordinator.rosters[1].epoch == 2
+
+
+async def test_a_roster_that_the_coordinator_does_not_show_is_pushed_again(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    coordinator.confirm = False
+    link, _ = link_to(confirm_delay=0.05)
+    link.want(roster(1, "a"))
+    await eventually(lambda: len(coordinator.rosters) >= 3)
+
+
+async def test_after_a_restart_of_the_coordinator_the_roster_is_pushed_again(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to()
+    link.want(roster(1, "a"))
+    await eventually(lambda: coordinator.rosters)
+    await coordinator.stop()
+    await eventually(lambda: not link.connected)
+    held_none = replace(coordinator.snapshot, boot=2, roster_epoch=0, roster_digest="")
+    coordinator.snapshot = held_none
+    await coordinator.start(coordinator.port)
+    await eventually(lambda: len(coordinator.rosters) == 2)
+    await eventually(lambda: link.snapshot is not None and link.snapshot.roster_epoch == 1)
+    assert (counts.up, coordinator.streams) == (1, 2)
+
+
+async def test_the_last_snapshot_stays_while_the_stream_is_away(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, _ = link_to()
+    await eventually(lambda: link.snapshot)
+    coordinator.say(b"close")
+    await eventually(lambda: coordinator.streams == 2)  # came back by itself
+    assert link.snapshot == coordinator.snapshot
+
+
+async def test_a_roster_for_another_pod_is_not_pushed_here(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, _ = link_to()
+    await eventually(lambda: link.snapshot)
+    link.want(roster(2, "a", coordinator="uid-of-the-replacement"))
+    await asyncio.sleep(0.05)
+    assert coordinator.rosters == []
+
+
+async def test_a_refused_roster_asks_for_a_reconcile_and_backs_off(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    coordinator.answer = 409
+    link, counts = link_to(first_delay=0.05, max_delay=10.0)
+    link.want(roster(1, "a"))
+    await eventually(lambda: counts.pushes)
+    await asyncio.sleep(0.3)
+    assert set(counts.pushes) == {"refused"}
+    assert len(counts.pushes) <= 4
+    assert 1.0 in counts.wakes
+
+
+async def test_a_wrong_token_gets_no_stream_and_no_snapshot(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to(token="guess")
+    await asyncio.sleep(0.1)
+    assert (link.snapshot, link.connected, coordinator.streams, counts.up) == (None, False, 0, 0)
+
+
+async def test_a_snapshot_of_another_pod_does_not_count(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    coordinator.snapshot = replace(coordinator.snapshot, pod_uid="zombie")
+    link, counts = link_to()
+    await eventually(lambda: counts.refused)
+    assert (set(counts.refused), link.snapshot) == ({"other_pod"}, None)
+
+
+async def test_garbage_ends_the_connection_and_is_counted(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to()
+    await eventually(lambda: link.snapshot)
+    coordinator.say(b'{"type": "Snapshot", "surprise": 1}\n')
+    await eventually(lambda: counts.refused == ["malformed"])
+    await eventually(lambda: link.connected)
+
+
+async def test_heartbeats_keep_a_quiet_stream_and_silence_ends_it(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, _ = link_to(silence_timeout=0.2)
+    await eventually(lambda: link.snapshot)
+    for _ in range(6):
+        await asyncio.sleep(0.08)
+        coordinator.say(b"\n")
+    assert coordinator.streams == 1
+    await eventually(lambda: coordinator.streams >= 2)
+
+
+async def test_news_of_the_pod_end_the_wait_for_the_next_try(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    port = coordinator.port
+    await coordinator.stop()
+    link, _ = link_to(first_delay=30.0, max_delay=30.0)
+    await asyncio.sleep(0.05)
+    await coordinator.start(port)
+    link.poke()
+    await eventually(lambda: link.connected, seconds=1.0)
+
+
+async def test_close_ends_both_tasks_and_the_stream_in_the_count(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to()
+    await eventually(lambda: link.connected)
+    assert counts.up == 1
+    await link.close()
+    assert all(task.done() for task in link._tasks)
+    assert counts.up == 0

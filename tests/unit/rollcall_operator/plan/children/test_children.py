@@ -1,0 +1,233 @@
+"""The children: names, owners, selectors, replicas, and what workers are given."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.plan.children import rollout as rollout_children
+from rollcall_operator.plan.children import trainer as trainer_children
+from rollcall_protocol import env
+from rollcall_protocol.codec import decode
+from rollcall_protocol.config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
+from tests.integration.bad_manifests.manifests import Changes
+from tests.unit.rollcall_operator.plan.simulator import Stage, good_job
+
+
+def trainer(changes: Changes | None = None) -> Any:
+    job = good_job(changes)
+    spec = RLJobSpec.model_validate(job["spec"])
+    return trainer_children.stateful_set(job, spec, replicas=spec.trainer.replicas)
+
+
+def deployment(changes: Changes | None = None) -> Any:
+    stage = Stage(changes)
+    stage.converge()
+    return stage.children["Deployment/bad-cpu"]
+
+
+def pod_spec(child: Any) -> Any:
+    return child["spec"]["template"]["spec"]
+
+
+def variables(child: Any) -> dict[str, Any]:
+    return {item["name"]: item.get("value") for item in pod_spec(child)["containers"][0]["env"]}
+
+
+# --- names and owners ----------------------------------------------------------------------------
+
+
+def test_all_children_belong_to_the_job() -> None:
+    stage = Stage()
+    plan = stage.reconcile()
+    assert plan.token is not None
+    for child in (plan.token, *plan.applies):
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("RLJob", "job-uid", True)
+        assert owner["blockOwnerDeletion"] is True
+        assert child["metadata"]["namespace"] == "team"
+        assert child["metadata"]["labels"][labels.JOB] == "bad"
+
+
+def test_the_token_is_immutable_and_has_a_key_for_members_and_one_for_the_operator() -> None:
+    secret = trainer_children.token(good_job())
+    assert secret["metadata"]["name"].startswith("bad-token-")
+    assert secret["immutable"] is True
+    assert secret["stringData"] == {"member": "", "operator": ""}
+
+
+def test_the_service_gives_names_to_pods_that_are_not_ready() -> None:
+    service = trainer_children.service(good_job())["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    assert service["selector"] == {labels.JOB: "bad", labels.ROLE: "trainer"}
+
+
+@pytest.mark.parametrize("longest", [43])
+def test_names_stay_within_their_limits(longest: int) -> None:
+    job = "j" * longest
+    assert len(labels.trainer_name(job)) < 52
+    assert len(labels.pool_name(job, "p" * 19)) <= 63
+
+
+# --- the trainer ---------------------------------------------------------------------------------
+
+
+def test_the_gang_starts_all_at_once_and_never_restarts_for_a_template() -> None:
+    spec = trainer({"spec.trainer.replicas": 4})["spec"]
+    assert spec["replicas"] == 4
+    assert spec["podManagementPolicy"] == "Parallel"
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    assert spec["serviceName"] == "bad-trainer"
+
+
+def test_a_worker_reads_the_job_from_its_environment() -> None:
+    changes = {"spec.algorithm.loss.clip": "2e-1", "spec.weightSync.bucketSize": "1Mi"}
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[env.CONFIG]))
+    assert (config.namespace, config.job, config.uid) == ("team", "bad", "job-uid")
+    assert config.algorithm.loss.clip == 0.2
+    assert config.weight_sync.bucket_bytes == 1024 * 1024
+    assert config.checkpoint is None
+
+
+def test_a_worker_reads_how_weights_reach_it() -> None:
+    own = {"interface": "eth1", "operationTimeout": "2.5"}
+    sync = {
+        "engine": "mooncake", "config": own, "blocking": True, "staging": "Device",
+        "everyRankSends": False,
+        "delta": {"enabled": True, "maxShare": "0.3", "threads": 8, "blockSize": "64Ki"},
+        "groups": [{"name": "npu", "engine": "hccl", "config": {"threads": 4}}],
+    }  # fmt: skip
+    child = deployment({"spec.weightSync": sync, "spec.rollouts[0].syncGroup": "npu"})
+    config = decode(JobConfig, json.loads(variables(child)[env.CONFIG])).weight_sync
+    assert config.all_groups() == (
+        GroupConfig("default", EngineRef("mooncake", own)),
+        GroupConfig("npu", EngineRef("hccl", {"threads": 4})),
+    )
+    assert (config.blocking, config.staging) == (True, "Device")
+    assert config.delta == DeltaConfig(max_share=0.3, threads=8, block_bytes=1 << 16)
+    assert (config.every_rank_sends, config.profile_path) == (False, "")
+    assert json.loads(variables(child)[env.POOL_CONFIG])["sync_group"] == "npu"
+
+
+def test_traces_are_written_only_when_asked_for() -> None:
+    def path(profile: dict[str, Any]) -> str:
+        child = trainer({"spec.weightSync.profile": profile})
+        return decode(JobConfig, json.loads(variables(child)[env.CONFIG])).weight_sync.profile_path
+
+    assert path({"path": "/traces"}) == ""
+    assert path({"enabled": True, "path": "/traces"}) == "/traces"
+    mounts = pod_spec(trainer())["containers"][0]["volumeMounts"]
+    assert any(path({"enabled": True}).startswith(mount["mountPath"]) for mount in mounts)
+
+
+def test_workers_find_the_coordinator_by_name() -> None:
+    host = "bad-trainer-0.bad-trainer.team.svc"
+    assert variables(trainer())[env.COORDINATOR] == host
+    assert variables(deployment())[env.COORDINATOR] == host
+
+
+@pytest.mark.parametrize(
+    "volume", [{"emptyDir": {"sizeLimit": "1Gi"}}, {"persistentVolumeClaim": {"claimName": "c"}}]
+)
+def test_checkpoints_go_to_the_volume_that_was_asked_for(volume: dict[str, Any]) -> None:
+    child = trainer({"spec.trainer.checkpoint": {"everySteps": 5, "volume": volume}})
+    volumes = {item["name"]: item for item in pod_spec(child)["volumes"]}
+    assert volumes["rollcall-checkpoints"] == {"name": "rollcall-checkpoints", **volume}
+    mounts = {m["name"]: m["mountPath"] for m in pod_spec(child)["containers"][0]["volumeMounts"]}
+    config = decode(JobConfig, json.loads(variables(child)[env.CONFIG]))
+    assert config.checkpoint is not None
+    assert config.checkpoint.path == mounts["rollcall-checkpoints"]
+    assert config.checkpoint.every_steps == 5
+
+
+def test_only_trainers_get_the_operators_token() -> None:
+    def keys(child: Any) -> list[str]:
+        (volume,) = [v for v in pod_spec(child)["volumes"] if v["name"] == "rollcall-token"]
+        return [item["key"] for item in volume["secret"]["items"]]
+
+    assert keys(trainer()) == ["member", "operator"]
+    assert keys(deployment()) == ["member"]
+
+
+# --- rollouts ------------------------------------------------------------------------------------
+
+
+def test_a_pool_carries_its_entry_of_the_job() -> None:
+    stage = Stage({"spec.rollouts[0].maxReplicas": 8, "spec.rollouts[0].drain.timeoutSeconds": 50})
+    stage.converge()
+    spec = stage.pools["bad-cpu"]["spec"]
+    assert spec["jobRef"] == {"name": "bad"}
+    assert (spec["replicas"], spec["maxReplicas"]) == (2, 8)
+    assert spec["drain"] == {"timeoutSeconds": 50}
+    assert "name" not in spec
+
+
+def test_a_rollout_reads_its_pool_from_its_environment() -> None:
+    config = decode(PoolConfig, json.loads(variables(deployment())[env.POOL_CONFIG]))
+    assert (config.pool, config.engine.name, config.drain_timeout) == ("bad-cpu", "tiny", 30.0)
+
+
+def test_a_rollout_has_a_gate_and_time_to_drain() -> None:
+    spec = pod_spec(deployment({"spec.rollouts[0].drain.timeoutSeconds": 120}))
+    assert spec["readinessGates"] == [{"conditionType": env.READINESS_GATE}]
+    assert spec["terminationGracePeriodSeconds"] == 130
+
+
+def test_a_longer_grace_period_of_the_users_stays() -> None:
+    path = "spec.rollouts[0].template.spec.terminationGracePeriodSeconds"
+    assert pod_spec(deployment({path: 600}))["terminationGracePeriodSeconds"] == 600
+
+
+@pytest.mark.parametrize(
+    ("number_then", "live", "number_now", "replicas", "guarded"),
+    [
+        pytest.param(2, 2, 2, 2, True, id="nobody touched it"),
+        pytest.param(2, 5, 2, 5, True, id="kubectl scale or an autoscaler did"),
+        pytest.param(2, 0, 2, 0, True, id="scaled to zero"),
+        pytest.param(2, 5, 3, 3, False, id="the job's own number changed"),
+        pytest.param(2, 3, 3, 3, False, id="it changed to what was there"),
+    ],
+)
+def test_who_decides_on_replicas(
+    number_then: int, live: int, number_now: int, replicas: int, *, guarded: bool
+) -> None:
+    stage = Stage({"spec.rollouts[0].replicas": number_then})
+    stage.converge()
+    stage.scale("bad-cpu", live)
+    stage.edit({"spec.rollouts[0].replicas": number_now})
+    spec = RLJobSpec.model_validate(stage.job["spec"])  # type: ignore[index]
+    body = rollout_children.pool(stage.job, spec.rollouts[0], stage.pools["bad-cpu"])  # type: ignore[arg-type]
+    assert body["spec"]["replicas"] == replicas
+    assert body["metadata"]["annotations"][labels.JOB_REPLICAS] == str(number_now)
+    assert ("resourceVersion" in body["metadata"]) is guarded
+
+
+def test_a_scaled_pool_keeps_its_number_when_the_job_is_edited() -> None:
+    stage = Stage()
+    stage.to_running()
+    stage.scale("bad-cpu", 6)
+    stage.edit({"spec.rollouts[0].template.spec.containers[0].image": "rollcall/worker:next"})
+    stage.converge()
+    assert stage.pools["bad-cpu"]["spec"]["replicas"] == 6
+    assert stage.children["Deployment/bad-cpu"]["spec"]["replicas"] == 6
+    image = pod_spec(stage.children["Deployment/bad-cpu"])["containers"][0]["image"]
+    assert image == "rollcall/worker:next"
+
+
+def test_nothing_that_changes_while_a_job_runs_is_in_a_template() -> None:
+    """Neither scaling nor epochs nor a job's life may restart a pod."""
+    stage = Stage()
+    stage.converge()
+    before = copy.deepcopy(
+        {key: child["spec"].get("template") for key, child in stage.children.items()}
+    )
+    stage.to_running()
+    stage.scale("bad-cpu", 5)
+    stage.edit({"spec.failurePolicy.maxRestarts": 7, "spec.activeDeadlineSeconds": 99999})
+    stage.converge(60)
+    after = {key: child["spec"].get("template") for key, child in stage.children.items()}
+    assert after == before

@@ -1,0 +1,176 @@
+"""What the operator adds to a pod template, and what it leaves alone."""
+
+from typing import Any
+
+import pytest
+
+from rollcall_operator.plan.children.pod_template import Extras, worker_container, worker_template
+from rollcall_protocol import env
+
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+    "runAsNonRoot": True,
+}
+
+
+def template(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    worker = {"name": "trainer", "image": "i", **(container or {})}
+    return {"spec": {"containers": [worker], **spec}}
+
+
+def built(given: dict[str, Any]) -> dict[str, Any]:
+    extras = Extras(
+        role="trainer",
+        job_uid="u",
+        labels={"rollcall.dev/role": "trainer"},
+        command="rollcall-trainer",
+        env=(("ROLLCALL_CONFIG", "{}"),),
+        ports=(("metrics", 9090),),
+        volumes=({"name": "rollcall-state", "emptyDir": {}},),
+        mounts=({"name": "rollcall-state", "mountPath": "/state"},),
+    )
+    return worker_template(given, extras)
+
+
+def worker(given: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = built(given)["spec"]["containers"][0]
+    return found
+
+
+def test_the_users_template_is_not_changed() -> None:
+    given = template()
+    built(given)
+    assert given == template()
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["trainer"], "trainer"),
+        (["main"], "main"),
+        (["sidecar", "trainer"], "trainer"),
+        (["main", "sidecar"], None),
+    ],
+)
+def test_which_container_is_the_worker(names: list[str], chosen: str | None) -> None:
+    given = {"spec": {"containers": [{"name": name, "image": "i"} for name in names]}}
+    found = worker_container(given, "trainer")
+    assert (found["name"] if found else None) == chosen
+
+
+def test_the_worker_is_named_for_kubectl_logs_and_for_ourselves() -> None:
+    annotations = built(template({"name": "main"}))["metadata"]["annotations"]
+    assert annotations["kubectl.kubernetes.io/default-container"] == "main"
+    assert annotations["rollcall.dev/worker-container"] == "main"
+    assert annotations["rollcall.dev/job-uid"] == "u"
+
+
+def test_labels_and_annotations_of_the_users_stay() -> None:
+    given = template()
+    given["metadata"] = {
+        "labels": {"team": "rl"},
+        "annotations": {"kubectl.kubernetes.io/default-container": "sidecar"},
+    }
+    metadata = built(given)["metadata"]
+    assert metadata["labels"] == {"team": "rl", "rollcall.dev/role": "trainer"}
+    assert metadata["annotations"]["kubectl.kubernetes.io/default-container"] == "sidecar"
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ({}, ["rollcall-trainer"]),
+        ({"command": ["mine"]}, ["mine"]),
+        ({"args": ["--mine"]}, None),
+    ],
+)
+def test_a_command_of_the_users_stays(given: dict[str, Any], command: list[str] | None) -> None:
+    assert worker(template(given)).get("command") == command
+
+
+def test_variables_volumes_and_ports_are_added_after_the_users() -> None:
+    given = {
+        "env": [{"name": "MINE", "value": "1"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "ports": [{"containerPort": 9090, "name": "my-metrics"}],
+    }
+    result = worker(template(given))
+    assert [item["name"] for item in result["env"]][:2] == ["MINE", "ROLLCALL_CONFIG"]
+    assert {item["name"] for item in result["env"]} >= {env.POD_NAME, env.POD_UID, env.POD_IP}
+    assert [item["name"] for item in result["volumeMounts"]] == ["data", "rollcall-state"]
+    assert result["ports"] == [{"containerPort": 9090, "name": "my-metrics"}], "no port twice"
+
+
+def test_each_probe_is_added_where_the_user_gave_none() -> None:
+    mine = {"exec": {"command": ["true"]}}
+    result = worker(template({"readinessProbe": mine}))
+    assert result["readinessProbe"] == mine
+    assert result["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": env.METRICS_PORT}
+    assert result["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert worker(template())["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "expected"),
+    [
+        pytest.param({}, {}, RESTRICTED, id="restricted where nothing is said"),
+        pytest.param(
+            {"runAsUser": 0},
+            {},
+            {k: v for k, v in {**RESTRICTED, "runAsUser": 0}.items() if k != "runAsNonRoot"},
+            id="root asked for",
+        ),
+        pytest.param(
+            {},
+            {"runAsUser": 0},
+            {k: v for k, v in RESTRICTED.items() if k != "runAsNonRoot"},
+            id="root asked for by the pod",
+        ),
+        pytest.param({"privileged": True}, {}, {"privileged": True}, id="privileged"),
+        pytest.param(
+            {"capabilities": {"add": ["SYS_PTRACE"]}},
+            {"seccompProfile": {"type": "Unconfined"}, "runAsNonRoot": False},
+            {"allowPrivilegeEscalation": False, "capabilities": {"add": ["SYS_PTRACE"]}},
+            id="the user's values win",
+        ),
+    ],
+)
+def test_security_contexts(
+    container: dict[str, Any], pod: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    given = template({"securityContext": container}, securityContext=pod)
+    assert worker(given)["securityContext"] == expected
+
+
+PATIENCE = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
+NOT_READY = {"key": "node.kubernetes.io/not-ready", **PATIENCE}
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", **PATIENCE}
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ([], [NOT_READY, UNREACHABLE]),
+        ([{"key": "gpu", "operator": "Exists"}], [NOT_READY, UNREACHABLE]),
+        ([{**UNREACHABLE, "tolerationSeconds": 600}], [NOT_READY]),
+        ([{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}], [UNREACHABLE]),
+        ([{**UNREACHABLE, "effect": "NoSchedule"}], [NOT_READY, UNREACHABLE]),
+        ([{"operator": "Exists"}], []),
+    ],
+)
+def test_workers_leave_a_lost_node_soon_unless_the_user_says_how_long(
+    given: list[dict[str, Any]], added: list[dict[str, Any]]
+) -> None:
+    assert built(template(tolerations=given))["spec"]["tolerations"] == [*given, *added]
+
+
+def test_tolerations_that_are_none_are_left_for_the_api_server_to_refuse() -> None:
+    assert built(template(tolerations="wrong"))["spec"]["tolerations"] == "wrong"
+
+
+def test_pods_get_no_service_account_token_unless_asked() -> None:
+    assert built(template())["spec"]["automountServiceAccountToken"] is False
+    asked = template(automountServiceAccountToken=True)
+    assert built(asked)["spec"]["automountServiceAccountToken"] is True

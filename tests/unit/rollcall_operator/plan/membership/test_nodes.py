@@ -1,0 +1,157 @@
+"""Nodes that are about to go, and nodes that are out of reach."""
+
+from typing import Any
+
+import pytest
+
+from rollcall_operator.plan.membership.nodes import PREEMPTION_TAINTS, node_facts
+from rollcall_operator.plan.model import NodeFacts, Taint, Toleration
+from tests.unit.rollcall_operator.plan.simulator import Stage
+
+SPOT = Taint("aws-node-termination-handler/spot-itn", "1234")
+
+
+def node(*taints: dict[str, str], ready: str = "True") -> dict[str, Any]:
+    conditions = [{"type": "MemoryPressure", "status": "Unknown"}]
+    conditions.append({"type": "Ready", "status": ready})
+    return {
+        "metadata": {"name": "n"},
+        "spec": {"taints": list(taints)},
+        "status": {"conditions": conditions},
+    }
+
+
+def facts(body: dict[str, Any]) -> NodeFacts | None:
+    return node_facts(body, PREEMPTION_TAINTS)
+
+
+# --- what a node tells ---------------------------------------------------------------------------
+
+
+def test_a_node_without_trouble_is_not_kept() -> None:
+    spot_pool = {"key": "kubernetes.azure.com/scalesetpriority", "effect": "NoSchedule"}
+    assert facts(node(spot_pool)) is None
+    assert facts({"metadata": {"name": "n"}}) is None
+
+
+@pytest.mark.parametrize("key", PREEMPTION_TAINTS)
+def test_taints_of_a_node_that_will_be_gone(key: str) -> None:
+    found = facts(node({"key": key, "value": "x", "effect": "NoSchedule"}))
+    assert found == NodeFacts("n", (Taint(key, "x", "NoSchedule"),))
+
+
+def test_a_taint_that_keeps_nobody_out_does_not_count() -> None:
+    """Else the successor could land on the same node, to be deleted again."""
+    assert facts(node({"key": SPOT.key, "effect": "PreferNoSchedule"})) is None
+
+
+@pytest.mark.parametrize(("ready", "lost"), [("True", False), ("False", False), ("Unknown", True)])
+def test_a_node_is_lost_when_its_kubelet_is_not_heard_of(ready: str, lost: bool) -> None:
+    found = facts(node(ready=ready))
+    assert (found is not None and found.lost) is lost
+
+
+# --- preemption ----------------------------------------------------------------------------------
+
+
+def on_nodes(**nodes: NodeFacts) -> Stage:
+    """Running; the trainer is on node-t, the rollouts on node-0 and node-1."""
+    stage = Stage()
+    stage.to_running()
+    stage.change(stage.trainer, node="node-t")
+    for index, pod in enumerate(stage.pods_of("bad-cpu")):
+        stage.change(pod, node=f"node-{index}")
+    stage.nodes = {name.replace("_", "-"): facts for name, facts in nodes.items()}
+    return stage
+
+
+def test_rollouts_leave_a_node_that_will_be_gone_at_once() -> None:
+    stage = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
+    victim = stage.pods_of("bad-cpu")[0]
+    plan = stage.reconcile()
+    assert [(gone.uid, gone.force) for gone in plan.removals] == [(victim.uid, False)]
+    (note,) = (note for note in plan.events if note.reason == "RolloutMoved")
+    assert victim.name in note.message
+    assert SPOT.key in note.message
+
+
+def test_a_rollout_on_its_way_out_is_left_alone() -> None:
+    stage = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
+    stage.change(stage.pods_of("bad-cpu")[0], terminating=True, leaves_by=stage.now + 30)
+    assert stage.reconcile().removals == ()
+
+
+@pytest.mark.parametrize(
+    ("toleration", "stays"),
+    [
+        (Toleration(key=SPOT.key, operator="Exists"), True),
+        (Toleration(operator="Exists"), True),
+        (Toleration(key=SPOT.key, value="1234", effect="NoSchedule"), True),
+        (Toleration(key=SPOT.key, value="other"), False),
+        (Toleration(key=SPOT.key, operator="Exists", effect="NoExecute"), False),
+        (Toleration(key="another", operator="Exists"), False),
+    ],
+)
+def test_who_tolerates_the_taint_stays(toleration: Toleration, stays: bool) -> None:
+    stage = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
+    stage.change(stage.pods_of("bad-cpu")[0], tolerations=(toleration,))
+    assert (stage.reconcile().removals == ()) is stays
+
+
+def test_a_trainer_stays_and_its_owner_is_told_once() -> None:
+    stage = on_nodes(node_t=NodeFacts("node-t", (SPOT,)))
+    plan = stage.reconcile()
+    assert plan.removals == ()
+    (note,) = plan.events
+    assert (note.type, note.reason) == ("Warning", "TrainerPreempted")
+    assert stage.reconcile(60).events == ()
+
+
+def test_nobody_is_moved_when_the_job_has_finished() -> None:
+    stage = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
+    stage.edit({"spec.cleanPodPolicy": "None", "spec.activeDeadlineSeconds": 1})
+    stage.reconcile(10)
+    assert stage.status["phase"] == "Failed"
+    assert stage.reconcile().removals == ()
+
+
+# --- lost nodes ----------------------------------------------------------------------------------
+
+
+def test_a_trainer_that_cannot_end_on_a_lost_node_is_struck_off_after_its_grace() -> None:
+    stage = on_nodes(node_t=NodeFacts("node-t", lost=True))
+    pod = stage.change(stage.trainer, terminating=True, leaves_by=stage.now + 30)
+    first = stage.reconcile()
+    assert first.removals == ()
+    assert first.requeue_after is not None
+    assert first.requeue_after <= 31
+    plan = stage.reconcile(31)
+    assert [(gone.uid, gone.force) for gone in plan.removals] == [(pod.uid, True)]
+    assert "TrainerStranded" in [note.reason for note in plan.events]
+
+
+def test_a_trainer_that_nobody_deleted_is_not_struck_off() -> None:
+    stage = on_nodes(node_t=NodeFacts("node-t", lost=True))
+    assert stage.reconcile(600).removals == ()
+
+
+@pytest.mark.parametrize("nodes", [{}, {"node_t": NodeFacts("node-t", (SPOT,))}])
+def test_a_trainer_that_ends_slowly_on_a_living_node_is_not_struck_off(
+    nodes: dict[str, NodeFacts],
+) -> None:
+    stage = on_nodes(**nodes)
+    stage.change(stage.trainer, terminating=True, leaves_by=stage.now + 30)
+    assert stage.reconcile(600).removals == ()
+
+
+def test_another_jobs_trainer_is_none_of_our_business() -> None:
+    stage = on_nodes(node_t=NodeFacts("node-t", lost=True))
+    stage.change(stage.trainer, terminating=True, leaves_by=stage.now, job_uid="another")
+    assert stage.reconcile(600).removals == ()
+
+
+def test_rollouts_that_end_on_a_lost_node_need_no_force() -> None:
+    """A Deployment makes others meanwhile."""
+    stage = on_nodes(node_0=NodeFacts("node-0", lost=True))
+    stage.change(stage.pods_of("bad-cpu")[0], terminating=True, leaves_by=stage.now)
+    assert stage.reconcile(600).removals == ()

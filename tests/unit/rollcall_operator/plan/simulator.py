@@ -1,0 +1,304 @@
+"""A stage for plans: keeps what a plan writes, and lets pods and the coordinator act.
+
+It is no API server: it only feeds a plan's own output back as the next observation.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.plan import diff
+from rollcall_operator.plan.job import make_plan
+from rollcall_operator.plan.model import (
+    Manifest,
+    Memory,
+    NodeFacts,
+    Observed,
+    Plan,
+    PodFacts,
+    Refusal,
+)
+from rollcall_protocol.reports import Finished, MemberState, Progress, Snapshot
+from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
+from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
+
+if TYPE_CHECKING:
+    from rollcall_protocol.roster import Roster
+
+NAMESPACE, JOB, START = "team", "bad", 1_800_000_000.0
+
+
+def good_job(changes: Changes | None = None) -> Manifest:
+    """An RLJob as the API server stores it: two rollouts, all defaults filled in."""
+    body = changed(job(), {"spec.rollouts[0].replicas": 2, **(changes or {})})
+    body["spec"] = RLJobSpec.model_validate(body["spec"]).model_dump(
+        by_alias=True, exclude_none=True
+    )
+    body["metadata"] |= {"namespace": NAMESPACE, "uid": "job-uid", "generation": 1}
+    return body
+
+
+def lent_pool(changes: Changes | None = None) -> Manifest:
+    """A RolloutPool for that job which the job does not own."""
+    body = changed(pool(), {"metadata.name": "lent", **(changes or {})})
+    body["spec"] = RolloutPoolSpec.model_validate(body["spec"]).model_dump(
+        by_alias=True, exclude_none=True
+    )
+    body["metadata"] |= {"namespace": NAMESPACE, "uid": "lent-uid", "generation": 1}
+    body["metadata"]["resourceVersion"] = "1"
+    return body
+
+
+class Stage:
+    """One job and its world."""
+
+    def __init__(self, changes: Changes | None = None) -> None:
+        self.job: Manifest | None = good_job(changes)
+        self.pools: dict[str, Manifest] = {}
+        self.children: dict[str, Manifest] = {}
+        self.pods: dict[str, PodFacts] = {}
+        self.token = False
+        self.snapshot: Snapshot | None = None
+        self.memory = Memory()
+        self.refusals: dict[str, Refusal] = {}
+        self.nodes: dict[str, NodeFacts] = {}
+        self.roster: Roster | None = None
+        self.now = START
+        self.writes: Counter[str] = Counter()
+        self.plans: list[Plan] = []
+        self._uid = 0
+
+    # --- reconciles ----------------------------------------------------------------------------
+
+    def observed(self) -> Observed:
+        """What a reconcile would read now."""
+        return Observed(
+            namespace=NAMESPACE,
+            name=JOB,
+            now=self.now,
+            job=copy.deepcopy(self.job),
+            pools=tuple(copy.deepcopy(list(self.pools.values()))),
+            children=tuple(copy.deepcopy(list(self.children.values()))),
+            token_exists=self.token,
+            pods=tuple(self.pods.values()),
+            snapshot=self.snapshot,
+            memory=self.memory,
+            refusals=self.refusals,
+            nodes=self.nodes,
+        )
+
+    def reconcile(self, seconds: float = 0.0) -> Plan:
+        """Let time pass, plan, and keep what the plan writes."""
+        self.now += seconds
+        self._sync_pods()
+        plan = make_plan(self.observed())
+        self.plans.append(plan)
+        self._keep(plan)
+        return plan
+
+    def converge(self, seconds: float = 0.0, most: int = 10) -> Plan:
+        """Reconcile until nothing is written; returns the last plan that wrote something."""
+        last = self.reconcile(seconds)
+        for _ in range(most):
+            plan = self.reconcile()
+            if plan.writes_nothing:
+                return last
+            last = plan
+        raise AssertionError("does not converge")
+
+    def _keep(self, plan: Plan) -> None:
+        if plan.token:
+            self.token = True
+            self.writes["Secret"] += 1
+        for body in plan.applies:
+            self.writes[body["kind"]] += 1
+            self._store(body)
+        for gone in plan.deletes:
+            self.writes["delete"] += 1
+            if gone.kind == "RLJob":
+                self.job = None
+            self.pools.pop(gone.name, None)
+        if plan.job_status is not None and self.job is not None:
+            self.writes["job status"] += 1
+            self.job["status"] = copy.deepcopy(plan.job_status)
+        self.memory = plan.memory
+        for removal in plan.removals:
+            self.writes["pod"] += 1
+            del self.pods[removal.uid]
+        for cost in plan.costs:
+            self.writes["cost"] += 1
+            self.change(self.pods[cost.uid], deletion_cost=cost.cost)
+        for gate in plan.gates:
+            self.writes["gate"] += 1
+            if gate.uid in self.pods:
+                self.change(
+                    self.pods[gate.uid], gate=gate.in_sync, gate_reason=gate.reason,
+                    gate_since=self.now,
+                )  # fmt: skip
+        for name, status in plan.pool_statuses.items():
+            self.writes["pool status"] += 1
+            self.pools[name]["status"] = copy.deepcopy(dict(status))
+        if plan.roster is not None:
+            self.roster = plan.roster
+
+    def _store(self, body: Manifest) -> None:
+        refusal = self.refusals.get(diff.key(body))
+        if refusal is not None and refusal.digest == diff.digest(body):
+            return
+        store = self.pools if body["kind"] == "RolloutPool" else self.children
+        name = body["metadata"]["name"]
+        key = name if body["kind"] == "RolloutPool" else f"{body['kind']}/{name}"
+        old: Mapping[str, Any] = store.get(key, {})
+        kept = copy.deepcopy(body)
+        before = old.get("metadata", {"uid": f"uid-of-{body['kind']}-{name}", "generation": 0})
+        kept["metadata"] |= {
+            "uid": before["uid"],
+            "generation": before["generation"] + (old.get("spec") != kept["spec"]),
+            "resourceVersion": str(int(before.get("resourceVersion", 0)) + 1),
+        }
+        if "status" in old:
+            kept["status"] = old["status"]
+        store[key] = kept
+
+    # --- pods ----------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Have as many pods as StatefulSets and Deployments ask for, newest go first."""
+        for child in self.children.values():
+            if child["kind"] not in {"StatefulSet", "Deployment"}:
+                continue
+            own = self.pods_of(child["metadata"]["name"])
+            for pod in own[child["spec"]["replicas"] :]:
+                del self.pods[pod.uid]
+            for _ in range(child["spec"]["replicas"] - len(own)):
+                self._make_pod(child)
+
+    def _make_pod(self, child: Manifest) -> None:
+        self._uid += 1
+        template, name = child["spec"]["template"]["metadata"], child["metadata"]["name"]
+        trainer = child["kind"] == "StatefulSet"
+        taken = {pod.name for pod in self.pods.values()}
+        suffix = next(i for i in range(999) if f"{name}-{i}" not in taken) if trainer else self._uid
+        self.pods[f"pod-{self._uid}"] = PodFacts(
+            name=f"{name}-{suffix}",
+            uid=f"pod-{self._uid}",
+            role=template["labels"][labels.ROLE],
+            job_uid=template["annotations"][labels.JOB_UID],
+            pool="" if trainer else name,
+            container="trainer" if trainer else "rollout",
+            created=self.now,
+        )
+
+    def _sync_pods(self) -> None:
+        """The kubelet has seen the gates that were set by the last reconcile."""
+        for pod in list(self.pods.values()):
+            if pod.role == labels.ROLLOUT:
+                ready = pod.running and bool(pod.gate)
+                self.change(pod, ready=ready, almost_ready=pod.running and not ready)
+
+    def pods_of(self, owner: str) -> list[PodFacts]:
+        """Pods of a StatefulSet or Deployment, oldest first."""
+        return [
+            pod
+            for pod in self.pods.values()
+            if pod.pool == owner or (not pod.pool and pod.name.startswith(f"{owner}-"))
+        ]
+
+    def change(self, pod: PodFacts, **facts: Any) -> PodFacts:
+        """Something happened to a pod."""
+        self.pods[pod.uid] = replace(pod, **facts)
+        return self.pods[pod.uid]
+
+    def run(self, *pods: PodFacts) -> None:
+        """The kubelet runs these pods (all, if none is named). Trainers are ready at once."""
+        for pod in pods or tuple(self.pods.values()):
+            address = f"10.0.0.{pod.uid.rpartition('-')[2]}"
+            self.change(
+                pod,
+                phase="Running",
+                running=True,
+                up=True,
+                started=pod.started or self.now,
+                ip=address,
+                ready=pod.role == labels.TRAINER,
+            )
+
+    @property
+    def trainer(self) -> PodFacts:
+        """The pod of trainer rank 0."""
+        return self.pods_of(f"{JOB}-trainer")[0]
+
+    # --- the coordinator -----------------------------------------------------------------------
+
+    def report(
+        self,
+        *,
+        step: int = 0,
+        states: Mapping[str, MemberState] | None = None,
+        reward: float | None = None,
+        finished: Finished | None = None,
+        **more: Any,
+    ) -> None:
+        """The coordinator has the latest roster, formed its session, and says so."""
+        assert self.roster is not None
+        assert self.job is not None
+        others = self.job["spec"].get("weightSync", {}).get("groups", ())
+        groups = ["default", *(group["name"] for group in others)]
+        progress = Progress(step=step, max_steps=200, weight_version=step, rollout_reward=reward)
+        self.snapshot = snapshot_of(
+            self.roster, progress, groups=groups, states=states, finished=finished, **more
+        )
+
+    # --- short cuts ----------------------------------------------------------------------------
+
+    def to_running(self) -> None:
+        """From apply to Running."""
+        self.converge()
+        self.schedule()
+        self.run()
+        self.converge(0.5)
+        self.report()
+        self.converge(0.5)
+        self.converge(2.0)
+        assert self.status["phase"] == "Running"
+
+    @property
+    def status(self) -> Manifest:
+        """The job's status."""
+        assert self.job is not None
+        status: Manifest = self.job.get("status", {})
+        return status
+
+    def condition(self, kind: str) -> Manifest:
+        """One condition of the job."""
+        found: Manifest = next(c for c in self.status["conditions"] if c["type"] == kind)
+        return found
+
+    def pool_condition(self, name: str, kind: str) -> Manifest:
+        """One condition of a pool."""
+        conditions = self.pools[name]["status"]["conditions"]
+        found: Manifest = next(c for c in conditions if c["type"] == kind)
+        return found
+
+    def edit(self, changes: Changes) -> None:
+        """The user changes the job."""
+        assert self.job is not None
+        self.job = changed(self.job, changes)
+        self.job["metadata"]["generation"] += 1
+
+    def delete_pool(self, name: str) -> None:
+        """The pool goes, and what it owned with it."""
+        self.pools.pop(name, None)
+        self.children.pop(f"Deployment/{name}", None)
+        for pod in self.pods_of(name):
+            del self.pods[pod.uid]
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Like `kubectl scale rolloutpool/NAME`."""
+        self.pools[name]["spec"]["replicas"] = replicas
+        self.pools[name]["metadata"]["generation"] += 1

@@ -1,0 +1,198 @@
+"""Job status: what is written, and how often."""
+
+from dataclasses import replace
+
+import pytest
+
+from rollcall_protocol.ids import SessionId
+from rollcall_protocol.reports import MemberState
+from tests.unit.rollcall_operator.plan.simulator import Stage
+
+
+@pytest.fixture
+def running() -> Stage:
+    """A job that has been running for a while."""
+    stage = Stage()
+    stage.to_running()
+    stage.converge(60)
+    return stage
+
+
+def test_progress_is_written_at_most_every_ten_seconds(running: Stage) -> None:
+    written = []
+    for second in range(60):
+        running.report(step=second, reward=second / 100)
+        if running.reconcile(1.0).job_status:
+            written.append(second)
+    assert len(written) <= 6
+    assert running.status["progress"]["step"] >= 49
+
+
+def test_progress_that_waits_is_not_forgotten(running: Stage) -> None:
+    running.report(step=1)
+    running.reconcile(10)
+    running.report(step=2)
+    plan = running.reconcile(1)
+    assert plan.job_status is None
+    assert plan.requeue_after == pytest.approx(9, abs=0.1)
+    running.reconcile(9)
+    assert running.status["progress"]["step"] == 2
+
+
+def test_no_step_no_write(running: Stage) -> None:
+    running.report(step=1)
+    running.converge(20)
+    assert all(running.reconcile(30).writes_nothing for _ in range(20))
+
+
+def test_an_epoch_does_not_wait_for_the_ten_seconds(running: Stage) -> None:
+    running.report(step=1)
+    running.reconcile(10)
+    running.change(running.pods_of("bad-cpu")[0], terminating=True)
+    assert running.reconcile(0.1).job_status
+
+
+def test_conditions_that_flap_are_written_once_a_second_at_most(running: Stage) -> None:
+    uid = running.pods_of("bad-cpu")[0].uid
+    before = running.writes["job status"]
+    for count in range(100):
+        state = MemberState.STALE if count % 2 else MemberState.IN_SYNC
+        running.report(states={uid: state})
+        running.reconcile(0.1)
+    assert running.writes["job status"] - before <= 11
+
+
+def test_transition_times_change_only_when_the_status_flips(running: Stage) -> None:
+    before = running.condition("WeightsInSync")["lastTransitionTime"]
+    running.edit({"spec.failurePolicy.maxRestarts": 9})
+    running.converge(60)
+    condition = running.condition("WeightsInSync")
+    assert condition["observedGeneration"] == 2
+    assert condition["lastTransitionTime"] == before
+    running.report(states={running.pods_of("bad-cpu")[0].uid: MemberState.STALE})
+    running.converge(60)
+    assert running.condition("WeightsInSync")["lastTransitionTime"] != before
+
+
+def test_an_operator_without_news_says_nothing_new(running: Stage) -> None:
+    """It has just started, or its stream broke: what was true a moment ago stands."""
+    running.report(step=5, reward=0.5)
+    running.converge(20)
+    before = dict(running.status)
+    running.snapshot = None
+    assert running.reconcile(60).writes_nothing
+    assert running.status == before
+
+
+def test_a_coordinator_that_is_gone_is_said_so(running: Stage) -> None:
+    running.snapshot = None
+    del running.pods[running.trainer.uid]
+    running.converge(2)
+    assert running.condition("WeightsInSync")["reason"] == "NoCoordinator"
+    assert running.status["phase"] == "Restarting"
+    assert running.status["syncGroups"][0]["phase"] == "Rebuilding"
+
+
+def test_news_from_another_pod_than_todays_coordinator_is_ignored(running: Stage) -> None:
+    running.report(step=99)
+    del running.pods[running.trainer.uid]
+    running.schedule()
+    running.run(running.trainer)
+    running.converge(20)
+    assert running.status["progress"]["step"] != 99
+
+
+def test_the_sync_group_says_who_where_and_why(running: Stage) -> None:
+    (group,) = running.status["syncGroups"]
+    assert group["name"] == "default"
+    assert (group["phase"], group["members"], group["epoch"]) == ("Stable", 3, 1)
+    assert group["lastRebuild"]["cause"] == "NewRoster"
+    assert group["lastRebuild"]["seconds"] == "0.250"
+    (record,) = group["history"]
+    assert (record["epoch"], record["cause"], record["members"]) == (1, "JobStarted", 3)
+
+
+def test_every_sync_group_is_told_of() -> None:
+    groups = [{"name": "ascend", "engine": "gloo"}]
+    stage = Stage({"spec.weightSync.groups": groups})
+    stage.to_running()
+    default, ascend = stage.status["syncGroups"]
+    assert (ascend["name"], ascend["engine"], ascend["phase"]) == ("ascend", "gloo", "Stable")
+    assert ascend["lastRebuild"] == default["lastRebuild"]
+    assert stage.snapshot is not None
+    first, second = stage.snapshot.groups
+    stage.snapshot = replace(stage.snapshot, groups=(first, replace(second, session=None)))
+    stage.converge(2)
+    default, ascend = stage.status["syncGroups"]
+    assert (default["phase"], ascend["phase"]) == ("Stable", "Rebuilding")
+    message = stage.condition("WeightsInSync")["message"]
+    assert message == "the sync group ascend is being formed"
+
+
+def test_a_group_whose_members_stayed_is_formed_though_its_epoch_is_older(running: Stage) -> None:
+    assert running.snapshot is not None
+    (group,) = running.snapshot.groups
+    assert group.session is not None
+    older = replace(group, epoch=0, session=replace(group.session, session=SessionId(0, 1, 1)))
+    running.snapshot = replace(running.snapshot, groups=(older,))
+    running.converge(2)
+    assert running.status["syncGroups"][0]["phase"] == "Stable"
+
+
+def test_a_roster_that_has_not_been_taken_yet_is_rebuilding(running: Stage) -> None:
+    running.change(running.pods_of("bad-cpu")[0], terminating=True)
+    running.reconcile(2)
+    assert running.status["syncGroups"][0]["phase"] == "Rebuilding"
+    assert running.condition("WeightsInSync")["reason"] == "Rebuilding"
+    running.report()
+    running.converge(2)
+    assert running.status["syncGroups"][0]["phase"] == "Stable"
+
+
+def test_too_few_rollouts_stop_the_phase_running() -> None:
+    stage = Stage({"spec.membership.minRollouts": 2})
+    stage.to_running()
+    stage.change(stage.pods_of("bad-cpu")[0], terminating=True)
+    stage.reconcile(2)
+    stage.report()
+    stage.converge(2)
+    condition = stage.condition("Running")
+    assert (stage.status["phase"], condition["reason"]) == ("Starting", "TooFewRollouts")
+    assert "1 of at least 2 rollouts (spec.membership.minRollouts)" in condition["message"]
+
+
+def test_with_sync_switched_off_the_job_runs_and_says_so() -> None:
+    stage = Stage({"spec.weightSync.enabled": False})
+    stage.converge()
+    stage.schedule()
+    stage.run()
+    stage.converge(0.5)
+    stage.report(states=dict.fromkeys(stage.pods, MemberState.STALE))
+    stage.converge(0.5)
+    stage.converge(2)
+    assert stage.status["phase"] == "Running"
+    assert all(pod.gate for pod in stage.pods_of("bad-cpu"))
+    assert stage.condition("WeightsInSync")["reason"] == "SyncDisabled"
+
+
+def test_why_training_waits_and_what_is_wrong_is_shown(running: Stage) -> None:
+    running.report(step=3)
+    assert running.snapshot is not None
+    paused = running.snapshot.progress.__class__(
+        step=3, max_steps=200, weight_version=3, rollout_reward=None, paused="0 of 1 rollouts",
+        warning="step 2 was not saved",
+    )  # fmt: skip
+    running.snapshot = running.snapshot.__class__(
+        **{
+            name: getattr(running.snapshot, name)
+            for name in running.snapshot.__dataclass_fields__
+            if name != "progress"
+        },
+        progress=paused,
+    )
+    running.converge(20)
+    assert running.status["progress"]["paused"] == "0 of 1 rollouts"
+    assert running.status["progress"]["warning"] == "step 2 was not saved"
+    running.report(step=4)
+    running.converge(20)
+    assert not {"paused", "warning"} & running.status["progress"].keys()

@@ -1,0 +1,114 @@
+"""Sessions are kept in status, none is lost between two reconciles, and each is told once."""
+
+from dataclasses import replace
+
+import pytest
+
+from rollcall_operator.plan.status.sessions import remembered
+from rollcall_protocol.ids import SessionId
+from rollcall_protocol.reports import KEPT_SESSIONS, SessionCause, SessionReport
+from tests.unit.rollcall_operator.plan.simulator import START, Stage
+
+
+def formed(
+    attempt: int, cause: SessionCause = SessionCause.MEMBER_LOST, *, boot: int = 1
+) -> SessionReport:
+    detail = "" if cause is SessionCause.NEW_ROSTER else "cpu-0: HeartbeatMissed: silent"
+    return SessionReport(SessionId(1, boot, attempt), cause, 3, 0.125, detail, START + attempt)
+
+
+FIRST = formed(1, SessionCause.NEW_ROSTER)
+
+
+@pytest.fixture
+def running() -> Stage:
+    stage = Stage()
+    stage.to_running()
+    tell(stage, FIRST)
+    stage.converge(60)
+    return stage
+
+
+def tell(stage: Stage, *sessions: SessionReport) -> None:
+    """The coordinator has formed these, the last one being in use."""
+    assert stage.snapshot is not None
+    (group,) = stage.snapshot.groups
+    group = replace(group, session=sessions[-1], sessions=sessions[-KEPT_SESSIONS:])
+    stage.snapshot = replace(stage.snapshot, groups=(group,))
+
+
+def kept(stage: Stage) -> list[str]:
+    return [record["session"] for record in stage.status["syncGroups"][0]["sessions"]]
+
+
+def told(stage: Stage) -> list[str]:
+    return [n.message for p in stage.plans for n in p.events if n.reason == "SessionRebuilt"]
+
+
+def test_a_session_that_followed_a_loss_is_kept_and_told(running: Stage) -> None:
+    tell(running, FIRST, formed(2))
+    running.converge(5)
+    assert running.status["syncGroups"][0]["sessions"][-1] == {
+        "session": "1.1.2",
+        "cause": "MemberLost",
+        "message": "cpu-0: HeartbeatMissed: silent",
+        "members": 3,
+        "seconds": "0.125",
+        "time": "2027-01-15T08:00:02.000000Z",
+    }
+    assert told(running) == [
+        "session 1.1.2 with 3 members in 0.125 s: MemberLost cpu-0: HeartbeatMissed: silent"
+    ]
+
+
+def test_a_session_that_only_followed_its_roster_is_kept_and_no_event(running: Stage) -> None:
+    assert kept(running) == ["1.1.1"]
+    assert told(running) == []
+
+
+def test_all_sessions_between_two_reconciles_are_kept(running: Stage) -> None:
+    tell(running, FIRST, *(formed(attempt) for attempt in range(2, 8)))
+    running.converge(5)
+    assert kept(running) == [f"1.1.{attempt}" for attempt in range(1, 8)]
+    assert told(running)[0] == "group default: 6 sessions; the latest of them follow"
+    assert len(told(running)) == 4
+
+
+def test_the_last_twenty_are_kept_across_coordinators(running: Stage) -> None:
+    tell(running, FIRST, *(formed(attempt) for attempt in range(2, 19)))
+    running.converge(5)
+    tell(running, *(formed(attempt, boot=2) for attempt in range(1, 6)))
+    running.converge(5)
+    expected = [f"1.1.{n}" for n in range(4, 19)] + [f"1.2.{n}" for n in range(1, 6)]
+    assert kept(running) == expected
+    assert len(expected) == 20
+
+
+def test_an_operator_that_restarts_tells_nothing_twice(running: Stage) -> None:
+    tell(running, FIRST, formed(2))
+    running.converge(5)
+    before = told(running)
+    running.memory = type(running.memory)()
+    running.converge(60)
+    assert told(running) == before
+
+
+def test_the_same_sessions_again_are_no_write(running: Stage) -> None:
+    tell(running, FIRST, formed(2))
+    running.converge(5)
+    assert running.reconcile(60).writes_nothing
+
+
+def test_news_waits_a_second_at_most_however_often_sessions_change(running: Stage) -> None:
+    running.converge(60)
+    writes = running.writes["job status"]
+    for tick in range(20):
+        tell(running, FIRST, *(formed(attempt) for attempt in range(2, 3 + tick)))
+        plan = running.reconcile(0.2)
+        assert plan.requeue_after is None or plan.requeue_after <= 1
+    assert running.writes["job status"] - writes <= 5
+
+
+def test_attempts_are_ordered_as_numbers() -> None:
+    old = remembered((), [formed(9)])
+    assert [r["session"] for r in remembered(old, [formed(9), formed(10)])] == ["1.1.9", "1.1.10"]
