@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from rollcall_protocol.env import POD_NAME
-from rollcall_runtime.rollout.engine import Generation, Watch
-from rollcall_runtime.rollout.engines.gate import Ticket
-from rollcall_runtime.rollout.engines.rows import Rows
-from rollcall_runtime.rollout.engines.tiny import TinyEngine
+from rollcall_runtime.rollout.engines.batch_decoder import Rows
+from rollcall_runtime.rollout.engines.decode_gate import Ticket
+from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
+from rollcall_runtime.rollout.inference_engine import Generation, Watch
 from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.engine import EngineSetup
+from rollcall_runtime.train.batch_broadcast import Signal
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.sharing import Signal
+from rollcall_runtime.train.train_engine import EngineSetup
 
 ROLLOUT, TRAINER = "slow", "recording"
 _ENTRY_POINTS = f"""

@@ -15,7 +15,7 @@ from rollcall_protocol.codec import encode
 from rollcall_protocol.config import CheckpointConfig, EngineRef
 from rollcall_protocol.reports import MemberState, Snapshot
 from rollcall_protocol.roster import DEFAULT_GROUP
-from rollcall_runtime.models import open_model
+from rollcall_runtime.models.model_source import open_model
 from rollcall_runtime.tasks import reverse
 from tests.local import recording
 from tests.local.harness import FAST, LocalJob

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 from rollcall_protocol import __version__, env
 from rollcall_protocol.config import JobConfig
-from rollcall_runtime import environment
-from rollcall_runtime.ending import give_up, leave
-from rollcall_runtime.environment import Pod
-from rollcall_runtime.errors import FencedError, SpecError
-from rollcall_runtime.telemetry import configure_logs
+from rollcall_runtime.worker import environment
+from rollcall_runtime.worker.environment import Pod
+from rollcall_runtime.worker.errors import FencedError, SpecError
+from rollcall_runtime.worker.exit import give_up, leave
+from rollcall_runtime.worker.telemetry import configure_logs
 
 log = logging.getLogger(__name__)
 

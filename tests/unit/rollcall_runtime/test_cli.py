@@ -14,8 +14,8 @@ from rollcall_protocol.codec import encode
 from rollcall_protocol.config import EngineRef, LossConfig
 from rollcall_protocol.env import ExitCode
 from rollcall_runtime import cli
-from rollcall_runtime.errors import FencedError
-from rollcall_runtime.telemetry import JsonFormatter
+from rollcall_runtime.worker.errors import FencedError
+from rollcall_runtime.worker.telemetry import JsonFormatter
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 
@@ -153,7 +153,8 @@ def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
 STUCK = """
 import sys, threading, time
 from types import ModuleType
-from rollcall_runtime import cli, environment
+from rollcall_runtime import cli
+from rollcall_runtime.worker import environment
 
 def run(told, fields):
     threading.Thread(target=time.sleep, args=(600,)).start()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rollcall_protocol import __version__
 from rollcall_protocol.env import ExitCode
 from rollcall_runtime.bench.surroundings import available_memory, own_output, scratch_folder
-from rollcall_runtime.errors import SpecError
+from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from rollcall_runtime.bench.throughput import Load

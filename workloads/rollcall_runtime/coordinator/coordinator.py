@@ -5,6 +5,7 @@ MemberDriver in threads, so the loop answers in milliseconds whatever the traine
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -24,16 +25,16 @@ from rollcall_protocol.prompts import Answered, LedgerState
 from rollcall_protocol.reports import Snapshot as State
 from rollcall_protocol.reports import SuspicionCause
 from rollcall_protocol.roster import DEFAULT_GROUP, Roster, RosterMember
-from rollcall_runtime.coordinator import memory
-from rollcall_runtime.coordinator.group import SyncGroup
-from rollcall_runtime.coordinator.leasing import Leasing, PromptMessage
-from rollcall_runtime.coordinator.links import Links, Loss
-from rollcall_runtime.coordinator.lives import Life, until_back
-from rollcall_runtime.coordinator.observer import Delivery, Observer
+from rollcall_runtime.coordinator import persistent_state
+from rollcall_runtime.coordinator.job_reporter import Standing
+from rollcall_runtime.coordinator.member_connections import Links, Loss
+from rollcall_runtime.coordinator.metrics import Delivery, Observer
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
-from rollcall_runtime.coordinator.parts import Parts
-from rollcall_runtime.coordinator.sender import SenderDuties
-from rollcall_runtime.coordinator.standing import Standing
+from rollcall_runtime.coordinator.prompt_dispatcher import Leasing, PromptMessage
+from rollcall_runtime.coordinator.sender_parts import Parts
+from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
+from rollcall_runtime.coordinator.sync_group import Holder, SyncGroup
+from rollcall_runtime.membership.incarnation import Life
 from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.weights.staging import Snapshot
 
@@ -55,7 +56,7 @@ class Coordinator:
     ) -> None:  # fmt: skip
         self.config, self.member = config, member
         self._state_dir, self._observer = state_dir, observer
-        self._memory = memory.boot(state_dir, member.pod_uid)
+        self._memory = persistent_state.boot(state_dir, member.pod_uid)
         sync = config.weight_sync
         self.duties = SenderDuties(stage_timeout=sync.stage_timeout, delta=sync.delta)
         self.links = Links(self, observer.refused, suspect_after=config.membership.suspect_after)
@@ -98,7 +99,7 @@ class Coordinator:
             self.call_missing()
         await self._roster_taken.wait()
         if restored is not None or at_least > 0:
-            await until_back(self.missing, self._joined, seconds=self.config.membership.settle)
+            await self._wait_for_members(self.config.membership.settle)
         lineage = self.lineage
         if lineage is None:
             raise RuntimeError("a roster was taken, but no lineage follows from it")
@@ -112,12 +113,16 @@ class Coordinator:
         """Former lives of this pod's trainer that published weights, the last one last."""
         return self._memory.lives
 
+    def weight_holders(self) -> list[Holder]:
+        """The connected rollouts that hold a whole version, of all groups."""
+        return [holder for group in self.groups.values() for holder in group.weight_holders()]
+
     def begin(self, life: Life, *, ahead: int = 0) -> None:
         """The first version is about to be published, `ahead` of the checkpoint's by as many."""
         self.leasing.outdate(ahead)
         self.progress(step=life.step, number=max(0, life.number - 1), reward=None)
-        self._memory = memory.begin(self._memory, life)
-        memory.save(self._state_dir, self._memory)
+        self._memory = persistent_state.begin(self._memory, life)
+        persistent_state.save(self._state_dir, self._memory)
 
     @property
     def lineage(self) -> Lineage | None:
@@ -192,7 +197,7 @@ class Coordinator:
             return
         since = self._memory.since_epoch or roster.epoch
         self._memory = replace(self._memory, roster=roster, since_epoch=since)
-        memory.save(self._state_dir, self._memory)
+        persistent_state.save(self._state_dir, self._memory)
         for group in self.groups.values():
             group.push_roster(roster)
         self._roster_taken.set()
@@ -250,6 +255,14 @@ class Coordinator:
         return self._standing.snapshot(self._memory, self.leasing.running())
 
     # --- inside --------------------------------------------------------------------------------
+
+    async def _wait_for_members(self, seconds: float) -> None:
+        """Wait, no longer than `seconds`, until every member of the roster has a stream open."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.missing():
+                    self._joined.clear()
+                    await self._joined.wait()
 
     def _after(self, effects: list[Effect]) -> None:
         for effect in effects:

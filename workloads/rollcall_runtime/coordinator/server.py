@@ -6,13 +6,13 @@ from aiohttp import web
 
 from rollcall_protocol import env
 from rollcall_protocol.messages import Summons
-from rollcall_runtime.auth import Handler, Tokens, guard
-from rollcall_runtime.coordinator.calls import Calls
 from rollcall_runtime.coordinator.completions import take_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
-from rollcall_runtime.coordinator.observer import Observer
+from rollcall_runtime.coordinator.metrics import Observer
 from rollcall_runtime.coordinator.operator_stream import take_roster
+from rollcall_runtime.coordinator.reconnect_requests import Calls
 from rollcall_runtime.sync.weights.catchup import weights_handler
+from rollcall_runtime.worker.auth import Handler, Tokens, guard
 
 STOP_SECONDS = 2.0
 

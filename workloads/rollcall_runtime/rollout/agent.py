@@ -19,24 +19,24 @@ from rollcall_protocol.messages import (
     Named,
     Wanted,
 )
-from rollcall_runtime.concurrency import first_of
-from rollcall_runtime.environment import RolloutEnvironment
-from rollcall_runtime.membership import MemberDriver
-from rollcall_runtime.rollout.agent_duties import Bounds, RolloutDuties
+from rollcall_runtime.membership.driver import MemberDriver
+from rollcall_runtime.membership.stream import MemberStream
 from rollcall_runtime.rollout.agent_server import AgentServer
-from rollcall_runtime.rollout.agent_stream import MemberStream
-from rollcall_runtime.rollout.completions import CAPACITY, CompletionSender
+from rollcall_runtime.rollout.completion_sender import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.drain import Drain
-from rollcall_runtime.rollout.engine import InferenceEngine, PauseMode
-from rollcall_runtime.rollout.generation import Drawn, Generator, Progress
+from rollcall_runtime.rollout.generation_worker import Drawn, Generator, Progress
+from rollcall_runtime.rollout.inference_engine import InferenceEngine, PauseMode
+from rollcall_runtime.rollout.lease_progress import Reporter
 from rollcall_runtime.rollout.readiness import Readiness
-from rollcall_runtime.rollout.reporter import Reporter
-from rollcall_runtime.rollout.versions import ServedVersions
+from rollcall_runtime.rollout.served_versions import ServedVersions
+from rollcall_runtime.rollout.weight_receiver import Bounds, RolloutDuties
 from rollcall_runtime.sync.memory.device_memory import device_memory
 from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.sync.weights.staging import Stage
-from rollcall_runtime.tasks.rewards import Reward
-from rollcall_runtime.telemetry import MetricsServer, RolloutMetrics
+from rollcall_runtime.tasks.reward_function import Reward
+from rollcall_runtime.worker.concurrency import first_of
+from rollcall_runtime.worker.environment import RolloutEnvironment
+from rollcall_runtime.worker.telemetry import MetricsServer, RolloutMetrics
 
 IN_HAND = 2  # batches: one that is drawn, one that waits
 CLOSE_SECONDS = 2.0

@@ -8,9 +8,9 @@ from rollcall_protocol import env
 from rollcall_protocol.codec import CodecError
 from rollcall_protocol.ids import Version
 from rollcall_protocol.messages import Summons, loads
-from rollcall_runtime.auth import guard
 from rollcall_runtime.sync.weights.catchup import weights_handler
 from rollcall_runtime.sync.weights.staging import Snapshot
+from rollcall_runtime.worker.auth import guard
 
 STOP_SECONDS = 2.0
 

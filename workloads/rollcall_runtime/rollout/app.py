@@ -6,17 +6,21 @@ import signal
 
 from rollcall_protocol.config import GroupConfig
 from rollcall_protocol.ids import MemberId
-from rollcall_runtime.concurrency import favour_event_loop
-from rollcall_runtime.environment import RolloutEnvironment, new_member
-from rollcall_runtime.errors import SpecError
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
-from rollcall_runtime.rollout.engine import FIELD, InferenceEngine, PauseMode
-from rollcall_runtime.rollout.engines import inference_engines
-from rollcall_runtime.settings import read_settings
+from rollcall_runtime.rollout.inference_engine import (
+    FIELD,
+    InferenceEngine,
+    PauseMode,
+    inference_engines,
+)
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import open_engine
-from rollcall_runtime.tasks.rewards import load_reward
-from rollcall_runtime.telemetry import RolloutMetrics
+from rollcall_runtime.tasks.reward_function import load_reward
+from rollcall_runtime.worker.concurrency import favour_event_loop
+from rollcall_runtime.worker.environment import RolloutEnvironment, new_member
+from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.settings import read_settings
+from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
 

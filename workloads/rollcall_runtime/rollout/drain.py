@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from rollcall_protocol.messages import Draining, LeaseReturned, MemberMessage
-from rollcall_runtime.rollout.completions import CompletionSender
-from rollcall_runtime.rollout.generation import Generator
-from rollcall_runtime.rollout.reporter import Reporter, Standing
-from rollcall_runtime.telemetry import RolloutMetrics
+from rollcall_runtime.rollout.completion_sender import CompletionSender
+from rollcall_runtime.rollout.generation_worker import Generator
+from rollcall_runtime.rollout.lease_progress import Reporter, Standing
+from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
 

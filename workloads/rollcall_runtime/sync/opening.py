@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from rollcall_protocol.config import GroupConfig
 from rollcall_protocol.ids import MemberId
 from rollcall_protocol.roster import DEFAULT_GROUP
-from rollcall_runtime.errors import SpecError
-from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
 from rollcall_runtime.sync.interfaces import address_of
 from rollcall_runtime.sync.registry import create_engine, worker_device
 from rollcall_runtime.sync.weights.shards import Shard
+from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.settings import read_settings
 
 _FIELD = "spec.weightSync"
 

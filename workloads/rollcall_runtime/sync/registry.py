@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from rollcall_runtime.errors import SpecError
-from rollcall_runtime.registry import Availability, Registry
 from rollcall_runtime.sync.engine import EngineKind, SyncEngine
+from rollcall_runtime.worker.engine_registry import Availability, Registry
+from rollcall_runtime.worker.errors import SpecError
 
 AUTO = "auto"
 CPU = "cpu"

@@ -1,1 +1,1 @@
-"""Built-in tasks: prompts and verifiable rewards."""
+"""Tasks: where prompts come from, and the reward functions that score responses."""

@@ -12,32 +12,30 @@ from typing import Any, TypeVar
 from rollcall_protocol import env
 from rollcall_protocol.config import JobConfig
 from rollcall_protocol.ids import MemberId
-from rollcall_runtime.auth import Tokens
-from rollcall_runtime.concurrency import favour_event_loop, first_of
 from rollcall_runtime.coordinator.coordinator import Coordinator
-from rollcall_runtime.coordinator.lives import find_holders
 from rollcall_runtime.coordinator.server import CoordinatorServer
-from rollcall_runtime.data import open_prompts
-from rollcall_runtime.ending import abandon
-from rollcall_runtime.environment import TrainerEnvironment, new_member
-from rollcall_runtime.errors import FencedError, SpecError
-from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.staging import Draft
-from rollcall_runtime.telemetry import MetricsServer, TrainerMetrics
-from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
-from rollcall_runtime.train.engine import FIELD, EngineSetup
+from rollcall_runtime.tasks.prompt_source import open_prompts
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
+from rollcall_runtime.train.coordinator_metrics import CoordinatorObserver
 from rollcall_runtime.train.gang import Gang, GangBrokenError, hold_to_leader
-from rollcall_runtime.train.loop import TrainerLoop
 from rollcall_runtime.train.losses import policy_loss
-from rollcall_runtime.train.observer import CoordinatorObserver
-from rollcall_runtime.train.rank import RankSettings, TrainerRank
-from rollcall_runtime.train.recovery import ROLLOUTS, Recovery, Taken
-from rollcall_runtime.train.registry import train_engines
-from rollcall_runtime.train.sender import PartSender
-from rollcall_runtime.train.snapshots import STREAMED, make_snapshotter
-from rollcall_runtime.train.world import Rendezvous
+from rollcall_runtime.train.part_sender import PartSender
+from rollcall_runtime.train.process_group import Rendezvous
+from rollcall_runtime.train.train_engine import FIELD, EngineSetup, train_engines
+from rollcall_runtime.train.trainer_loop import TrainerLoop
+from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
+from rollcall_runtime.train.weight_recovery import ROLLOUTS, Recovery, Taken
+from rollcall_runtime.train.weight_staging import STREAMED, make_snapshotter
+from rollcall_runtime.worker.auth import Tokens
+from rollcall_runtime.worker.concurrency import favour_event_loop, first_of
+from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
+from rollcall_runtime.worker.errors import FencedError, SpecError
+from rollcall_runtime.worker.exit import abandon
+from rollcall_runtime.worker.settings import read_settings
+from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +147,7 @@ class _Leader:
         recovery = Recovery(token=self.environment.member_token, every=every)
         # A pod that took another's place knows the lives of the checkpoint alone.
         lives = (*coordinator.lives, *([state.life] if state.life else []))
-        return await recovery.take(find_holders(coordinator.groups.values()), lives, step=step)
+        return await recovery.take(coordinator.weight_holders(), lives, step=step)
 
     async def _step_down(self, coordinator: Coordinator) -> None:
         await coordinator.fenced.wait()

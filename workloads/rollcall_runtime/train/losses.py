@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from rollcall_protocol.config import LossConfig
-from rollcall_runtime.errors import SpecError
 from rollcall_runtime.train.batch import Batch
+from rollcall_runtime.worker.errors import SpecError
 
 FIELD = "spec.algorithm.loss"
 _LOG_BOUND = 20.0  # keeps exp of a log-ratio finite; ratios this far off are clipped or capped

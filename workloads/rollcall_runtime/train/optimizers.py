@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from rollcall_protocol.config import OptimizerConfig
-from rollcall_runtime.errors import SpecError
+from rollcall_runtime.worker.errors import SpecError
 
 FIELD = "spec.algorithm.optimizer"
 

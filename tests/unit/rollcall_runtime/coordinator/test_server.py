@@ -10,7 +10,12 @@ from rollcall_protocol import env
 from rollcall_protocol.ids import Lineage, SessionId
 from rollcall_protocol.messages import Refused, Wanted
 from rollcall_protocol.reports import MemberState, SessionCause, SuspicionCause
-from tests.unit.rollcall_runtime.coordinator.group import Group, Worker, eventually, with_bounds
+from tests.unit.rollcall_runtime.coordinator.fake_group import (
+    Group,
+    Worker,
+    eventually,
+    with_bounds,
+)
 
 
 async def test_a_roster_counts_only_with_the_operators_token_and_a_newer_epoch(

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from rollcall_protocol.messages import Lease
 from rollcall_protocol.partials import Partial
-from rollcall_runtime.rollout.engine import Generation, InferenceEngine, PauseMode, Watch
-from rollcall_runtime.telemetry import RolloutMetrics
+from rollcall_runtime.rollout.inference_engine import Generation, InferenceEngine, PauseMode, Watch
+from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 TOKENS = (3, 4, 2)
 WAIT_SECONDS = 5.0

@@ -36,12 +36,12 @@ from rollcall_protocol.messages import (
     dumps,
     loads,
 )
-from rollcall_runtime.environment import Pod, RolloutEnvironment
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
-from rollcall_runtime.rollout.engine import WeightMismatchError
+from rollcall_runtime.rollout.inference_engine import WeightMismatchError
 from rollcall_runtime.sync.opening import OpenEngine
 from rollcall_runtime.tasks.reverse import reward
-from tests.unit.rollcall_runtime.coordinator.group import MANIFEST, MemoryEngine
+from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
+from tests.unit.rollcall_runtime.coordinator.fake_group import MANIFEST, MemoryEngine
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, lease, rollout_metrics
 

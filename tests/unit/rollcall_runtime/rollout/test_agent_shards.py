@@ -16,7 +16,6 @@ import torch
 
 from rollcall_protocol.config import DeltaConfig, EngineRef, GroupConfig, JobConfig
 from rollcall_protocol.ids import MemberId, Version
-from rollcall_runtime.environment import Pod, RolloutEnvironment
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
@@ -24,7 +23,8 @@ from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.weights.shards import RowShard, Shard
 from rollcall_runtime.sync.weights.staging import Snapshotter
 from rollcall_runtime.tasks.reverse import reward
-from tests.unit.rollcall_runtime.coordinator.group import CONFIG, TOKENS, Group
+from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
+from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, TOKENS, Group
 from tests.unit.rollcall_runtime.jobs import pool_config
 from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
 

@@ -11,14 +11,14 @@ from rollcall_protocol.config import DeltaConfig
 from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.manifest import Manifest, combine
 from rollcall_protocol.messages import Delta, Named, Seat
-from rollcall_runtime.coordinator.sender import SenderDuties
-from rollcall_runtime.rollout.agent_duties import Bounds, RolloutDuties
-from rollcall_runtime.rollout.engine import PauseMode
-from rollcall_runtime.rollout.versions import ServedVersions
+from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
+from rollcall_runtime.rollout.inference_engine import PauseMode
+from rollcall_runtime.rollout.served_versions import ServedVersions
+from rollcall_runtime.rollout.weight_receiver import Bounds, RolloutDuties
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.weights.staging import Snapshotter, Stage
-from rollcall_runtime.train.sender import PartDuties
-from tests.unit.rollcall_runtime.coordinator.group import MemorySession
+from rollcall_runtime.train.part_sender import PartDuties
+from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
 
 WEIGHTS = 4_000  # in each rank's part

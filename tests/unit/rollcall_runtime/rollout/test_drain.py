@@ -6,8 +6,8 @@ from typing import Any
 from rollcall_protocol.ids import Lineage, Version
 from rollcall_protocol.messages import Draining, Drawing, LeaseReturned, MemberMessage
 from rollcall_runtime.rollout.drain import Drain
-from rollcall_runtime.rollout.engine import Generation
-from rollcall_runtime.rollout.reporter import Reporter, Standing
+from rollcall_runtime.rollout.inference_engine import Generation
+from rollcall_runtime.rollout.lease_progress import Reporter, Standing
 from tests.unit.rollcall_runtime.rollout.fakes import lease
 
 WAITS = Standing(lease(1))

@@ -11,11 +11,11 @@ import pytest
 
 from rollcall_protocol.config import EngineRef, GroupConfig
 from rollcall_protocol.ids import MemberId
-from rollcall_runtime.errors import SpecError
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
 from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.weights.shards import RowShard
+from rollcall_runtime.worker.errors import SpecError
 
 MEMBER = MemberId("pod-1", "boot")
 

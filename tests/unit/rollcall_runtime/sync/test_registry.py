@@ -4,11 +4,11 @@ from importlib.metadata import version
 
 import pytest
 
-from rollcall_runtime.errors import SpecError
 from rollcall_runtime.sync import registry
 from rollcall_runtime.sync.engine import EngineKind
 from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.registry import BuiltIn, EngineInfo, create_engine, engines
+from rollcall_runtime.worker.errors import SpecError
 
 
 def test_auto_is_gloo_on_a_cpu() -> None:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from rollcall_protocol.config import LossConfig, OptimizerConfig
-from rollcall_runtime.models.tiny import TinyConfig, TinyDecoder
+from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
 from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.engine import EngineSetup, UpdateStats
 from rollcall_runtime.train.losses import PolicyLoss, policy_loss
-from rollcall_runtime.train.world import Rendezvous
+from rollcall_runtime.train.process_group import Rendezvous
+from rollcall_runtime.train.train_engine import EngineSetup, UpdateStats
 
 SEED = 3
 LEARNING_RATE = 1e-3

@@ -11,14 +11,14 @@ import pytest
 
 from rollcall_protocol.config import LossConfig, OptimizerConfig
 from rollcall_protocol.messages import Sample
-from rollcall_runtime.data import open_prompts
-from rollcall_runtime.rollout.engines.tiny import TinyEngine
-from rollcall_runtime.tasks.rewards import load_reward
+from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
+from rollcall_runtime.tasks.prompt_source import open_prompts
+from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.train.batch import Batch, collate
-from rollcall_runtime.train.engine import EngineSetup
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.losses import policy_loss
-from rollcall_runtime.train.policy import update_policy
+from rollcall_runtime.train.policy_update import update_policy
+from rollcall_runtime.train.train_engine import EngineSetup
 
 PROMPTS, GROUP_SIZE, STEPS = 16, 16, 200
 TASK = "builtin:reverse"

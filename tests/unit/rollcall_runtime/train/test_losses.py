@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rollcall_protocol.config import LossConfig
-from rollcall_runtime.errors import SpecError
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.losses import LossSums, PolicyLoss, policy_loss
+from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.train.batches import random_batch
 
 

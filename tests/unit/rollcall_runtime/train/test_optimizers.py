@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from rollcall_protocol.config import OptimizerConfig
-from rollcall_runtime.errors import SpecError
 from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
+from rollcall_runtime.worker.errors import SpecError
 
 TUNING = OptimizerTuning(weight_decay=0.1, beta1=0.8, beta2=0.9)
 

@@ -22,11 +22,11 @@ from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.ids import Lineage, Version
 from rollcall_protocol.manifest import Manifest, combine
-from rollcall_runtime.auth import Handler
 from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer, WholeBuffer
 from rollcall_runtime.sync.weights.shards import Selection, Shard, batches, parse_buckets, select
 from rollcall_runtime.sync.weights.staging import Snapshot, Stage
+from rollcall_runtime.worker.auth import Handler
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1 << 20

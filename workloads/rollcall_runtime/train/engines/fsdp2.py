@@ -23,11 +23,18 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from rollcall_runtime.errors import SpecError
-from rollcall_runtime.models import open_model
-from rollcall_runtime.settings import read_settings
-from rollcall_runtime.train import checkpoints
-from rollcall_runtime.train.engine import (
+from rollcall_runtime.models.model_source import open_model
+from rollcall_runtime.train import torch26_compat
+from rollcall_runtime.train.batch_broadcast import Signal, share
+from rollcall_runtime.train.checkpoint import files
+from rollcall_runtime.train.checkpoint.distributed_save import (
+    load_generators,
+    save_together,
+    use_generators,
+)
+from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
+from rollcall_runtime.train.process_group import World
+from rollcall_runtime.train.train_engine import (
     FIELD,
     EngineSetup,
     T,
@@ -36,11 +43,8 @@ from rollcall_runtime.train.engine import (
     UpdateStats,
     WeightInfo,
 )
-from rollcall_runtime.train.engines import torch26
-from rollcall_runtime.train.engines.saving import load_generators, save_together, use_generators
-from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
-from rollcall_runtime.train.sharing import Signal, share
-from rollcall_runtime.train.world import World
+from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +88,7 @@ class Fsdp2Engine(TrainEngine):
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
         self._settings = read_settings(Fsdp2Settings, setup.config, field=f"{FIELD}.config")
-        if self._settings.reshard_after_forward and torch26.CANNOT_RESHARD:
+        if self._settings.reshard_after_forward and torch26_compat.CANNOT_RESHARD:
             raise SpecError(
                 f"{FIELD}.config.reshardAfterForward", "needs torch 2.7 or newer on a CPU"
             )
@@ -103,7 +107,7 @@ class Fsdp2Engine(TrainEngine):
 
     def _shard(self, model: nn.Module) -> None:
         settings = self._settings
-        torch26.complete_cpu_streams()
+        torch26_compat.complete_cpu_streams()
         if settings.reshard_after_forward:
             # Only then are there points between which a layer's memory is free.
             for block in model.get_submodule("blocks").children():
@@ -206,7 +210,7 @@ class Fsdp2Engine(TrainEngine):
         save_together(self._world, path, tensors=self._state(), state=state)
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
-        state = checkpoints.read_state(path)
+        state = files.read_state(path)
         loaded = self._state() | load_generators(self._world, path)
         load(loaded, checkpoint_id=path)
         set_model_state_dict(self._model, loaded["model"])

@@ -13,10 +13,10 @@ import pytest
 
 from rollcall_protocol.ids import MemberId
 from rollcall_runtime.bench.world import Remote, World, abort, join, publish, settled
-from rollcall_runtime.errors import SpecError
-from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import TransferFailedError
+from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.settings import read_settings
 
 ray = pytest.importorskip("rollcall_runtime.sync.engines.ray", reason="needs Ray")
 

@@ -10,12 +10,12 @@ import pytest
 from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest
 from rollcall_protocol.messages import Seat
-from rollcall_runtime.errors import SpecError
-from rollcall_runtime.settings import read_settings
 from rollcall_runtime.sync.engine import Role, descriptor_text
 from rollcall_runtime.sync.engines.store import StoreEngine, StoreSession, StoreSettings
 from rollcall_runtime.sync.errors import SyncError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
+from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.settings import read_settings
 
 WEIGHTS = bytes(range(256)) * 4
 MANIFEST = Manifest(

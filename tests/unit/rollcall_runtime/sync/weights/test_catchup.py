@@ -10,11 +10,11 @@ from aiohttp import ClientSession, web
 
 from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.ids import Version
-from rollcall_runtime.auth import Handler, guard
 from rollcall_runtime.bench.member import digests, odd_tensors, version
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
 from rollcall_runtime.sync.weights.catchup import FetchLimits, fetch, parse_version, weights_handler
 from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter, Stage
+from rollcall_runtime.worker.auth import Handler, guard
 
 TOKEN = "member-token"
 LIMITS = FetchLimits(connect=1.0, stall=0.3, total=5.0)

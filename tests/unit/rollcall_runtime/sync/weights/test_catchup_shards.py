@@ -8,12 +8,12 @@ import torch
 from aiohttp import ClientSession, web
 
 from rollcall_protocol.env import WEIGHTS_ROUTE
-from rollcall_runtime.auth import Handler
 from rollcall_runtime.bench.member import digests
 from rollcall_runtime.sync.errors import CatchUpError
 from rollcall_runtime.sync.weights.catchup import fetch, weights_handler
 from rollcall_runtime.sync.weights.shards import RowShard, cut
 from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter, Stage
+from rollcall_runtime.worker.auth import Handler
 from tests.unit.rollcall_runtime.sync.weights.test_catchup import (
     SEVEN,
     TOKEN,

@@ -13,7 +13,7 @@ from rollcall_protocol.ids import MemberId, SessionId
 from rollcall_protocol.manifest import Manifest, combine
 from rollcall_protocol.messages import Seat
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
-from rollcall_runtime.coordinator.sender import SenderDuties
+from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
 from rollcall_runtime.rollout import agent
 from rollcall_runtime.sync.engine import HOST, Role, SyncSettings
 from rollcall_runtime.sync.engines.gloo import GlooEngine
@@ -24,9 +24,9 @@ from rollcall_runtime.sync.parts import open_session
 from rollcall_runtime.sync.weights import sealing
 from rollcall_runtime.sync.weights.catchup import fetch
 from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter, Stage
-from rollcall_runtime.train import snapshots
-from rollcall_runtime.train.sender import PartDuties
-from rollcall_runtime.train.snapshots import kept_in, make_snapshotter
+from rollcall_runtime.train import weight_staging
+from rollcall_runtime.train.part_sender import PartDuties
+from rollcall_runtime.train.weight_staging import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, torch_memory
@@ -248,8 +248,8 @@ def test_a_device_that_is_not_there_is_done_without() -> None:
 def test_the_trainer_snapshots_on_its_device(
     monkeypatch: pytest.MonkeyPatch, engine: str, places: list[str]
 ) -> None:
-    monkeypatch.setattr(snapshots, "device_memory", lambda _: torch_memory())
-    monkeypatch.setattr(snapshots, "kept_in", lambda _, device: frozenset(places))  # noqa: ARG005
+    monkeypatch.setattr(weight_staging, "device_memory", lambda _: torch_memory())
+    monkeypatch.setattr(weight_staging, "kept_in", lambda _, device: frozenset(places))  # noqa: ARG005
     taker = make_snapshotter(sync_of(engine=engine, staging="Device"), senders=1)
     draft = taker.take(odd_tensors(1, 1), timeout=0)
     assert draft._pin.buffer.device == "fake"

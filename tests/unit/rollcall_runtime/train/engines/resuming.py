@@ -6,10 +6,10 @@ import torch
 
 from rollcall_protocol.config import CheckpointConfig
 from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.checkpoint import Checkpoints, TrainState
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.policy import update_policy
-from rollcall_runtime.train.world import Rendezvous
+from rollcall_runtime.train.policy_update import update_policy
+from rollcall_runtime.train.process_group import Rendezvous
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, loss, setup
 

@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 
 from rollcall_protocol.config import OptimizerConfig
-from rollcall_runtime.errors import SpecError
-from rollcall_runtime.models.tiny import TinyConfig, TinyDecoder
+from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
+from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.engine import EngineSetup, TrainingDivergedError, UpdateStats
-from rollcall_runtime.train.engines import torch26
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.losses import LossSums
-from rollcall_runtime.train.policy import update_policy
+from rollcall_runtime.train.policy_update import update_policy
+from rollcall_runtime.train.train_engine import EngineSetup, TrainingDivergedError, UpdateStats
+from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, SEED, Reference, loss, setup
 
@@ -66,7 +66,7 @@ def test_it_trains_as_plain_torch_does(engine: Fsdp2Engine) -> None:
         torch.testing.assert_close(tensor, reference.weights[name], atol=1e-5, rtol=0)
 
 
-@pytest.mark.skipif(torch26.CANNOT_RESHARD, reason="torch 2.6 cannot on a CPU")
+@pytest.mark.skipif(torch26_compat.CANNOT_RESHARD, reason="torch 2.6 cannot on a CPU")
 def test_gathering_again_for_the_backward_pass_changes_nothing() -> None:
     expected = Reference().train([random_batch(seed=1)])
     engine = Fsdp2Engine(setup(reshardAfterForward=True))
@@ -80,7 +80,7 @@ def test_gathering_again_for_the_backward_pass_changes_nothing() -> None:
 
 
 def test_where_torch_cannot_gather_again_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch26, "CANNOT_RESHARD", True)
+    monkeypatch.setattr(torch26_compat, "CANNOT_RESHARD", True)
     with pytest.raises(SpecError, match=r"config\.reshardAfterForward: needs torch 2\.7"):
         Fsdp2Engine(setup(reshardAfterForward=True))
 

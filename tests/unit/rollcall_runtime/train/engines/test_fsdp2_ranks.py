@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rollcall_runtime.train import sharing
+from rollcall_runtime.train import batch_broadcast
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.policy import update_policy
-from rollcall_runtime.train.world import Rendezvous, World
+from rollcall_runtime.train.policy_update import update_policy
+from rollcall_runtime.train.process_group import Rendezvous, World
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.engines import two_ranks
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, Reference, loss, setup
@@ -56,7 +56,7 @@ def reference() -> tuple[Reference, list[dict[str, Any]]]:
     """The same steps in one process, and their figures."""
     reference, stats = Reference(), []
     for seed in range(two_ranks.STEPS):
-        batch = sharing._fill(two_ranks.odd_batch(seed), 1)
+        batch = batch_broadcast._fill(two_ranks.odd_batch(seed), 1)
         stats += reference.train([batch.slice(0, 8), batch.slice(8, 16)])
     return reference, [
         {"loss": item.loss, "norm": item.gradient_norm, "tokens": item.tokens} for item in stats
@@ -119,7 +119,7 @@ def test_one_rank_goes_on_from_what_two_saved(folder: Path, results: list[dict[s
         engine.close()
     straight_on = Reference()
     for seed in range(two_ranks.STEPS):
-        filled = sharing._fill(two_ranks.odd_batch(seed), 1)
+        filled = batch_broadcast._fill(two_ranks.odd_batch(seed), 1)
         straight_on.train([filled.slice(0, 8), filled.slice(8, 16)])
     expected = straight_on.train([batch])
     for got, want in zip(stats, expected, strict=True):

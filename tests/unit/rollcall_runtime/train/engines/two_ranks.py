@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from rollcall_runtime.train.batch import Batch
+from rollcall_runtime.train.batch_broadcast import Signal
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.policy import update_policy
-from rollcall_runtime.train.sharing import Signal
-from rollcall_runtime.train.world import Rendezvous
+from rollcall_runtime.train.policy_update import update_policy
+from rollcall_runtime.train.process_group import Rendezvous
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, loss, setup
 

@@ -1,0 +1,307 @@
+"""A coordinator with real listeners on loopback, and members that speak to it in this process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from rollcall_protocol import env
+from rollcall_protocol.codec import encode
+from rollcall_protocol.config import (
+    AlgorithmConfig,
+    EngineRef,
+    JobConfig,
+    LossConfig,
+    MembershipConfig,
+    OptimizerConfig,
+    WeightSyncConfig,
+)
+from rollcall_protocol.ids import MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import (
+    COORDINATOR_MESSAGES,
+    Completion,
+    Delta,
+    Hello,
+    Lease,
+    LeaseRevoked,
+    MemberMessage,
+    Named,
+    Seat,
+    dumps,
+    loads,
+)
+from rollcall_protocol.prompts import PromptLedger
+from rollcall_protocol.reports import SessionReport, SuspicionCause
+from rollcall_protocol.reports import Snapshot as State
+from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.metrics import Delivery
+from rollcall_runtime.coordinator.server import CoordinatorServer
+from rollcall_runtime.membership.driver import MemberDriver
+from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
+from rollcall_runtime.sync.memory.buffers import HostBuffer
+from rollcall_runtime.sync.opening import OpenEngine
+from rollcall_runtime.sync.weights.staging import Snapshot
+from rollcall_runtime.worker.auth import Tokens
+
+TOKENS = Tokens(member="member-token", operator="operator-token")
+ADDRESS = "127.0.0.1"
+MANIFEST = Manifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+
+CONFIG = JobConfig(
+    namespace="default", job="job", uid="job-uid", model="builtin:reverse-tiny",
+    prompts="builtin:reverse", data_seed=0, reward_function="m:f", trainer_replicas=1,
+    trainer_engine=EngineRef("fsdp2"), checkpoint=None,
+    algorithm=AlgorithmConfig(
+        name="grpo", group_size=2, prompts_per_step=4, max_steps=10, max_staleness=2,
+        max_concurrent_rollouts=8, partial_rollout=True,
+        loss=LossConfig("decoupled", 0.2, 5.0), optimizer=OptimizerConfig("adamw", 0.001),
+    ),
+    weight_sync=WeightSyncConfig(
+        engine="memory", enabled=True, bucket_bytes=1 << 20, trigger_parameter_sync_step=1,
+        pause_mode="Keep", stage_timeout=5, commit_timeout=5, join_timeout=5,
+    ),
+    # Workers here do not ping.
+    membership=MembershipConfig(settle=2, ack_timeout=5, min_rollouts=1, suspect_after=60),
+)  # fmt: skip
+
+
+class MemoryEngine(SyncEngine):
+    """Joins and transfers that always work at once; what is tested here is around them."""
+
+    name = "memory"
+    kind = EngineKind.GROUP
+    devices = frozenset({"cpu"})
+    abandoned = 0
+
+    def open(self, *, member: MemberId, address: str, role: Role, settings: SyncSettings) -> bytes:
+        return b""
+
+    def open_session(
+        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
+    ) -> SyncSession:
+        return MemorySession(session=session, seats=seats, rank=rank)
+
+    def close(self) -> None:
+        pass
+
+
+class MemorySession(SyncSession):
+    def join(self, *, timeout: float) -> None:
+        pass
+
+    def publish(self, buffer: Any, manifest: Manifest, *, timeout: float) -> None:
+        pass
+
+    def receive(self, buffer: Any, manifest: Manifest, *, timeout: float) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+class Counts:
+    """An Observer that remembers."""
+
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+        self.sessions: list[SessionReport] = []
+        self.suspicions: list[tuple[SuspicionCause, float]] = []
+
+    def refused(self, what: str) -> None:
+        self.refusals.append(what)
+
+    def suspected(self, cause: SuspicionCause, seconds: float) -> None:
+        self.suspicions.append((cause, seconds))
+
+    def session_formed(self, report: SessionReport) -> None:
+        self.sessions.append(report)
+
+    def published(self, delivery: Delivery) -> None:
+        pass
+
+    def prompts(self, ledger: PromptLedger) -> None:
+        pass
+
+
+@dataclass
+class Worker:
+    """A member: its stream, its machine, and the leases it was given."""
+
+    member: MemberId
+    socket: aiohttp.ClientWebSocketResponse
+    leases: "asyncio.Queue[Lease]" = field(default_factory=asyncio.Queue)
+    revoked: list[str] = field(default_factory=list)
+    staged: list[Manifest] = field(default_factory=list)
+    named: list[Named] = field(default_factory=list)
+    deltas: list[Delta | None] = field(default_factory=list)
+
+    async def transfer(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+    ) -> None:
+        self.staged.append(manifest)
+        self.deltas.append(delta)
+
+    async def apply(self, version: Version) -> None:
+        pass
+
+    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+        pass
+
+    async def run(self) -> None:
+        outbox: asyncio.Queue[MemberMessage] = asyncio.Queue()
+        driver = MemberDriver(
+            member=self.member, group="g", engine=MemoryEngine(), duties=self,
+            send=outbox.put_nowait, join_timeout=5,
+        )  # fmt: skip
+        self.driver = driver
+        writer = asyncio.create_task(self._write(outbox))
+        try:
+            async for frame in self.socket:
+                message = loads(frame.data, COORDINATOR_MESSAGES)
+                if isinstance(message, Lease):
+                    self.leases.put_nowait(message)
+                elif isinstance(message, LeaseRevoked):
+                    self.revoked.append(message.lease)
+                elif isinstance(message, Named):
+                    self.named.append(message)
+                else:
+                    driver.handle(message)
+        finally:
+            writer.cancel()
+            await driver.close()
+
+    async def _write(self, outbox: "asyncio.Queue[MemberMessage]") -> None:
+        while True:
+            await self.socket.send_str(dumps(await outbox.get()))
+
+    async def say(self, message: MemberMessage) -> None:
+        await self.socket.send_str(dumps(message))
+
+
+class Group:
+    """Coordinator, its listeners, and a client of each kind."""
+
+    def __init__(
+        self, folder: Path, *, config: JobConfig = CONFIG, engines: Sequence[OpenEngine] = (),
+        senders: int = 1, address: str = ADDRESS,
+    ) -> None:  # fmt: skip
+        self.counts = Counts()
+        self.address = address
+        self.config = config
+        self.coordinator = Coordinator(
+            config=config, member=MemberId("trainer-uid", "b1"), address=address,
+            state_dir=folder, source=lambda index: (index,),
+            engines=engines or [OpenEngine("default", MemoryEngine(), "")],
+            ledger_state=None, observer=self.counts, senders=senders,
+        )  # fmt: skip
+        self.server = CoordinatorServer(
+            self.coordinator, address=address, tokens=TOKENS, observer=self.counts
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._workers: list[Worker] = []
+
+    async def __aenter__(self) -> "Group":
+        await self.server.start()
+        self.http = aiohttp.ClientSession()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.coordinator.stop()
+        for worker in self._workers:
+            await worker.socket.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.http.close()
+        await self.server.stop()
+
+    def url(self, route: str, port: int = env.MEMBERSHIP_PORT) -> str:
+        return f"http://{self.address}:{port}{route}"
+
+    async def push(self, epoch: int, *pods: str, token: str = TOKENS.operator) -> tuple[int, Any]:
+        """Members are pods of the default group, or "pod@group"."""
+        members = tuple(
+            RosterMember(f"uid-{pod}", pod, ADDRESS, "pool", group or "default")
+            for pod, _, group in (name.partition("@") for name in pods)
+        )
+        roster = Roster("job-uid", "default", epoch, "trainer-uid", EpochCause.JOB_STARTED, members)
+        return await self.put(roster, token=token)
+
+    async def put(self, roster: Any, *, token: str = TOKENS.operator) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self.http.put(
+            self.url(env.ROSTER_ROUTE), json=encode(roster), headers=headers
+        ) as answer:
+            return answer.status, await answer.json()
+
+    async def join(
+        self, pod: str, *, boot: str = "b1", group: str = "default", sender: int | None = None
+    ) -> Worker:
+        member = MemberId(f"uid-{pod}", boot)
+        socket = await self.http.ws_connect(
+            self.url(env.MEMBER_STREAM_ROUTE),
+            headers={"Authorization": f"Bearer {TOKENS.member}"},
+        )
+        worker = Worker(member, socket)
+        hello = Hello("job-uid", group, member, pod, "pool", ADDRESS, "", sender=sender)
+        await worker.say(hello)
+        self._workers.append(worker)
+        self._tasks.append(asyncio.create_task(worker.run()))
+        return worker
+
+    async def complete(
+        self, worker: Worker, lease: Lease, *, number: int = 0, token: str = TOKENS.member,
+        job_uid: str = "job-uid",
+    ) -> int:  # fmt: skip
+        lineage = self.coordinator.lineage
+        assert lineage is not None
+        body = Completion(job_uid, worker.member, lease.lease, Version(lineage, number), ())
+        async with self.http.post(
+            self.url(env.COMPLETIONS_ROUTE, env.COMPLETIONS_PORT), data=dumps(body),
+            headers={"Authorization": f"Bearer {token}"},
+        ) as answer:  # fmt: skip
+            return answer.status
+
+    async def publish(self, number: int, manifest: Manifest = MANIFEST) -> None:
+        lineage = self.coordinator.lineage
+        assert lineage is not None
+        snapshot = Snapshot(manifest, HostBuffer(manifest.total_bytes).pin())
+        async with asyncio.timeout(5):
+            await self.coordinator.publish(Version(lineage, number), snapshot)
+
+    @contextlib.asynccontextmanager
+    async def follow(self) -> AsyncIterator["asyncio.Queue[State]"]:
+        """The operator's stream, as a queue of snapshots."""
+        seen: asyncio.Queue[State] = asyncio.Queue()
+
+        async def read() -> None:
+            headers = {env.OPERATOR_TOKEN_HEADER: TOKENS.operator}
+            async with self.http.get(
+                self.url(env.OPERATOR_STREAM_ROUTE), headers=headers
+            ) as stream:
+                async for line in stream.content:
+                    if line.strip():
+                        seen.put_nowait(loads(line, State))
+
+        task = asyncio.create_task(read())
+        yield seen
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def eventually(condition: Any, seconds: float = 5) -> None:
+    """Wait until `condition()` holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def with_bounds(**changes: Any) -> JobConfig:
+    """CONFIG with other membership bounds."""
+    return replace(CONFIG, membership=replace(CONFIG.membership, **changes))

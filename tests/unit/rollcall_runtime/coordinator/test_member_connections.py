@@ -1,0 +1,183 @@
+"""Streams of members: how their ends are found, told and survived."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rollcall_protocol.config import MembershipConfig
+from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest, TensorSpec
+from rollcall_protocol.messages import (
+    CoordinatorMessage,
+    Hello,
+    Join,
+    MemberMessage,
+    SessionReady,
+    Stage,
+    dumps,
+    loads,
+)
+from rollcall_protocol.reports import SuspicionCause
+from rollcall_runtime.coordinator import member_connections
+from rollcall_runtime.coordinator.member_connections import Links, Loss
+from rollcall_runtime.membership import wire
+from rollcall_runtime.membership.stream import MemberStream
+
+MEMBER = MemberId("uid-1", "boot-1")
+HELLO = Hello("job", "default", MEMBER, "pod", "cpu", "127.0.0.2", "")
+BOUND = 0.5
+
+
+class Coordinator:
+    """Listens, and remembers who left and why."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}/"
+        self._port = port
+        self.joined: asyncio.Queue[Hello] = asyncio.Queue()
+        self.lost: asyncio.Queue[Loss] = asyncio.Queue()
+        self.links = Links(self, lambda _: None, suspect_after=BOUND)
+
+    def member_joined(self, hello: Hello) -> None:
+        self.joined.put_nowait(hello)
+
+    def member_left(self, member: MemberId, loss: Loss) -> None:
+        assert self.links.heard_at(member) is not None, "it is asked how long that took"
+        self.lost.put_nowait(loss)
+
+    def member_said(self, member: MemberId, message: MemberMessage) -> None:
+        pass
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_get("/", self.links.serve)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self._port).start()
+        try:
+            async with asyncio.timeout(20):
+                yield
+        finally:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def plain_member(coordinator: Coordinator) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """One that says Hello and then only what a test has it say."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(coordinator.url) as socket:
+        await socket.send_str(dumps(HELLO))
+        await coordinator.joined.get()
+        yield socket
+
+
+async def test_a_stream_that_ends_is_told_as_a_lost_connection(unused_tcp_port: int) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening():
+        async with plain_member(coordinator) as socket:
+            transport = socket._response.connection.transport  # type: ignore[union-attr]
+            assert isinstance(transport, asyncio.Transport)
+            transport.abort()
+            loss = await coordinator.lost.get()
+        assert loss.cause is SuspicionCause.CONNECTION_LOST
+
+
+async def test_a_member_that_falls_silent_is_told_as_one_that_missed_heartbeats(
+    unused_tcp_port: int,
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), plain_member(coordinator):
+        loss = await coordinator.lost.get()
+        assert loss == Loss(SuspicionCause.HEARTBEAT_MISSED, "nothing heard for 0.5 s")
+        assert coordinator.links.pods == set()
+
+
+async def test_a_member_that_takes_nothing_any_more_is_found_in_spite_of_full_buffers(
+    unused_tcp_port: int,
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), plain_member(coordinator) as socket:
+        transport = socket._response.connection.transport  # type: ignore[union-attr]
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        for _ in range(64):
+            coordinator.links.send(MEMBER, SessionReady(SessionId(1, 1, 1)))
+            coordinator.links._links[MEMBER].send("x" * 2**20)
+        loss = await coordinator.lost.get()
+        transport.abort()
+        assert loss.cause is SuspicionCause.HEARTBEAT_MISSED
+
+
+async def test_heartbeats_keep_an_idle_stream_open_on_both_sides(unused_tcp_port: int) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening():
+        stream = MemberStream(
+            url=coordinator.url, token="t", hello=lambda: HELLO, opened=lambda: None,
+            heard=lambda _: None,
+            bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
+        )  # fmt: skip
+        task = asyncio.create_task(stream.run())
+        await coordinator.joined.get()
+        await asyncio.sleep(3 * BOUND)
+        assert coordinator.lost.empty()
+        assert coordinator.joined.empty(), "the member had no reason to connect again"
+        stream.close()
+        await task
+        assert (await coordinator.lost.get()).reason == "closed by the member"
+
+
+async def test_what_goes_to_everybody_is_written_out_once(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[CoordinatorMessage] = []
+
+    def write(message: CoordinatorMessage) -> str:
+        written.append(message)
+        return dumps(message)
+
+    monkeypatch.setattr(member_connections, "write", write)
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), plain_member(coordinator) as socket:
+        join = Join(SessionId(1, 1, 1))
+        for _ in range(3):
+            coordinator.links.send(MEMBER, join)
+            assert await socket.receive_str() == dumps(join)
+        assert written == [join]
+
+
+async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+
+    def slow(text: str, expected: tuple[type[CoordinatorMessage], ...]) -> CoordinatorMessage:
+        threads.add(threading.current_thread().name)
+        return loads(text, expected)
+
+    monkeypatch.setattr(wire, "loads", slow)
+    names = (TensorSpec(f"layer.{i}.weight", "float32", (1, 1), 4 * i, 4) for i in range(5000))
+    manifest = Manifest(tuple(names), 20000, 2**20, (0,))
+    stage = Stage(SessionId(1, 1, 1), Version(Lineage(1, 1), 1), manifest)
+    heard: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening():
+        stream = MemberStream(
+            url=coordinator.url, token="t", hello=lambda: HELLO, opened=lambda: None,
+            heard=heard.put_nowait,
+            bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
+        )  # fmt: skip
+        task = asyncio.create_task(stream.run())
+        await coordinator.joined.get()
+        coordinator.links.send(MEMBER, stage)
+        coordinator.links.send(MEMBER, Join(SessionId(1, 1, 1)))
+        assert await heard.get() == stage
+        assert await heard.get() == Join(SessionId(1, 1, 1)), "the order is kept"
+        stream.close()
+        await task
+    assert threading.main_thread().name in threads, "the short one"
+    assert len(threads) == 2, "the long one"

@@ -1,0 +1,114 @@
+"""Prompts over real streams: what a rollout reports is what the next one gets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollcall_protocol.ids import Version
+from rollcall_protocol.messages import Drawing, Lease, LeaseReturned, Wanted
+from rollcall_protocol.partials import Partial, Report, Response
+from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, Group, Worker, eventually
+
+TOKENS = (Response((3, 4), (-0.5, -1.0), (0, 0)), Response((5,), (-2.0,), (0,), finished=True))
+
+
+@asynccontextmanager
+async def two_rollouts(
+    folder: Path, **algorithm: Any
+) -> AsyncIterator[tuple[Group, Worker, Worker]]:
+    """Both serve version 0."""
+    config = replace(CONFIG, algorithm=replace(CONFIG.algorithm, **algorithm))
+    async with Group(folder, config=config) as group:
+        await group.push(1, "a", "b")
+        a, b = await group.join("a"), await group.join("b")
+        await group.coordinator.ready()
+        await group.publish(0)
+        yield group, a, b
+
+
+async def leased(worker: Worker) -> Lease:
+    await worker.say(Wanted(1))
+    return await asyncio.wait_for(worker.leases.get(), 5)
+
+
+def report(group: Group, lease: Lease) -> Report:
+    lineage = group.coordinator.lineage
+    assert lineage is not None
+    return Report(lease.lease, Version(lineage, 0), (0, 0), TOKENS)
+
+
+async def test_a_lost_rollouts_tokens_come_with_the_next_lease(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        told = report(group, await leased(a))
+        await a.say(Drawing((told,)))
+        await a.socket.close()
+        await eventually(lambda: group.counts.suspicions)
+        moved = await leased(b)
+        assert told.version is not None
+        assert (moved.prompt, moved.begun) == (0, Partial(told.version, TOKENS))
+        assert await group.complete(b, moved) == 200
+
+
+async def test_so_they_do_if_it_hands_the_lease_back(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        lease = await leased(a)
+        await a.say(Drawing((report(group, lease),)))
+        await a.say(LeaseReturned(lease.lease))
+        moved = await leased(b)
+        assert moved.begun is not None
+        assert moved.begun.responses == TOKENS
+
+
+async def test_so_they_do_once_it_is_a_suspect_though_its_stream_stands(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        told = report(group, await leased(a))
+        await a.say(Drawing((told, Report("unknown"))))
+        await eventually(lambda: a.revoked == ["unknown"])  # so it was read
+        alive = (RosterMember("uid-b", "b", "127.0.0.1", "pool", "default"),)
+        lost = Roster("job-uid", "default", 2, "trainer-uid", EpochCause.MEMBER_LOST, alive)
+        assert (await group.put(lost))[0] == 200
+        await eventually(lambda: group.counts.sessions[-1].session.epoch == 2)
+        moved = await leased(b)
+        assert moved.begun is not None
+        assert moved.begun.responses == TOKENS
+        assert not a.socket.closed
+
+
+async def test_who_works_on_a_lease_that_is_not_current_is_told_so(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        lease = await leased(a)
+        await b.say(Drawing((report(group, lease),)))
+        await eventually(lambda: b.revoked == [lease.lease])
+        assert group.counts.refusals == ["late_report"]
+        assert not a.revoked
+
+
+async def test_a_lease_that_nobody_reports_of_is_revoked(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path, lease=0.2) as (group, a, b):
+        silent, reported = await leased(a), await leased(b)
+
+        async def report_on() -> None:
+            while True:
+                await b.say(Drawing((report(group, reported),)))
+                await asyncio.sleep(0.02)
+
+        reporting = asyncio.create_task(report_on())
+        await eventually(lambda: a.revoked == [silent.lease])
+        await asyncio.sleep(0.5)
+        reporting.cancel()
+        assert not b.revoked
+        assert await group.complete(a, silent) == 409
+        assert await group.complete(b, reported) == 200
+
+
+async def test_without_partial_rollout_prompts_begin_anew(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path, partial_rollout=False) as (group, a, b):
+        await a.say(Drawing((report(group, await leased(a)),)))
+        await a.socket.close()
+        await eventually(lambda: group.counts.suspicions)
+        moved = await leased(b)
+        assert (moved.prompt, moved.begun) == (0, None)

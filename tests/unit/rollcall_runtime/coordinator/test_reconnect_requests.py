@@ -1,0 +1,136 @@
+"""Members of the roster that do not come are called, and told of when that does not help."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from rollcall_protocol import env
+from rollcall_protocol.messages import Summons, loads
+from rollcall_protocol.roster import RosterMember
+from rollcall_runtime.coordinator import reconnect_requests
+from rollcall_runtime.coordinator.reconnect_requests import MAX_CALLS, Calls
+
+BOUND = 0.1
+SUMMONS = Summons("127.0.0.9", "coordinator-uid")
+TOKEN = "secret"
+
+
+class World:
+    """A roster of one, who never has a stream, and what the coordinator is told about it."""
+
+    def __init__(self) -> None:
+        self.members: tuple[RosterMember, ...] = (
+            RosterMember("uid-1", "pod-1", "127.0.0.1", "cpu"),
+        )
+        self.told: asyncio.Queue[str] = asyncio.Queue()
+
+    def missing(self) -> tuple[RosterMember, ...]:
+        return self.members
+
+    def member_absent(self, member: RosterMember, reason: str, seconds: float) -> None:
+        assert member in self.members
+        assert seconds >= BOUND
+        self.told.put_nowait(reason)
+
+    @asynccontextmanager
+    async def calling(
+        self, port: int, *, bound: float = BOUND, at_once: bool = False
+    ) -> AsyncIterator[None]:
+        calls = Calls(absence=self, summons=SUMMONS, token=TOKEN, bound=bound, port=port)
+        if at_once:
+            calls.call_at_once()
+        task = asyncio.create_task(calls.run())
+        try:
+            async with asyncio.timeout(20):
+                yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def agent(port: int, *, status: int = 200) -> AsyncIterator["asyncio.Queue[Summons]"]:
+    heard: asyncio.Queue[Summons] = asyncio.Queue()
+
+    async def summon(request: web.Request) -> web.Response:
+        assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+        heard.put_nowait(loads(await request.text(), Summons))
+        return web.json_response({"registering": True}, status=status)
+
+    app = web.Application()
+    app.router.add_post(env.REGISTER_ROUTE, summon)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield heard
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_member_that_is_missing_for_the_bound_is_called(unused_tcp_port: int) -> None:
+    world = World()
+    async with agent(unused_tcp_port) as heard, world.calling(unused_tcp_port):
+        assert await heard.get() == SUMMONS
+        world.members = ()
+        await asyncio.sleep(4 * BOUND)
+        assert heard.qsize() <= 1, "it has come: nobody calls it any more"
+        assert world.told.empty()
+
+
+async def test_those_who_are_missing_can_be_called_at_once(unused_tcp_port: int) -> None:
+    world = World()
+    async with (
+        agent(unused_tcp_port) as heard,
+        world.calling(unused_tcp_port, bound=100, at_once=True),
+    ):
+        assert await heard.get() == SUMMONS
+    async with world.calling(unused_tcp_port, bound=100, at_once=True):
+        await asyncio.sleep(BOUND)
+        assert world.told.empty(), "that nobody listens is no news"
+
+
+async def test_a_container_that_does_not_listen_yet_is_no_news(unused_tcp_port: int) -> None:
+    world = World()
+    async with world.calling(unused_tcp_port):
+        await asyncio.sleep(6 * BOUND)
+        assert world.told.empty()
+        async with agent(unused_tcp_port) as heard:
+            assert await heard.get() == SUMMONS, "it is called again when it may have started"
+
+
+async def test_a_member_that_hangs_is_told_of_once(unused_tcp_port: int) -> None:
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(1)
+        writer.transport.abort()
+
+    world = World()
+    server = await asyncio.start_server(hang, "127.0.0.1", unused_tcp_port)
+    async with server, world.calling(unused_tcp_port):
+        assert await world.told.get() == "did not answer a call for 0.1 s"
+        await asyncio.sleep(5 * BOUND)
+        assert world.told.empty()
+        world.members = ()
+        await asyncio.sleep(2 * BOUND)
+        world.members = World().members
+        assert "did not answer a call" in await world.told.get(), "it was here in between"
+        await asyncio.sleep(1)
+
+
+async def test_a_member_that_answers_and_never_comes_is_told_of(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconnect_requests, "LONGEST_PAUSE", BOUND)
+    world = World()
+    async with agent(unused_tcp_port) as heard, world.calling(unused_tcp_port):
+        assert await world.told.get() == f"answered {MAX_CALLS} calls and did not register"
+        assert heard.qsize() == MAX_CALLS
+
+
+async def test_an_answer_that_makes_no_sense_is_told(unused_tcp_port: int) -> None:
+    world = World()
+    async with agent(unused_tcp_port, status=404), world.calling(unused_tcp_port):
+        assert await world.told.get() == "answered a call with 404"

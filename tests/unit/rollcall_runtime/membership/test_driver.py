@@ -1,0 +1,51 @@
+"""The half that agent and sender share: what goes wrong in an engine is told at once."""
+
+import asyncio
+
+import pytest
+
+from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Ack, Delta, Join, MemberMessage, Phase, Prepare, Seat, Stage
+from rollcall_runtime.membership.driver import MemberDriver
+from rollcall_runtime.sync.engine import SyncSession
+from tests.unit.rollcall_runtime.coordinator.fake_group import MemoryEngine
+
+ME = MemberId("uid-1", "b1")
+SESSION = SessionId(1, 1, 1)
+VERSION = Version(Lineage(1, 1), 1)
+MANIFEST = Manifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+
+
+class Breaks:
+    """Duties that fail in a way that nobody foresaw."""
+
+    async def transfer(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+    ) -> None:
+        raise KeyError("a bug")
+
+    async def apply(self, version: Version) -> None:
+        """Not asked."""
+
+    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+        """Not asked."""
+
+
+async def test_an_error_that_no_engine_should_raise_is_told_and_accuses_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said: asyncio.Queue[MemberMessage] = asyncio.Queue()
+    driver = MemberDriver(
+        member=ME, group="g", engine=MemoryEngine(), duties=Breaks(), send=said.put_nowait,
+        join_timeout=5,
+    )  # fmt: skip
+    async with asyncio.timeout(5):
+        driver.handle(Prepare(SESSION, (Seat(ME, "127.0.0.1", ""),)))
+        driver.handle(Join(SESSION))
+        assert await said.get() == Ack(SESSION, Phase.PREPARE)
+        assert await said.get() == Ack(SESSION, Phase.JOIN)
+        driver.handle(Stage(SESSION, VERSION, MANIFEST))
+        assert await said.get() == Ack(SESSION, Phase.STAGE, VERSION, "KeyError: 'a bug'")
+    assert "no engine should raise" in caplog.text
+    await driver.close()

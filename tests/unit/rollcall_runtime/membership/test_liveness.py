@@ -1,0 +1,102 @@
+"""Silence is found after the bound, and only where there is silence."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from rollcall_runtime.membership.liveness import SilentError, Vigil
+
+BOUND = 0.4
+
+
+@dataclass
+class Ends:
+    """One end under watch, and the streams of both."""
+
+    vigil: Vigil
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    other: asyncio.StreamWriter
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Ends]:
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.put_nowait(writer)
+
+    async with await asyncio.start_server(accept, "127.0.0.1", port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        other = await accepted.get()
+        try:
+            transport = cast("asyncio.Transport", writer.transport)
+            yield Ends(Vigil(transport, suspect_after=BOUND), reader, writer, other)
+        finally:
+            for end in (other, writer):
+                end.transport.abort()
+            await asyncio.sleep(0.01)  # for the transports to close
+
+
+async def test_silence_for_the_bound_ends_the_connection(unused_tcp_port: int) -> None:
+    async with connected(unused_tcp_port) as ends:
+        began = time.monotonic()
+        with pytest.raises(SilentError, match=r"nothing heard for 0\.4 s"):
+            await ends.vigil.watch()
+        assert time.monotonic() - began >= BOUND
+
+
+async def test_bytes_of_a_message_that_takes_its_time_are_signs_of_life(
+    unused_tcp_port: int,
+) -> None:
+    async with connected(unused_tcp_port) as ends, asyncio.timeout(10):
+        watch = asyncio.create_task(ends.vigil.watch())
+        message = asyncio.create_task(ends.reader.readline())
+        for byte in b"a slow line\n":
+            assert not watch.done()
+            ends.other.write(bytes([byte]))
+            await asyncio.sleep(BOUND / 4)
+        assert await message == b"a slow line\n"
+        with pytest.raises(SilentError):
+            await watch
+
+
+async def test_a_loop_that_was_held_up_hears_what_waits_before_it_accuses(
+    unused_tcp_port: int,
+) -> None:
+    async with connected(unused_tcp_port) as ends:
+        watch = asyncio.create_task(ends.vigil.watch())
+        await asyncio.sleep(0)
+        ends.other.write(b"here\n")
+        await ends.other.drain()
+        time.sleep(2 * BOUND)  # noqa: ASYNC251 - what is tested
+        await asyncio.sleep(BOUND / 2)
+        assert not watch.done()
+        watch.cancel()
+
+
+async def test_writes_that_hang_do_not_hide_the_silence(unused_tcp_port: int) -> None:
+    async with connected(unused_tcp_port) as ends, asyncio.timeout(10):
+        ends.other.transport.pause_reading()  # type: ignore[attr-defined]
+        ends.writer.write(bytes(64 * 2**20))
+        drain = asyncio.create_task(ends.writer.drain())
+        with pytest.raises(SilentError):
+            await ends.vigil.watch()
+        assert not drain.done()
+        ends.vigil.abort()
+        with contextlib.suppress(ConnectionError):
+            await drain
+
+
+async def test_the_end_of_a_connection_is_heard(unused_tcp_port: int) -> None:
+    async with connected(unused_tcp_port) as ends:
+        before = ends.vigil.heard_at
+        ends.other.close()
+        assert await ends.reader.read() == b""
+        assert ends.vigil.heard_at > before

@@ -1,0 +1,192 @@
+"""The stream to the coordinator comes back by itself, and ends only when told to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from rollcall_protocol.config import MembershipConfig
+from rollcall_protocol.ids import MemberId, SessionId
+from rollcall_protocol.messages import (
+    CoordinatorMessage,
+    Hello,
+    Join,
+    MemberMessage,
+    Summons,
+    Wanted,
+    dumps,
+    loads,
+)
+from rollcall_runtime.membership.credentials import CredentialsRefusedError
+from rollcall_runtime.membership.stream import MemberStream
+
+SPOKEN: tuple[type[Hello | Wanted], ...] = (Hello, Wanted)
+HELLO = Hello("job", "default", MemberId("uid-1", "boot-1"), "pod", "cpu", "127.0.0.2", "")
+BOUNDS = MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=0.5)
+JOIN = Join(SessionId(1, 1, 1))
+
+
+class Coordinator:
+    """Takes streams; each of them says JOIN after Hello and ends when a test says so."""
+
+    def __init__(self, port: int, *, status: int | None = None, hangs: bool = False) -> None:
+        self.port, self.status, self.hangs = port, status, hangs
+        self.heard: asyncio.Queue[MemberMessage] = asyncio.Queue()
+        self.sockets: list[web.WebSocketResponse] = []
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        if self.status is not None:
+            return web.Response(status=self.status)
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        self.sockets.append(socket)
+        if self.hangs:
+            await asyncio.sleep(60)  # not even pings are answered
+        async for frame in socket:
+            message = loads(frame.data, SPOKEN)
+            self.heard.put_nowait(message)
+            if isinstance(message, Hello):
+                await socket.send_str(dumps(JOIN))
+        return socket
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        application = web.Application()
+        application.router.add_get("/", self.serve)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+
+class Member:
+    """A stream, with what it heard."""
+
+    def __init__(self, port: int) -> None:
+        self.heard: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
+        self.opened = 0
+        self.stream = MemberStream(
+            url=f"http://127.0.0.1:{port}/",
+            token="secret",
+            hello=lambda: HELLO,
+            opened=self._opened,
+            heard=self.heard.put_nowait,
+            bounds=BOUNDS,
+        )
+        self.task = asyncio.create_task(self.stream.run())
+
+    def _opened(self) -> None:
+        self.opened += 1
+        self.stream.send(Wanted(8))
+
+    async def stop(self) -> None:
+        self.stream.close()
+        await asyncio.wait_for(self.task, 5)
+
+
+async def test_it_says_hello_first_and_hears_the_coordinator(unused_tcp_port: int) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        assert await coordinator.heard.get() == HELLO
+        assert await coordinator.heard.get() == Wanted(8)
+        assert await member.heard.get() == JOIN
+        assert member.stream.connected
+        await member.stop()
+        assert not member.stream.connected
+
+
+async def test_it_waits_for_a_coordinator_and_comes_back_to_it(unused_tcp_port: int) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    member = Member(unused_tcp_port)
+    await asyncio.sleep(0.05)
+    assert not member.stream.connected
+    member.stream.send(Wanted(1))
+    async with coordinator.listening(), asyncio.timeout(10):
+        assert await coordinator.heard.get() == HELLO
+        assert await coordinator.heard.get() == Wanted(8), "what was said before is dropped"
+        await coordinator.sockets[0].close()
+        assert await coordinator.heard.get() == HELLO
+        assert await coordinator.heard.get() == Wanted(8)
+        assert member.opened == 2
+        await member.stop()
+
+
+async def test_a_long_wait_for_a_coordinator_does_not_delay_the_way_back_to_it(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    member = Member(unused_tcp_port)
+    delays, rest = list[float](), member.stream._rest
+
+    async def noted(delay: float) -> float:
+        delays.append(delay)
+        return await rest(delay)
+
+    monkeypatch.setattr(member.stream, "_rest", noted)
+    async with asyncio.timeout(10):
+        while len(delays) < 4:
+            await asyncio.sleep(0.01)
+        assert delays[-1] > 4 * delays[0]
+        async with coordinator.listening():
+            await coordinator.heard.get()
+            await coordinator.sockets[0].close()
+            while member.opened < 2:
+                await coordinator.heard.get()
+            assert delays[-1] == delays[0]
+            await member.stop()
+
+
+async def test_a_token_that_is_not_taken_ends_it(unused_tcp_port: int) -> None:
+    coordinator = Coordinator(unused_tcp_port, status=401)
+    async with coordinator.listening(), asyncio.timeout(10):
+        with pytest.raises(CredentialsRefusedError):
+            await Member(unused_tcp_port).task
+
+
+async def test_closed_while_it_waits_it_ends_at_once(unused_tcp_port: int) -> None:
+    member = Member(unused_tcp_port)
+    await asyncio.sleep(0.05)
+    await member.stop()
+
+
+async def test_a_call_has_it_open_another_stream_unless_it_leads_to_the_caller(
+    unused_tcp_port: int,
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        while member.opened < 1:
+            await asyncio.sleep(0.01)
+        assert not member.stream.register(Summons("127.0.0.1", "uid"))
+        assert member.stream.register(Summons("127.0.0.9", "uid-of-a-successor"))
+        while member.opened < 2:
+            await asyncio.sleep(0.01)
+        await member.stop()
+
+
+async def test_it_leaves_a_coordinator_that_has_fallen_silent(unused_tcp_port: int) -> None:
+    coordinator = Coordinator(unused_tcp_port, hangs=True)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        while member.opened < 2:
+            await asyncio.sleep(0.01)
+        await member.stop()
+
+
+async def test_a_call_of_the_coordinator_that_it_connects_to_just_now_changes_nothing(
+    unused_tcp_port: int,
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        assert member.stream.register(Summons("127.0.0.1", "uid"))
+        assert await member.heard.get() == JOIN
+        await asyncio.sleep(0.3)
+        assert member.opened == 1
+        await member.stop()

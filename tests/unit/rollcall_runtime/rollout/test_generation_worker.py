@@ -1,0 +1,237 @@
+"""Leases become samples: batched, continued after a pause, thrown away when revoked."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.partials import Partial, Response
+from rollcall_runtime.rollout.generation_worker import Drawn, Generator, Progress
+from rollcall_runtime.rollout.inference_engine import Generation
+from rollcall_runtime.rollout.served_versions import ServedVersions
+from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.rollout.fakes import TOKENS, FakeEngine, lease, rollout_metrics
+
+V0, V1 = Version(Lineage(1, 1), 0), Version(Lineage(1, 1), 1)
+
+
+class Bench:
+    """A generator over a fake engine, with what it delivered."""
+
+    def __init__(self, engine: FakeEngine, *, keep: bool = True, **changes: Any) -> None:
+        self.engine, self.drawn = engine, list[Drawn]()
+        self.told = asyncio.Event()
+        self.served, self.metrics = ServedVersions(), rollout_metrics()
+        self.served.add(V0)
+        values: dict[str, Any] = {
+            "engine": engine,
+            "reward": lambda _, response: len(response) / 4,
+            "concurrency": 4,
+            "progress": Progress(0.01, self.told.set, keep=keep),
+            "served": self.served,
+            "metrics": self.metrics,
+            "done": self.drawn.append,
+        }
+        self.generator = Generator(**values | changes)
+
+    @asynccontextmanager
+    async def running(self) -> Any:
+        task = asyncio.create_task(self.generator.run())
+        try:
+            async with asyncio.timeout(5):
+                yield self
+        finally:
+            self.engine.close()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def engine_called(self) -> None:
+        await asyncio.to_thread(self.engine.called.acquire, timeout=5)
+
+
+async def test_leases_that_wait_are_drawn_in_one_call() -> None:
+    bench = Bench(FakeEngine(blocked=True))
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.engine_called()
+        for number in range(1, 7):
+            bench.generator.add(lease(number))
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert [prompts for prompts, _ in bench.engine.calls] == [1, 4, 2]
+    assert [drawn.lease.prompt for drawn in bench.drawn] == list(range(7))
+
+
+async def test_a_sample_carries_its_tokens_versions_and_reward() -> None:
+    bench = Bench(FakeEngine())
+    async with bench.running():
+        bench.generator.add(lease(0, group_size=2))
+        await bench.generator.idle()
+    (drawn,) = bench.drawn
+    assert drawn.version == V0
+    assert [sample.tokens for sample in drawn.samples] == [TOKENS] * 2
+    assert drawn.samples[0].versions == (0, 0, 0)
+    assert drawn.samples[0].reward == 0.75
+    assert bench.metrics.registry.get_sample_value(
+        "rollcall_rollout_reward", bench.metrics.labels
+    ) == pytest.approx(0.75)
+
+
+async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token() -> None:
+    bench = Bench(FakeEngine(cut_short=1))
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.engine_called()
+        bench.served.add(V1)
+        bench.engine.load_weights([], version=1)
+        await bench.generator.idle()
+    (drawn,) = bench.drawn
+    assert drawn.version in {V0, V1}
+    assert [partials is None for _, partials in bench.engine.calls] == [True, False]
+    assert drawn.version.number == min(drawn.samples[0].versions)
+
+
+async def test_without_partial_rollout_it_is_drawn_anew() -> None:
+    bench = Bench(FakeEngine(cut_short=1), keep=False)
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.generator.idle()
+    assert [partials for _, partials in bench.engine.calls] == [None, None]
+    assert len(bench.drawn) == 1
+
+
+async def test_a_revoked_lease_is_thrown_away_whether_it_waits_or_runs() -> None:
+    bench = Bench(FakeEngine(blocked=True), concurrency=1)
+    async with bench.running():
+        for number in range(3):
+            bench.generator.add(lease(number))
+        await bench.engine_called()
+        bench.generator.revoke(lease(0).lease)
+        bench.generator.revoke(lease(1).lease)
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert [drawn.lease.prompt for drawn in bench.drawn] == [2]
+
+
+async def test_surrender_gives_up_what_waits_and_abandon_all() -> None:
+    bench = Bench(FakeEngine(blocked=True), concurrency=1)
+    async with bench.running():
+        for number in range(3):
+            bench.generator.add(lease(number))
+        await bench.engine_called()
+        assert [s.lease for s in bench.generator.surrender()] == [lease(1), lease(2)]
+        assert [s.lease for s in bench.generator.abandon()] == [lease(0)]
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert not bench.drawn
+
+
+async def test_how_far_leases_are_is_known_while_they_are_drawn() -> None:
+    bench = Bench(FakeEngine(blocked=True, tells=1), concurrency=1)
+    async with bench.running():
+        for number in range(2):
+            bench.generator.add(lease(number))
+        await bench.told.wait()
+        running, waiting = bench.generator.standings()
+        assert (running.lease, running.version) == (lease(0), V0)
+        assert running.group == (Generation((3,), (-1.0,), (0,)),) * 2
+        assert (waiting.lease, waiting.version, waiting.group) == (lease(1), None, ())
+        bench.engine.go.set()
+        await bench.generator.idle()
+        assert bench.generator.standings() == []
+    assert bench.engine.wanted == [True, True]
+
+
+async def test_without_partial_rollout_only_leases_are_told() -> None:
+    bench = Bench(FakeEngine(blocked=True, tells=1), keep=False)
+    async with bench.running():
+        bench.generator.add(lease(0, begun=Partial(V0, (Response((3,), (-0.5,), (0,)),) * 2)))
+        await bench.told.wait()
+        (running,) = bench.generator.standings()
+        assert (running.version, running.group) == (None, ())
+    assert bench.engine.calls == [(1, None)], "drawn from the beginning"
+
+
+async def test_a_lease_goes_on_where_another_rollout_stopped() -> None:
+    elsewhere = Version(Lineage(1, 0), 0)
+    finished = Response(TOKENS, (-0.5,) * 3, (0,) * 3, finished=True)
+    bench = Bench(FakeEngine())
+    async with bench.running():
+        begun = Partial(elsewhere, (Response((3,), (-0.5,), (0,)), finished))
+        bench.generator.add(lease(0, begun=begun))
+        await bench.generator.idle()
+    (drawn,) = bench.drawn
+    assert drawn.version == elsewhere, "of its oldest token, whoever drew it"
+    assert [sample.tokens for sample in drawn.samples] == [TOKENS] * 2
+    assert [s.logprobs for s in drawn.samples] == [(-0.5, -1.0, -1.0), (-0.5,) * 3]
+    value, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
+    assert value("rollcall_tokens_total", labels) == 2, "drawn here"
+    assert value("rollcall_rollout_samples_total", labels) == 1
+
+
+async def test_what_is_continued_is_drawn_by_another_seed() -> None:
+    continued, redrawn = Bench(FakeEngine(cut_short=1)), Bench(FakeEngine(cut_short=1), keep=False)
+    for bench in (continued, redrawn):
+        async with bench.running():
+            bench.generator.add(lease(5))
+            await bench.generator.idle()
+    assert len(set(continued.engine.seeds)) == 2
+    assert redrawn.engine.seeds == [5, 5]
+
+
+async def test_an_engine_is_told_when_nobody_wants_its_work_any_more() -> None:
+    bench = Bench(FakeEngine(blocked=True, tells=1))
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.engine_called()
+        bench.generator.add(lease(1))
+        bench.generator.revoke(lease(0).lease)
+        running = bench.engine.wanted.copy()
+        bench.generator.abandon()
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert running == [True]
+    assert not bench.drawn
+
+
+async def test_a_prompt_that_the_model_cannot_take_is_the_specs_fault() -> None:
+    bench = Bench(FakeEngine())
+    bench.engine.error = ValueError("unknown token 99")
+    bench.generator.add(lease(7))
+    with pytest.raises(SpecError, match=r"spec.data.prompts: .* 7 .* unknown token 99"):
+        await bench.generator.run()
+
+
+async def test_a_failing_engine_ends_the_work() -> None:
+    bench = Bench(FakeEngine())
+    bench.engine.error = RuntimeError("out of memory")
+    bench.generator.add(lease(0))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        await bench.generator.run()
+
+
+def test_a_number_means_the_version_that_served_since_the_work_began() -> None:
+    served = ServedVersions()
+    old, new = Version(Lineage(1, 1), 5), Version(Lineage(1, 2), 5)
+    served.add(old)
+    before = served.now()
+    assert served.oldest([5], since=before) == old
+    served.add(new)
+    assert served.oldest([5], since=served.now()) == new
+    assert served.oldest([5], since=before) == old, "when in doubt it is the older one"
+    with pytest.raises(ValueError, match="empty"):
+        served.oldest([6], since=before)
+
+
+async def test_after_a_restart_of_the_trainer_the_same_number_is_of_the_new_lineage() -> None:
+    bench = Bench(FakeEngine())
+    restarted = Version(Lineage(1, 2), 0)
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.generator.idle()
+        bench.served.add(restarted)
+        bench.generator.add(lease(1))
+        await bench.generator.idle()
+    assert [drawn.version for drawn in bench.drawn] == [V0, restarted]

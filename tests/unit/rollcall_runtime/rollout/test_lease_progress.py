@@ -1,0 +1,90 @@
+"""Only what is new of a lease is told; together the reports make up all that there is."""
+
+import pytest
+
+from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.messages import Drawing, Lease
+from rollcall_protocol.partials import Draft, Partial, Report, Response
+from rollcall_runtime.rollout import lease_progress
+from rollcall_runtime.rollout.inference_engine import Generation
+from rollcall_runtime.rollout.lease_progress import Reporter, Standing
+from tests.unit.rollcall_runtime.rollout.fakes import lease
+
+V0 = Version(Lineage(1, 1), 0)
+
+
+def generation(count: int, *, finished: bool = False) -> Generation:
+    """Of tokens 0, 1, 2 and so on."""
+    tokens = tuple(range(count))
+    return Generation(tokens, tuple(-t / 8 for t in tokens), (0,) * count, finished)
+
+
+def standing(*counts: int, of: Lease | None = None, finished: bool = False) -> Standing:
+    group = [generation(count, finished=finished) for count in counts]
+    return Standing(of or lease(0), V0, group)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.sent: list[Drawing] = []
+        self.reporter = Reporter(self.sent.append)
+
+    def tells(self, *standings: Standing) -> list[Report]:
+        """What is sent of these."""
+        self.sent.clear()
+        self.reporter.report(standings)
+        return [report for drawing in self.sent for report in drawing.reports]
+
+
+def test_only_what_is_new_is_told() -> None:
+    bench = Bench()
+    (first,) = bench.tells(standing(2, 1))
+    assert first.since == (0, 0)
+    (second,) = bench.tells(standing(3, 1))
+    assert second.since == (2, 1)
+    assert [response.tokens for response in second.responses] == [(2,), ()]
+    draft = Draft(2)
+    assert draft.take(first)
+    assert draft.take(second)
+    partial = draft.partial()
+    assert partial is not None
+    assert [response.tokens for response in partial.responses] == [(0, 1, 2), (0,)]
+
+
+def test_what_came_with_the_lease_is_known_already() -> None:
+    begun = Partial(V0, (Response((0, 1), (0.0, -0.125), (0, 0)), Response((), (), ())))
+    (report,) = Bench().tells(standing(3, 1, of=lease(0, begun=begun)))
+    assert report.since == (2, 0)
+
+
+def test_on_a_new_stream_all_is_told_again() -> None:
+    bench = Bench()
+    bench.tells(standing(2, 1))
+    bench.reporter.reset()
+    (report,) = bench.tells(standing(3, 1))
+    assert report.since == (0, 0)
+
+
+def test_a_lease_without_tokens_is_told_of_to_keep_it() -> None:
+    bench = Bench()
+    assert bench.tells(Standing(lease(3))) == [Report(lease(3).lease)]
+    assert not bench.tells()
+    assert not bench.sent
+
+
+def test_much_is_told_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_progress, "TOKENS_AT_ONCE", 5)
+    bench = Bench()
+    reports = bench.tells(standing(7, 4, finished=True), standing(2, 2, of=lease(1)))
+    assert len(bench.sent) == 3
+    draft = Draft(2)
+    for report in reports[:-1]:
+        assert sum(len(response.tokens) for response in report.responses) <= 5
+        assert draft.take(report)
+    partial = draft.partial()
+    assert partial is not None
+    assert [response.tokens for response in partial.responses] == [
+        generation(7).tokens, generation(4).tokens,
+    ]  # fmt: skip
+    assert all(response.finished for response in partial.responses)
+    assert not reports[0].responses[0].finished, "only with its last token"

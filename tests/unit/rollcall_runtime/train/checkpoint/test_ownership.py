@@ -1,0 +1,47 @@
+"""Checkpoints are written by the trainer that resumed last, and by no other ever again."""
+
+from pathlib import Path
+
+import pytest
+
+from rollcall_runtime.train.checkpoint.ownership import claim
+from rollcall_runtime.worker.errors import FencedError
+
+
+def test_who_was_passed_over_never_comes_back(tmp_path: Path) -> None:
+    root = tmp_path / "not yet there"
+    claim(root, "old")
+    claim(root, "old")
+    claim(root, "new")
+    with pytest.raises(FencedError, match="are pod new's now"):
+        claim(root, "old")
+    claim(root, "newest")
+    for passed_over in ("old", "new"):
+        with pytest.raises(FencedError, match="are pod newest's now"):
+            claim(root, passed_over)
+    claim(root, "newest")
+
+
+def test_the_list_stays_short_and_keeps_the_last(tmp_path: Path) -> None:
+    for number in range(300):
+        claim(tmp_path, f"pod-{number}")
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 4096
+    with pytest.raises(FencedError):
+        claim(tmp_path, "pod-298")
+
+
+def test_a_crash_in_mid_claim_leaves_the_owner_as_it_was(tmp_path: Path) -> None:
+    claim(tmp_path, "old")
+    (tmp_path / ".owners.new").write_text("[")
+    claim(tmp_path, "old")
+    claim(tmp_path, "new")
+    with pytest.raises(FencedError):
+        claim(tmp_path, "old")
+
+
+@pytest.mark.parametrize("text", ["", "[", "7", "\xff"])
+def test_a_damaged_list_is_nobodys_permission(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".owners").write_text(text, encoding="latin-1")
+    with pytest.raises(OSError, match="is damaged"):
+        claim(tmp_path, "old")

@@ -1,0 +1,81 @@
+"""A trainer rank's own parts: which are kept, sent and given to newcomers."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.manifest import Manifest, combine
+from rollcall_protocol.messages import Named, Seat
+from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter
+from rollcall_runtime.train.part_sender import PartDuties
+from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
+
+OTHER_PART = Manifest((), 0, 64, ())
+
+
+def version(number: int) -> Version:
+    return Version(Lineage(1, 1), number)
+
+
+def part(value: float) -> Snapshot:
+    return Snapshotter(bucket_bytes=64).take([("w", torch.tensor([value]))], timeout=0).seal()
+
+
+def whole(own: Snapshot) -> Manifest:
+    return combine([OTHER_PART, own.manifest])
+
+
+class Recorder(MemorySession):
+    """A session that remembers what was sent."""
+
+    def __init__(self) -> None:
+        seats = [Seat(MemberId(str(n), "b"), "", "") for n in range(3)]
+        super().__init__(session=SessionId(1, 1, 1), seats=seats, rank=1)
+        self.sent: list[float] = []
+
+    def publish(self, buffer: object, manifest: Manifest, *, timeout: float) -> None:
+        memory: memoryview = buffer.memory  # type: ignore[attr-defined]
+        self.sent.append(float(torch.frombuffer(memory[:4], dtype=torch.float32)))
+
+
+@pytest.fixture
+def duties() -> PartDuties:
+    return PartDuties(rank=1, stage_timeout=1)
+
+
+async def test_the_part_that_a_manifest_describes_is_sent(duties: PartDuties) -> None:
+    parts, session = [part(value) for value in (1.0, 2.0)], Recorder()
+    for number, own in enumerate(parts):
+        await duties.offer(number, own)
+    for number in (1, 0):
+        await duties.transfer(session, version(number), whole(parts[number]), None)
+    assert session.sent == [2.0, 1.0]
+
+
+async def test_a_part_that_was_never_sealed_is_refused(duties: PartDuties) -> None:
+    own = part(1.0)
+    await duties.offer(0, own)
+    wrong = replace(whole(own), checksums=(own.manifest.checksums[0] ^ 1,))
+    with pytest.raises(SyncError, match="does not hold its part"):
+        await duties.transfer(Recorder(), version(0), wrong, None)
+
+
+async def test_newcomers_get_a_version_that_has_its_name(duties: PartDuties) -> None:
+    own = part(1.0)
+    await duties.offer(0, own)
+    assert duties.held(version(7)) is None
+    duties.named(Named(0, version(7)))
+    assert duties.held(version(7)) is own
+
+
+async def test_the_newest_two_are_kept(duties: PartDuties) -> None:
+    for number in range(4):
+        await duties.offer(number, part(float(number)))
+        duties.named(Named(number, version(number)))
+    assert [told.number for told in duties.parts] == [2, 3]
+    assert duties.held(version(1)) is None
+    duties.close()
+    assert duties.held(version(3)) is None

@@ -1,0 +1,278 @@
+"""The asynchronous loop: it trains while a version is on its way, and stops when told to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import torch
+
+from rollcall_protocol.ids import Lineage, MemberId, Version
+from rollcall_protocol.messages import Completion, Lease, Sample
+from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_runtime.membership.incarnation import Life
+from rollcall_runtime.sync.weights.staging import Draft, Snapshot, Snapshotter
+from rollcall_runtime.train import trainer_loop
+from rollcall_runtime.train.batch_broadcast import Signal
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
+from rollcall_runtime.train.train_engine import UpdateStats
+from rollcall_runtime.train.trainer_loop import TrainerLoop
+from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
+from rollcall_runtime.train.weight_recovery import Taken
+from rollcall_runtime.worker.telemetry import TrainerMetrics
+from tests.unit.rollcall_runtime.jobs import job_config
+
+FIRST = Version(Lineage(1, 1), 7)
+LIFE, LIFE_AT_5 = Life(FIRST.lineage, 7, 0), Life(FIRST.lineage, 7, 5)
+LEDGER = LedgerState(cursor=3, pending=(1, 2))
+SAVED = TrainState(step=0, number=6, ledger=LEDGER)
+
+
+def batch(number: int) -> list[Answered]:
+    version = Version(FIRST.lineage, number)
+    sample = Sample((3, 2), (-1.0, -1.0), (number, number), 0.5)
+    completion = Completion("job-uid", MemberId("a", "b"), "1.1.1", version, (sample, sample))
+    return [Answered(Lease("1.1.1", 0, (0, 5, 1), 2, 0), completion)]
+
+
+class FakeRank:
+    """Its single weight is the number of steps done."""
+
+    def __init__(self, *, publish_every: int = 1, buffers: int = 3) -> None:
+        self.step = 0
+        self.signals: list[Signal] = []
+        self.checkpoints = Checkpoints(None, pod_uid="a-pod")
+        self.saved: TrainState | None = None
+        self.publish_every = publish_every
+        self.snapshotter = Snapshotter(bucket_bytes=64, buffers=buffers, spare_bytes=0)
+
+    def begin(self, taken: Taken | None) -> Draft:
+        self.step = taken.step if taken else self.step
+        return self.snapshot()
+
+    def snapshot(self) -> Draft:
+        weights = [("weight", torch.tensor([float(self.step)]))]
+        return self.snapshotter.take(weights, timeout=1)
+
+    def lead(self, answered: Sequence[Answered], kept: TrainState) -> StepResult:
+        assert answered
+        self.step += 1
+        due = self.publish_every and self.step % self.publish_every == 0
+        stats = UpdateStats(loss=0.1, gradient_norm=1.0, tokens=4, metrics={})
+        return StepResult((stats,), self.snapshot() if due else None, 0.01, 0.001)
+
+    def signal(self, signal: Signal) -> None:
+        self.signals.append(signal)
+
+    def stop(self, kept: TrainState) -> None:
+        self.saved = kept
+
+
+class FakeRollouts:
+    """Hands out batches while it has some, and holds publications back until let go."""
+
+    def __init__(self, *, batches: int = 100, held: bool = False) -> None:
+        self.published: list[tuple[int, float]] = []  # version number, its weight
+        self.asked: list[int] = []
+        self.told: list[tuple[int, int]] = []  # step, published version
+        self.batches = batches
+        self.go = asyncio.Event()
+        self.error: Exception | None = None
+        self._kept: Snapshot | None = None
+        if not held:
+            self.go.set()
+
+    async def ready(self, *, at_least: int) -> Version:
+        assert at_least == SAVED.number
+        return FIRST
+
+    async def publish(self, version: Version, snapshot: Snapshot) -> None:
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        ((_, weight),) = snapshot.tensors()
+        self.published.append((version.number, float(weight)))
+        if self._kept is not None:
+            self._kept.release()
+        self._kept = snapshot
+
+    async def next_batch(self, number: int) -> list[Answered]:
+        self.asked.append(number)
+        if len(self.asked) > self.batches:
+            await asyncio.Event().wait()
+        return batch(number)
+
+    def withdraw(self) -> None:
+        if self._kept is not None:
+            self._kept.release()
+
+    def begin(self, life: Life, *, ahead: int) -> None:
+        self.began = (life, ahead)
+
+    def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
+        self.told.append((step, number))
+        self.warning = warning
+
+    def ledger_state(self) -> LedgerState | None:
+        return LEDGER
+
+
+class Bench:
+    def __init__(
+        self, rank: FakeRank, rollouts: FakeRollouts, *, taken: Taken | None = None, **config: Any
+    ) -> None:
+        async def take_back(step: int) -> Taken | None:
+            assert step == rank.step
+            return taken
+
+        self.rank, self.rollouts, self.stop = rank, rollouts, asyncio.Event()
+        self.metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
+        self.thread = ThreadPoolExecutor(1)
+        self.loop = TrainerLoop(
+            config=job_config(**config), rank=cast("TrainerRank", rank), state=SAVED,
+            rollouts=rollouts, thread=self.thread, metrics=self.metrics, stop=self.stop,
+            take_back=take_back,
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["asyncio.Task[bool]"]:
+        task = asyncio.create_task(self.loop.run())
+        try:
+            async with asyncio.timeout(5):
+                yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self.thread.shutdown()
+
+
+async def test_each_step_makes_a_version_after_that_of_the_first_weights() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 3})
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.published == [(7, 0.0), (8, 1.0), (9, 2.0), (10, 3.0)]
+    assert bench.rollouts.asked == [7, 8, 9]
+    assert bench.rollouts.told[-1] == (3, 10)
+    assert bench.rank.signals == [Signal.STOP]
+    assert bench.rank.saved == TrainState(number=12, ledger=LEDGER, life=LIFE)
+
+
+async def test_a_version_for_every_other_step() -> None:
+    bench = Bench(
+        FakeRank(publish_every=2), FakeRollouts(),
+        algorithm={"max_steps": 4}, weight_sync={"trigger_parameter_sync_step": 2},
+    )  # fmt: skip
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.published == [(7, 0.0), (8, 2.0), (9, 4.0)]
+    assert bench.rollouts.asked == [7, 7, 8, 8]
+
+
+async def test_a_step_is_trained_while_the_version_before_is_on_its_way() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(held=True), algorithm={"max_steps": 3})
+    async with bench.running() as task:
+        while bench.rank.step < 1:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert bench.rank.step == 1, "the next version waits for the one before, and training too"
+        assert bench.rollouts.published == []
+        bench.rollouts.go.set()
+        assert await task
+    assert bench.rollouts.published == [(7, 0.0), (8, 1.0), (9, 2.0), (10, 3.0)]
+
+
+async def test_a_blocking_sync_has_training_wait_for_it() -> None:
+    rollouts = FakeRollouts(held=True)
+    bench = Bench(
+        FakeRank(), rollouts, algorithm={"max_steps": 1}, weight_sync={"blocking": True}
+    )  # fmt: skip
+    async with bench.running() as task:
+        await asyncio.sleep(0.05)
+        assert rollouts.asked == [], "no sample is asked for before the version has arrived"
+        rollouts.go.set()
+        assert await task
+    assert rollouts.published == [(7, 0.0), (8, 1.0)]
+
+
+async def test_streamed_weights_need_one_buffer_only() -> None:
+    bench = Bench(
+        FakeRank(buffers=1), FakeRollouts(),
+        algorithm={"max_steps": 3}, weight_sync={"staging": "Streamed"},
+    )  # fmt: skip
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.published == [(7, 0.0), (8, 1.0), (9, 2.0), (10, 3.0)]
+    assert bench.rank.snapshotter.state.buffers == 1
+
+
+async def test_without_weight_sync_every_version_carries_the_first_weights() -> None:
+    bench = Bench(
+        FakeRank(publish_every=0), FakeRollouts(),
+        algorithm={"max_steps": 3}, weight_sync={"enabled": False},
+    )  # fmt: skip
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.published == [(7, 0.0), (8, 0.0), (9, 0.0), (10, 0.0)]
+
+
+async def test_told_to_stop_it_saves_and_leaves_without_waiting_for_samples() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(batches=2))
+    async with bench.running() as task:
+        while len(bench.rollouts.published) < 3:
+            await asyncio.sleep(0.001)
+        bench.stop.set()
+        assert not await task
+    assert bench.rank.step == 2
+    assert bench.rank.saved == TrainState(number=11, ledger=LEDGER, life=LIFE)
+    assert bench.rank.signals == [Signal.STOP]
+
+
+async def test_a_failed_publication_ends_it_though_no_sample_ever_comes() -> None:
+    rollouts = FakeRollouts(batches=0)
+    rollouts.error = RuntimeError("no coordinator")
+    bench = Bench(FakeRank(), rollouts)
+    async with bench.running() as task:
+        with pytest.raises(RuntimeError, match="no coordinator"):
+            await task
+
+
+async def test_other_ranks_hear_from_rank_0_while_it_waits(monkeypatch: Any) -> None:
+    monkeypatch.setattr(trainer_loop, "IDLE_SECONDS", 0.01)
+    bench = Bench(FakeRank(), FakeRollouts(batches=0))
+    async with bench.running():
+        while bench.rank.signals.count(Signal.IDLE) < 2:
+            await asyncio.sleep(0.005)
+
+
+async def test_metrics_tell_reward_staleness_and_time() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
+    async with bench.running() as task:
+        await task
+    read, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
+    assert read("rollcall_rollout_reward", labels) == 0.5
+    assert read("rollcall_step", labels) == 2
+    assert read("rollcall_step_seconds_count", labels) == 2
+    assert read("rollcall_staleness_sum", labels) == 0
+
+
+async def test_weights_that_are_taken_back_are_published_first_and_their_steps_not_done_again() -> (
+    None
+):
+    taken = Taken(Version(Lineage(1, 0), 9), 5, {})
+    bench = Bench(FakeRank(), FakeRollouts(), taken=taken, algorithm={"max_steps": 7})
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.began == (LIFE_AT_5, 5)
+    assert bench.rollouts.published == [(7, 5.0), (8, 6.0), (9, 7.0)]
+
+
+async def test_a_checkpoint_that_failed_is_counted_and_told() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
+    bench.rank.checkpoints.failures, bench.rank.checkpoints.problem = 3, "step 1 was not saved"
+    async with bench.running() as task:
+        await task
+    read, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
+    assert read("rollcall_checkpoint_failures_total", labels) == 3
+    assert bench.rollouts.warning == "step 1 was not saved"

@@ -1,0 +1,78 @@
+"""What a worker reads at its start; what is missing is named."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol import env
+from rollcall_protocol.codec import encode
+from rollcall_runtime.worker.environment import new_member, read_rollout, read_trainer
+from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.jobs import job_config, pool_config
+
+
+@pytest.fixture
+def variables(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / env.MEMBER_TOKEN_FILE).write_text("member-token\n")
+    (tmp_path / env.OPERATOR_TOKEN_FILE).write_text("operator-token\n")
+    return {
+        env.CONFIG: json.dumps(encode(job_config())),
+        env.POOL_CONFIG: json.dumps(encode(pool_config())),
+        env.COORDINATOR: "reverse-trainer-0.reverse-trainer",
+        env.POD_NAME: "reverse-trainer-0",
+        env.POD_UID: "uid-1",
+        env.POD_IP: "127.0.0.2",
+        env.TOKEN_DIR: str(tmp_path),
+        env.STATE_DIR: str(tmp_path),
+    }
+
+
+def test_a_rollout_learns_its_job_pool_and_token(variables: dict[str, str]) -> None:
+    read = read_rollout(variables)
+    assert (read.job, read.pool) == (job_config(), pool_config())
+    assert (read.member_token, read.pod.address) == ("member-token", "127.0.0.2")
+
+
+def test_a_trainer_learns_both_tokens_and_its_rank(variables: dict[str, str]) -> None:
+    config = replace(job_config(), trainer_replicas=3)
+    variables |= {
+        env.CONFIG: json.dumps(encode(config)),
+        env.POD_NAME: "reverse-trainer-2",
+    }
+    read = read_trainer(variables)
+    assert (read.operator_token, read.rank) == ("operator-token", 2)
+
+
+def test_each_start_is_another_member_of_the_pod(variables: dict[str, str]) -> None:
+    pod = read_rollout(variables).pod
+    first, second = new_member(pod), new_member(pod)
+    assert first.pod_uid == second.pod_uid == "uid-1"
+    assert first.boot_id != second.boot_id
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({env.CONFIG: ""}, "ROLLCALL_CONFIG: is not set"),
+        ({env.CONFIG: "{"}, "ROLLCALL_CONFIG: Expecting property name"),
+        ({env.CONFIG: "{}"}, "ROLLCALL_CONFIG: JobConfig.namespace: missing"),
+        ({env.POD_IP: ""}, "ROLLCALL_POD_IP: is not set"),
+        ({env.POD_NAME: "reverse-trainer"}, "does not end in an ordinal"),
+        ({env.POD_NAME: "reverse-trainer-1"}, "does not end in an ordinal below 1"),
+        ({env.TOKEN_DIR: "/nowhere"}, "ROLLCALL_TOKEN_DIR: '/nowhere' is not a folder"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    variables: dict[str, str], change: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_trainer(variables | change)
+    assert message in str(caught.value)
+
+
+def test_an_empty_token_is_no_token(variables: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / env.MEMBER_TOKEN_FILE).write_text(" \n")
+    with pytest.raises(SpecError, match="the token is empty"):
+        read_rollout(variables)

@@ -1,0 +1,71 @@
+"""Where the job stands, as the operator is told: members, sessions, progress, and the end."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from rollcall_protocol.config import JobConfig
+from rollcall_protocol.effects import Close, Effect, Published, SessionFormed, Suspected
+from rollcall_protocol.reports import Finished, MemberReport, MemberState, Progress, Snapshot
+from rollcall_runtime.coordinator.persistent_state import Memory
+from rollcall_runtime.coordinator.sync_group import SyncGroup
+
+
+class Standing:
+    """What the coordinator knows of the job, gathered from `groups` whenever it is asked."""
+
+    def __init__(self, config: JobConfig, groups: Mapping[str, SyncGroup]) -> None:
+        self._config, self._groups = config, groups
+        self._progress = Progress(0, config.algorithm.max_steps, 0, None)
+        self._finished: Finished | None = None
+        self._states: list[MemberState] = []  # at the last publication
+
+    def trained(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
+        """Training has done `step` steps; `number` is published."""
+        self._progress = Progress(
+            step, self._config.algorithm.max_steps, number, reward, warning=warning
+        )
+
+    def finish(self, step: int, error: str) -> None:
+        """Training is over."""
+        self._finished = Finished(step, error)
+
+    @property
+    def training(self) -> bool:
+        """Whether more samples are wanted: it is not over, and there are rollouts enough."""
+        return self._finished is None and not self._paused()
+
+    def snapshot(self, memory: Memory, running: Mapping[str, int]) -> Snapshot:
+        """The whole state for the operator; `running` counts prompts in hand by pod uid."""
+        roster = memory.roster
+        return Snapshot(
+            pod_uid=memory.pod_uid,
+            boot=memory.boot,
+            roster_epoch=roster.epoch if roster else 0,
+            roster_digest=roster.digest if roster else "",
+            members=tuple(
+                replace(member, running=running.get(member.pod_uid, 0))
+                for member in self._members()
+            ),
+            progress=replace(self._progress, paused=self._paused()),
+            finished=self._finished,
+            groups=tuple(group.report() for group in self._groups.values()),
+        )
+
+    def urgent(self, effects: Iterable[Effect]) -> bool:
+        """Sessions, suspects and who is in sync are told at once; that versions go by is not."""
+        happened = list(effects)
+        if any(isinstance(effect, (SessionFormed, Close, Suspected)) for effect in happened):
+            return True
+        if not any(isinstance(effect, Published) for effect in happened):
+            return False
+        before, self._states = self._states, [report.state for report in self._members()]
+        return before != self._states
+
+    def _members(self) -> tuple[MemberReport, ...]:
+        found = [report for group in self._groups.values() for report in group.machine.reports()]
+        return tuple(sorted(found, key=lambda report: report.pod))
+
+    def _paused(self) -> str:
+        least = self._config.membership.min_rollouts
+        live = sum(len(group.machine.seated) for group in self._groups.values())
+        return "" if live >= least else f"{live} rollouts in session, minRollouts is {least}"

@@ -1,0 +1,175 @@
+"""Members' streams: one WebSocket each, opened by the member, closed by whoever loses faith."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import WSMsgType, web
+
+from rollcall_protocol.codec import CodecError
+from rollcall_protocol.ids import MemberId
+from rollcall_protocol.messages import (
+    MEMBER_MESSAGES,
+    CoordinatorMessage,
+    Hello,
+    MemberMessage,
+    loads,
+)
+from rollcall_protocol.reports import SuspicionCause
+from rollcall_runtime.membership.liveness import SilentError, Vigil
+from rollcall_runtime.membership.wire import read, write
+from rollcall_runtime.worker.concurrency import first_of
+
+log = logging.getLogger(__name__)
+
+HELLO_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
+MAX_MESSAGE_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How a stream ended."""
+
+    cause: SuspicionCause
+    reason: str
+
+
+class Listener(Protocol):
+    """What a stream's events mean; implemented by the coordinator."""
+
+    def member_joined(self, hello: Hello) -> None:
+        """A stream opened and said who it is."""
+
+    def member_left(self, member: MemberId, loss: Loss) -> None:
+        """Its stream ended, for whatever reason."""
+
+    def member_said(self, member: MemberId, message: MemberMessage) -> None:
+        """A message arrived."""
+
+
+class Link:
+    """One open stream. Sending never waits; a writer task keeps the order."""
+
+    def __init__(self, socket: web.WebSocketResponse, vigil: Vigil) -> None:
+        self._socket, self.vigil = socket, vigil
+        self._queue: asyncio.Queue[str | Awaitable[str] | None] = asyncio.Queue()
+        self._reason = ""
+
+    def send(self, text: str | Awaitable[str]) -> None:
+        """Queue a message."""
+        self._queue.put_nowait(text)
+
+    def close(self, reason: str) -> None:
+        """End the stream after what is queued."""
+        self._reason = self._reason or reason
+        self._queue.put_nowait(None)
+
+    async def write(self) -> None:
+        """Send what is queued until the stream ends."""
+        while (text := await self._queue.get()) is not None:
+            if not isinstance(text, str):
+                text = await asyncio.shield(text)
+            await self._socket.send_str(text)
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._socket.close(message=self._reason.encode()[:120])
+        raise ConnectionResetError(self._reason)
+
+
+class Links:
+    """All open streams by member; a pod that connects again replaces its older stream.
+
+    Members ping and aiohttp answers; a stream on which nothing arrives for `suspect_after` seconds
+    is lost.
+    """
+
+    def __init__(
+        self, listener: Listener, refused: Callable[[str], None], *, suspect_after: float
+    ) -> None:
+        self._listener = listener
+        self._refused = refused
+        self._suspect_after = suspect_after
+        self._links: dict[MemberId, Link] = {}
+        self._last: tuple[CoordinatorMessage, str | Awaitable[str]] | None = None
+
+    @property
+    def pods(self) -> set[str]:
+        """Uids of the pods that have a stream open."""
+        return {member.pod_uid for member in self._links}
+
+    def heard_at(self, member: MemberId) -> float | None:
+        """When its stream was last heard (seconds of time.monotonic), None if it has none."""
+        link = self._links.get(member)
+        return link.vigil.heard_at if link else None
+
+    def send(self, member: MemberId, message: CoordinatorMessage) -> None:
+        """Send to a member that may have gone: its loss is reported by its stream."""
+        if member not in self._links:
+            return
+        # What goes to everybody is written out once: manifests are long.
+        if self._last is None or self._last[0] is not message:
+            self._last = message, write(message)
+        self._links[member].send(self._last[1])
+
+    def close(self, member: MemberId, reason: str) -> None:
+        """Close a member's stream."""
+        if member in self._links:
+            self._links[member].close(reason)
+
+    def close_all(self, reason: str) -> None:
+        """Close every stream."""
+        for link in self._links.values():
+            link.close(reason)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Handle one stream from its Hello to its end."""
+        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES)
+        await socket.prepare(request)
+        if request.transport is None:  # gone already
+            return socket
+        vigil = Vigil(request.transport, suspect_after=self._suspect_after)
+        try:
+            text = await socket.receive_str(timeout=HELLO_SECONDS)
+            hello = loads(text, Hello)
+        except (CodecError, TypeError, TimeoutError) as error:
+            self._refused("malformed")
+            await socket.close(message=f"Hello expected: {error}".encode()[:120])
+            return socket
+        member, link = hello.member, Link(socket, vigil)
+        if member in self._links:
+            self._links[member].close("the member opened another stream")
+        self._links[member] = link
+        self._listener.member_joined(hello)
+        loss = Loss(SuspicionCause.CONNECTION_LOST, "the coordinator stops")
+        try:
+            await first_of(link.write(), self._read(member, socket), vigil.watch())
+            loss = Loss(SuspicionCause.CONNECTION_LOST, "closed by the member")
+        except SilentError as error:
+            vigil.abort()
+            loss = Loss(SuspicionCause.HEARTBEAT_MISSED, str(error))
+        except OSError as error:
+            loss = Loss(SuspicionCause.CONNECTION_LOST, str(error) or type(error).__name__)
+        finally:
+            if self._links.get(member) is link:
+                self._listener.member_left(member, loss)
+                del self._links[member]
+        return socket
+
+    async def _read(self, member: MemberId, socket: web.WebSocketResponse) -> None:
+        async for frame in socket:
+            if frame.type is not WSMsgType.TEXT:
+                continue
+            try:
+                message = await read(frame.data, MEMBER_MESSAGES)
+            except CodecError as error:
+                self._refused("malformed")
+                raise ConnectionResetError(f"malformed message: {error}") from error
+            self._listener.member_said(member, message)
+        if socket.exception() is not None:
+            raise ConnectionResetError(f"stream failed: {socket.exception()}")
+        if socket.close_code is not None and socket.close_code >= 1006:
+            raise ConnectionResetError("connection lost")

@@ -1,0 +1,143 @@
+"""The coordinator's prompts: leases go out to rollouts, samples come in and make batches."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rollcall_protocol.config import JobConfig
+from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.messages import (
+    Completion,
+    CoordinatorMessage,
+    Drawing,
+    LeaseReturned,
+    LeaseRevoked,
+    Wanted,
+)
+from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger
+from rollcall_runtime.coordinator.completions import Verdict
+from rollcall_runtime.coordinator.metrics import Observer
+
+PromptMessage = Wanted | Drawing | LeaseReturned
+
+
+class Leasing:
+    """Drives the ledger over real streams. Belongs to one event loop.
+
+    `serving` names the members that may get prompts now, `send` speaks to one of them.
+    """
+
+    def __init__(
+        self, *, config: JobConfig, source: Callable[[int], tuple[int, ...]],
+        state: LedgerState | None, serving: Callable[[], Sequence[MemberId]],
+        send: Callable[[MemberId, CoordinatorMessage], None], observer: Observer,
+    ) -> None:  # fmt: skip
+        algorithm = config.algorithm
+        self._job_uid = config.uid
+        self._ledger = PromptLedger(
+            source=source, group_size=algorithm.group_size, batch=algorithm.prompts_per_step,
+            max_concurrent=algorithm.max_concurrent_rollouts,
+            max_staleness=algorithm.max_staleness, lease_seconds=algorithm.lease,
+            seed=config.data_seed, state=state,
+            batches_per_version=config.weight_sync.trigger_parameter_sync_step,
+            keep_partial=algorithm.partial_rollout, deterministic=algorithm.deterministic,
+        )  # fmt: skip
+        self._serving, self._send, self._observer = serving, send, observer
+        self._batch_ready = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None  # for the next lease that is overdue
+
+    # --- the trainer's side --------------------------------------------------------------------
+
+    def published(self, version: Version) -> None:
+        """Rollouts serve `version`."""
+        # Only now may more be drawn: what is drawn before is as old as the version before.
+        self._ledger.published(version)
+        self.dispatch()
+
+    def outdate(self, versions: int) -> None:
+        """Begin with weights that much newer than the checkpoint's."""
+        self._ledger.outdate(versions)
+
+    async def next_batch(self, number: int) -> list[Answered]:
+        """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
+        while True:
+            batch = self._ledger.take_batch(number)
+            self.dispatch()
+            if batch is not None:
+                return batch
+            self._batch_ready.clear()
+            await self._batch_ready.wait()
+
+    def state(self) -> LedgerState:
+        """What a checkpoint keeps of the prompts."""
+        return self._ledger.state()
+
+    def running(self) -> Mapping[str, int]:
+        """Prompts in hand, by the pod (uid) of the rollout."""
+        return self._ledger.held_by()
+
+    # --- rollouts ------------------------------------------------------------------------------
+
+    def joined(self, member: MemberId) -> None:
+        """A stream opened; leases of an older one, if its end went unnoticed, stay."""
+        self._ledger.want_nothing(member)
+
+    def said(self, member: MemberId, message: PromptMessage) -> None:
+        """A message of a member."""
+        if isinstance(message, Wanted):
+            self._ledger.want(member, message.prompts)
+        elif isinstance(message, Drawing):
+            self._progressed(member, message)
+            return
+        else:
+            self._ledger.give_back(message.lease, member)
+        self.dispatch()
+
+    def complete(self, completion: Completion) -> Verdict:
+        """A completion came in."""
+        if completion.job_uid != self._job_uid:
+            return Verdict.FOREIGN
+        if not self._ledger.complete(completion):
+            return Verdict.DUPLICATE
+        self._batch_ready.set()
+        self.dispatch()
+        return Verdict.COUNTED
+
+    def left(self, member: MemberId) -> None:
+        """A stream ended: its prompts go to others with the next `dispatch`."""
+        self._ledger.forget(member)
+
+    def dispatch(self) -> None:
+        """Lease what is admitted to those who want it."""
+        for member, lease in self._ledger.dispatch(self._serving(), time.monotonic()):
+            self._send(member, lease)
+        self._observer.prompts(self._ledger)
+        self._set_timer()
+
+    def close(self) -> None:
+        """Stop watching deadlines."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _progressed(self, member: MemberId, message: Drawing) -> None:
+        now = time.monotonic()
+        for report in message.reports:
+            if not self._ledger.progressed(report, member, now):
+                self._observer.refused("late_report")
+                self._send(member, LeaseRevoked(report.lease))
+
+    def _set_timer(self) -> None:
+        # One that is set is early enough: deadlines are only put off, and new ones lie later.
+        due = self._ledger.next_deadline() if self._timer is None else None
+        if due is not None:
+            delay = max(0.0, due - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for member, lease in self._ledger.expire(time.monotonic()):
+            self._send(member, LeaseRevoked(lease))
+        self.dispatch()

@@ -1,0 +1,187 @@
+"""One named sync group of a job: its machine, its engine, and the trainer's own seat in it.
+
+A job has one group for each kind of rollout that needs an engine of its own (one for each vendor,
+say). They share nothing but the trainer, which sends the same weights to all.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rollcall_protocol import env
+from rollcall_protocol.config import JobConfig
+from rollcall_protocol.coordinator import CoordinatorMachine
+from rollcall_protocol.effects import (
+    Close,
+    Effect,
+    Fenced,
+    Published,
+    Send,
+    SessionFormed,
+    Timing,
+)
+from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import (
+    MACHINE_MESSAGES,
+    Commit,
+    Delta,
+    MemberMessage,
+    Seat,
+    Stage,
+)
+from rollcall_protocol.reports import KEPT_SESSIONS, GroupReport, SessionReport
+from rollcall_protocol.roster import Roster
+from rollcall_runtime.coordinator.member_connections import Links
+from rollcall_runtime.membership.driver import Duties, MemberDriver
+from rollcall_runtime.sync.opening import OpenEngine
+
+log = logging.getLogger(__name__)
+
+LONGEST_DETAIL = 300  # characters of a session's cause: the last KEPT_SESSIONS are told each time
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A publication: members that took part (the trainer too), bytes that each receiver was sent,
+    seconds of both phases, and whether the bytes were a delta.
+    """
+
+    members: int
+    sent_bytes: int
+    stage_seconds: float
+    commit_seconds: float
+    delta: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A registered rollout that serves the whole of `version`; `address` is host:port."""
+
+    version: Version
+    address: str
+
+
+class SyncGroup:
+    """Carries out what its machine decides. Belongs to one event loop.
+
+    `after` is called with the effects of every event, once they are carried out; `fenced` is set
+    when another coordinator has taken over.
+    """
+
+    def __init__(
+        self, *, config: JobConfig, opened: OpenEngine, member: MemberId, address: str, boot: int,
+        since_epoch: int | None, senders: int, duties: Duties, links: Links,
+        after: Callable[[list[Effect]], None], fenced: asyncio.Event,
+    ) -> None:  # fmt: skip
+        sync, bounds = config.weight_sync, config.membership
+        self.name = opened.name
+        self.machine = CoordinatorMachine(
+            job_uid=config.uid, group=opened.name, boot=boot,
+            sender=Seat(member, opened.address or address, opened.descriptor),
+            fallback_donor=f"{address}:{env.MEMBERSHIP_PORT}",
+            timing=Timing(
+                settle=bounds.settle, ack_timeout=bounds.ack_timeout,
+                join_timeout=sync.join_timeout, stage_timeout=sync.stage_timeout,
+                commit_timeout=sync.commit_timeout,
+            ),
+            max_staleness=config.algorithm.max_staleness, since_epoch=since_epoch,
+            senders=senders,
+        )  # fmt: skip
+        self._driver = MemberDriver(
+            member=member, group=f"{config.uid}/{opened.name}", engine=opened.engine,
+            duties=duties, send=self._sender_said, join_timeout=sync.join_timeout,
+        )  # fmt: skip
+        self._member, self._links = member, links
+        self._after, self._fenced = after, fenced
+        self._published: asyncio.Future[None] | None = None
+        self._committing_since: float | None = None
+        self._sent, self._sent_delta = 0, False
+        self._sessions: deque[SessionReport] = deque(maxlen=KEPT_SESSIONS)
+
+    def push_roster(self, roster: Roster) -> None:
+        """Take this group's members of the job's roster; nothing when they are the same."""
+        mine = tuple(member for member in roster.members if member.group == self.name)
+        own = replace(roster, group=self.name, members=mine)
+        held = self.machine.members.roster
+        if held is None or own.digest != held.digest:
+            self.run(self.machine.push_roster(own, time.monotonic()))
+
+    async def publish(
+        self, version: Version, manifest: Manifest, *, delta: Delta | None = None
+    ) -> Outcome:
+        """Bring `version` to the live session; returns when all of it acked or was excluded."""
+        began, self._committing_since = time.monotonic(), None
+        self._sent, self._sent_delta = 0, False
+        published = self._published = asyncio.get_running_loop().create_future()
+        self.run(self.machine.publish(version, manifest, began, delta=delta))
+        await published
+        ended = time.monotonic()
+        committing_since = self._committing_since or ended
+        members = len(self.machine.senders) + len(self.machine.seated)
+        return Outcome(
+            members, self._sent, committing_since - began, ended - committing_since,
+            self._sent_delta,
+        )  # fmt: skip
+
+    def run(self, effects: list[Effect]) -> None:
+        """Carry out what the machine asks for."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect)
+            elif isinstance(effect, Close):
+                log.warning("closing the stream of %s: %s", effect.to, effect.reason)
+                self._links.close(effect.to, effect.reason)
+            elif isinstance(effect, Fenced):
+                log.error("a member follows session %s: another coordinator", effect.held)
+                self._fenced.set()
+            elif isinstance(effect, Published) and self._published is not None:
+                self._published.set_result(None)
+                self._published = None
+            elif isinstance(effect, SessionFormed):
+                detail = effect.report.detail[:LONGEST_DETAIL]
+                self._sessions.append(replace(effect.report, detail=detail, time=time.time()))
+        self._after(effects)
+
+    def report(self) -> GroupReport:
+        """What the operator is told of this group."""
+        roster = self.machine.members.roster
+        epoch, sessions = roster.epoch if roster else 0, tuple(self._sessions)
+        last = sessions[-1] if sessions else None
+        return GroupReport(self.name, epoch, last, self.machine.rebuilds, sessions)
+
+    def weight_holders(self) -> list[Holder]:
+        """The connected rollouts that hold a whole version; not those that hold a shard of it."""
+        return [
+            Holder(member.held, f"{member.hello.address}:{env.AGENT_PORT}")
+            for member in self.machine.members.by_pod.values()
+            if member.held is not None and member.connected and not member.hello.shard
+        ]
+
+    async def close(self) -> None:
+        """Abort the engine session."""
+        await self._driver.close()
+
+    def _send(self, effect: Send) -> None:
+        if isinstance(effect.message, Commit) and self._committing_since is None:
+            self._committing_since = time.monotonic()
+        if isinstance(effect.message, Stage):
+            sent = effect.message.delta or effect.message
+            self._sent = sent.manifest.total_bytes
+            self._sent_delta = effect.message.delta is not None
+        if effect.to == self._member:
+            self._driver.handle(effect.message)
+        else:
+            self._links.send(effect.to, effect.message)
+
+    def _sender_said(self, message: MemberMessage) -> None:
+        # Later, not now: the machine is not re-entered while its effects are carried out.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._receive, message)
+
+    def _receive(self, message: MemberMessage) -> None:
+        if isinstance(message, MACHINE_MESSAGES):
+            self.run(self.machine.receive(self._member, message, time.monotonic()))

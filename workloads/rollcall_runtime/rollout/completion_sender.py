@@ -1,0 +1,137 @@
+"""Delivers samples to the coordinator: buffered, retried, and safe to repeat."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+
+from rollcall_protocol.messages import Completion, dumps
+from rollcall_runtime.membership.credentials import CredentialsRefusedError, bearer
+from rollcall_runtime.worker.concurrency import first_of
+from rollcall_runtime.worker.telemetry import RolloutMetrics
+
+log = logging.getLogger(__name__)
+
+CAPACITY = 64  # completions that may wait for the coordinator
+POSTS_AT_ONCE = 4
+FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between attempts
+ATTEMPT_SECONDS = 10.0
+GIVE_UP_SECONDS = 600.0  # a lease has long expired by then
+
+
+class CompletionSender:
+    """Posts completions to `url` in the order they come, a few at once.
+
+    200 counts, 409 says that the lease is somebody else's by now, 400 that the completion will
+    never count; 401 ends `run` with CredentialsRefusedError. Anything else is tried again.
+    `answered` is called after each completion that needs no more attempts.
+    """
+
+    def __init__(
+        self, *, url: str, token: str, metrics: RolloutMetrics, answered: Callable[[], None]
+    ) -> None:
+        self._url, self._token, self._metrics = url, token, metrics
+        self._answered = answered
+        self._queue: asyncio.Queue[Completion] = asyncio.Queue()
+        self._unsent = 0
+        self._delivered = asyncio.Event()
+        self._delivered.set()
+        self._waiting: set[asyncio.Timeout] = set()
+
+    @property
+    def backlog(self) -> int:
+        """Completions without an answer."""
+        return self._unsent
+
+    def offer(self, completion: Completion) -> None:
+        """Queue a completion; never waits. Whoever leases prompts keeps `backlog` in bounds."""
+        self._unsent += 1
+        self._delivered.clear()
+        self._queue.put_nowait(completion)
+
+    def retry(self) -> None:
+        """Deliver now what is under way: the coordinator can be reached, perhaps elsewhere.
+
+        What was sent to one that is gone with its pod gets no answer, and no error either.
+        """
+        now = asyncio.get_running_loop().time()
+        while self._waiting:
+            self._waiting.pop().reschedule(now)
+
+    async def flush(self, seconds: float) -> bool:
+        """Wait until all is answered; False if that took too long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._delivered.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
+        headers = bearer(self._token)
+        # The name leads to another pod when rank 0 was replaced.
+        connector = aiohttp.TCPConnector(use_dns_cache=False)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=headers
+        ) as session:
+            await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
+
+    async def _work(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            completion = await self._queue.get()
+            try:
+                outcome = await self._deliver(session, completion)
+            finally:
+                self._unsent -= 1
+                if not self._unsent:
+                    self._delivered.set()
+            self._metrics.completions(outcome=outcome).inc()
+            self._answered()
+
+    async def _deliver(self, session: aiohttp.ClientSession, completion: Completion) -> str:
+        body, give_up = dumps(completion).encode(), time.monotonic() + GIVE_UP_SECONDS
+        delay, outcome = FIRST_DELAY, ""
+        while time.monotonic() < give_up:
+            with suppress(TimeoutError):  # `retry` was called, in the attempt or in the rest
+                async with self._unless_retried():
+                    outcome = await self._attempt(session, body)
+                    if outcome in _FINAL:
+                        return outcome
+                    log.info("completion not delivered (%s), again in %.1f s", outcome, delay)
+                    await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            delay = min(LONGEST_DELAY, delay * 2)
+        log.error("completion given up after %.0f s: %s", GIVE_UP_SECONDS, outcome)
+        return "given_up"
+
+    async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> str:
+        """One of _FINAL, or why there was none."""
+        try:
+            async with session.post(self._url, data=body) as answer:
+                if answer.status in {401, 403}:
+                    raise CredentialsRefusedError(self._url)
+                outcome = _OUTCOMES.get(answer.status, f"status {answer.status}")
+                if outcome == "refused":
+                    log.error("completion refused: %s", await answer.text())
+                return outcome
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    @asynccontextmanager
+    async def _unless_retried(self) -> AsyncIterator[None]:
+        """Leave with TimeoutError when `retry` is called."""
+        async with asyncio.timeout(None) as waiting:
+            self._waiting.add(waiting)
+            try:
+                yield
+            finally:
+                self._waiting.discard(waiting)
+
+
+_OUTCOMES = {200: "counted", 409: "dropped", 400: "refused", 413: "refused"}
+_FINAL = frozenset(_OUTCOMES.values())

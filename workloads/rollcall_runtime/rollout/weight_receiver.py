@@ -1,0 +1,131 @@
+"""What a rollout does in a session: stage versions beside the served one, then serve them."""
+
+import asyncio
+from dataclasses import dataclass
+
+from rollcall_protocol.config import DeltaConfig
+from rollcall_protocol.ids import Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import Delta
+from rollcall_runtime.rollout.inference_engine import (
+    InferenceEngine,
+    PauseMode,
+    WeightMismatchError,
+)
+from rollcall_runtime.rollout.served_versions import ServedVersions
+from rollcall_runtime.sync.engine import SyncSession
+from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.memory.buffers import GrowingPool
+from rollcall_runtime.sync.weights.catchup import fetch
+from rollcall_runtime.sync.weights.delta import decode
+from rollcall_runtime.sync.weights.shards import Shard, receive, select, tensors
+from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.worker.telemetry import RolloutMetrics
+
+BUFFER_SECONDS = 5.0  # to wait for a staging buffer that an aborted session still holds
+DELTA_BUFFERS = 2  # what is received, and what an aborted session still holds
+
+
+class ApplyFailedError(SyncError):
+    """The inference engine did not take the weights; it serves what it served before."""
+
+    own_fault = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`pause_mode` is for generations under way at a commit; times are seconds."""
+
+    pause_mode: PauseMode
+    stage_timeout: float
+    commit_timeout: float
+
+
+class RolloutDuties:
+    """Belongs to one event loop; what blocks runs in threads."""
+
+    def __init__(
+        self, *, engine: InferenceEngine, stage: Stage, served: ServedVersions, bounds: Bounds,
+        token: str, metrics: RolloutMetrics, delta: DeltaConfig | None = None,
+        shard: Shard | None = None,
+    ) -> None:  # fmt: skip
+        self._engine, self._stage, self._served = engine, stage, served
+        self._bounds, self._token, self._metrics = bounds, token, metrics
+        self._delta, self._deltas = delta or DeltaConfig(), GrowingPool(limit=DELTA_BUFFERS)
+        self._shard = shard  # what is received, None for everything
+        self._patched = False  # whether what is staged came as a delta
+        self._preparing: asyncio.Future[None] | None = None
+        self._newest = -1
+
+    async def transfer(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+    ) -> None:
+        """Receive `version` into the stage and verify it, or make it of the base that is served."""
+        self._note(version)
+        self._patched = delta is not None
+        if delta is None:
+            await asyncio.to_thread(self._receive, session, version, manifest)
+        else:
+            await asyncio.to_thread(self._receive_delta, session, version, manifest, delta)
+
+    async def apply(self, version: Version) -> None:
+        """Serve what is staged. ApplyFailedError or StagingError leave the old weights, whole."""
+        await asyncio.to_thread(self._apply, version)
+        self._metrics.weight_version.set(version.number)
+        self._note(version)
+        if self._patched:  # and so will the next one be; nobody waits for this
+            loop = asyncio.get_running_loop()
+            self._preparing = loop.run_in_executor(None, self._stage.prepare)
+
+    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+        """Stage `version` from the first donor that gives it."""
+        self._note(version)
+        self._patched = False
+        await fetch(
+            version=version, donors=donors, token=self._token, stage=self._stage,
+            shard=self._shard,
+        )  # fmt: skip
+
+    def _receive(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+        receive(
+            session, version, manifest, shard=self._shard, stage=self._stage,
+            patience=BUFFER_SECONDS, timeout=self._bounds.stage_timeout,
+        )  # fmt: skip
+
+    def _receive_delta(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta
+    ) -> None:
+        size, timeout = delta.manifest.total_bytes, BUFFER_SECONDS
+        taken = select(manifest, self._shard) if self._shard else None
+        kept = taken.manifest if taken else manifest
+        pin, encoded = self._deltas.take(size, timeout=timeout)
+        with pin, self._stage.patching(
+            version, kept, base=delta.base, timeout=timeout
+        ) as (buffer, base):  # fmt: skip
+            session.receive(encoded, delta.manifest, timeout=self._bounds.stage_timeout)
+            decode(
+                encoded.memory, delta.manifest, manifest, buffer.memory,
+                base=base.buffer.memory if base else None, config=self._delta,
+                only=taken.buckets if taken else None,
+            )  # fmt: skip
+
+    def _apply(self, version: Version) -> None:
+        with self._stage.committing(version) as weights:
+            try:
+                # Half of the time that the coordinator allows: the answer must not come too late.
+                timeout = self._bounds.commit_timeout / 2
+                self._engine.pause(self._bounds.pause_mode, timeout=timeout)
+                try:
+                    self._served.add(version)
+                    # What was received as a part is one already.
+                    cut = None if self._shard else self._engine.shard
+                    self._engine.load_weights(tensors(weights, cut), version=version.number)
+                finally:
+                    self._engine.resume()
+            except (WeightMismatchError, TimeoutError, RuntimeError) as error:
+                raise ApplyFailedError(f"{version}: {type(error).__name__}: {error}") from error
+
+    def _note(self, version: Version) -> None:
+        self._newest = max(self._newest, version.number)
+        served = self._engine.version
+        self._metrics.weight_lag.set(self._newest - served if served is not None else 0)

@@ -1,0 +1,215 @@
+"""The seats of a trainer rank that is not rank 0: it sends its own part of the weights.
+
+The rank is a member of every sync group, like a rollout, with a stream to the coordinator for each.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from aiohttp import web
+
+from rollcall_protocol import env
+from rollcall_protocol.config import DeltaConfig
+from rollcall_protocol.ids import Version
+from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.messages import (
+    CoordinatorMessage,
+    Delta,
+    Hello,
+    Lease,
+    LeaseRevoked,
+    Named,
+    Sealed,
+)
+from rollcall_runtime.membership.driver import MemberDriver
+from rollcall_runtime.membership.sending import SendingDuties
+from rollcall_runtime.membership.stream import MemberStream
+from rollcall_runtime.sync.engine import SyncSession
+from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.sync.memory.buffers import Buffer
+from rollcall_runtime.sync.opening import OpenEngine
+from rollcall_runtime.sync.weights.catchup import weights_handler
+from rollcall_runtime.sync.weights.delta import Encoded, Encoder
+from rollcall_runtime.sync.weights.staging import Draft, Snapshot
+from rollcall_runtime.worker.auth import guard
+from rollcall_runtime.worker.concurrency import first_of
+from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 2.0
+KEPT = 2  # snapshots: the one that newcomers may fetch, and the one on its way
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part of a snapshot, and what makes it of the one before, if that is short."""
+
+    weights: Snapshot
+    delta: Encoded | None
+
+    def sealed(self, number: int) -> Sealed:
+        """What the coordinator must know."""
+        return Sealed(number, self.weights.manifest, self.delta.manifest if self.delta else None)
+
+
+class PartDuties(SendingDuties):
+    """Owns this rank's parts of the newest snapshots, and sends the one that is asked for."""
+
+    def __init__(
+        self, *, rank: int, stage_timeout: float, delta: DeltaConfig | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(stage_timeout=stage_timeout)
+        self._rank = rank
+        self._encoder = Encoder(delta) if delta else None
+        self._parts: dict[int, _Part] = {}
+        self._versions: dict[Version, int] = {}
+
+    @property
+    def parts(self) -> list[Sealed]:
+        """What the coordinator must know."""
+        return [part.sealed(number) for number, part in self._parts.items()]
+
+    async def offer(self, number: int, weights: Snapshot) -> Sealed:
+        """Own the part of the `number`-th snapshot; returns what the coordinator must know."""
+        before = self._parts.get(number - 1)
+        delta = None
+        if self._encoder is not None and before is not None:
+            delta = await self._encoder.encode(before.weights, weights)
+        self._parts[number] = _Part(weights, delta)
+        return self._parts[number].sealed(number)
+
+    def held(self, version: Version) -> Snapshot | None:
+        """For newcomers that fetch from the trainer."""
+        part = self._parts.get(self._versions.get(version, -1))
+        return part.weights if part else None
+
+    def named(self, message: Named) -> None:
+        """Learn which version a snapshot is."""
+        self._versions[message.version] = message.number
+        self._retire(message.number)
+
+    def close(self) -> None:
+        """Let go of all weights."""
+        while self._parts:
+            self._parts.popitem()[1].weights.release()
+
+    async def transfer(
+        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+    ) -> None:
+        """Send this rank's part of `manifest` or `delta`; SyncError when it was never sealed."""
+        buffer = self._find(manifest, delta, session.memories)
+        if buffer is None:
+            raise SyncError(f"rank {self._rank} does not hold its part of {version}")
+        await self.publish(session, buffer, manifest, delta)
+
+    def _find(
+        self, manifest: Manifest, delta: Delta | None, memories: frozenset[str]
+    ) -> Buffer | None:
+        part = manifest.part(self._rank)
+        for held in self._parts.values():
+            if _same(held.weights.manifest, part):
+                if delta is None:
+                    return held.weights.buffer_in(memories)
+                changes = delta.manifest.part(self._rank)
+                if held.delta is not None and _same(held.delta.manifest, changes):
+                    return held.delta.buffer
+        return None
+
+    def _retire(self, number: int) -> None:
+        for older in [n for n in self._parts if n <= number - KEPT]:
+            self._parts.pop(older).weights.release()
+        for part in [part for n, part in self._parts.items() if n < number]:
+            part.delta = None  # it has arrived, or was sent whole
+        self._versions = {v: n for v, n in self._versions.items() if n in self._parts}
+
+
+def _same(held: Manifest, part: Manifest) -> bool:
+    return (held.total_bytes, held.checksums) == (part.total_bytes, part.checksums)
+
+
+class PartSender:
+    """Streams, engine sessions and the weights route of one rank. Belongs to one event loop."""
+
+    def __init__(self, *, environment: TrainerEnvironment, engines: Sequence[OpenEngine]) -> None:
+        self._environment = environment
+        sync = environment.job.weight_sync
+        self._duties = PartDuties(
+            rank=environment.rank, stage_timeout=sync.stage_timeout, delta=sync.delta
+        )
+        self._seats = [_Seat(environment, opened, self._duties) for opened in engines]
+        self._drafts: asyncio.Queue[Draft] = asyncio.Queue()
+        app = web.Application()
+        handler = weights_handler(self._duties.held)
+        guarded = guard(environment.member_token, handler, lambda what: log.warning("%s", what))
+        app.router.add_get(env.WEIGHTS_ROUTE, guarded)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            await self._runner.setup()
+            for address in {seat.address for seat in self._seats}:
+                await web.TCPSite(self._runner, address, env.MEMBERSHIP_PORT).start()
+            await first_of(self._seal(), *(seat.stream.run() for seat in self._seats))
+        finally:
+            for seat in self._seats:
+                await seat.driver.close()
+            await self._runner.cleanup()
+            self._duties.close()
+
+    async def withdraw(self) -> None:
+        """Let go of all parts: what was published has arrived, and its buffer is needed again."""
+        self._duties.close()
+
+    def offer(self, draft: Draft) -> None:
+        """Take the next part, to be sealed and compared behind training."""
+        self._drafts.put_nowait(draft)
+
+    async def _seal(self) -> None:
+        for number in count():
+            draft = await self._drafts.get()
+            part = await asyncio.to_thread(draft.seal)
+            self._seats[0].stream.send(await self._duties.offer(number, part))
+
+
+class _Seat:
+    """The rank as a member of one group: an identity, a stream and a driver of its own."""
+
+    def __init__(
+        self, environment: TrainerEnvironment, opened: OpenEngine, duties: PartDuties
+    ) -> None:
+        self._environment, self._opened, self._duties = environment, opened, duties
+        self._member = new_member(environment.pod)
+        job = environment.job
+        self.address = opened.address or environment.pod.address
+        self.stream = MemberStream(
+            url=f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}",
+            token=environment.member_token, hello=self._hello, opened=self._told,
+            heard=self._heard, bounds=job.membership,
+        )  # fmt: skip
+        self.driver = MemberDriver(
+            member=self._member, group=f"{job.uid}/{opened.name}", engine=opened.engine,
+            duties=duties, send=self.stream.send, join_timeout=job.weight_sync.join_timeout,
+        )  # fmt: skip
+
+    def _hello(self) -> Hello:
+        environment, pod = self._environment, self._environment.pod
+        return Hello(
+            job_uid=environment.job.uid, group=self._opened.name, member=self._member,
+            pod=pod.name, pool="", address=self.address, descriptor=self._opened.descriptor,
+            session=self.driver.machine.session, sender=environment.rank,
+        )  # fmt: skip
+
+    def _told(self) -> None:
+        for part in self._duties.parts:
+            self.stream.send(part)
+
+    def _heard(self, message: CoordinatorMessage) -> None:
+        if isinstance(message, Named):
+            self._duties.named(message)
+        elif not isinstance(message, (Lease, LeaseRevoked)):
+            self.driver.handle(message)

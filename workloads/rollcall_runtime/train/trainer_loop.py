@@ -1,0 +1,230 @@
+"""The asynchronous loop of trainer rank 0: take samples, train, publish, and never wait for either.
+
+One event loop serves the coordinator and this loop; computing happens in one thread. While version
+v is being sent, step v + 1 is being computed from samples that older versions drew.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from rollcall_protocol.config import JobConfig
+from rollcall_protocol.ids import Version
+from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_runtime.membership.incarnation import Life
+from rollcall_runtime.sync.weights.staging import Draft, Snapshot
+from rollcall_runtime.train.batch_broadcast import Signal
+from rollcall_runtime.train.checkpoint.checkpointer import TrainState
+from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
+from rollcall_runtime.train.weight_recovery import Taken
+from rollcall_runtime.train.weight_staging import STREAMED
+from rollcall_runtime.worker.telemetry import TrainerMetrics
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 60.0  # other ranks hear from us at least this often
+STOP_SECONDS = 10.0  # for the publication under way when the trainer is told to stop
+
+T = TypeVar("T")
+
+
+class Rollouts(Protocol):
+    """What the loop wants of the coordinator."""
+
+    async def ready(self, *, at_least: int) -> Version:
+        """The first version to publish; its number is `at_least` that."""
+
+    def begin(self, life: Life, *, ahead: int) -> None:
+        """The first version is about to be published, `ahead` of the checkpoint's by as many."""
+
+    async def publish(self, version: Version, snapshot: Snapshot) -> None:
+        """Bring weights to the live session."""
+
+    async def next_batch(self, number: int) -> list[Answered]:
+        """Samples fresh enough to train version `number`."""
+
+    def withdraw(self) -> None:
+        """Let go of the newest weights: newcomers cannot fetch them from the trainer any more."""
+
+    def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
+        """Note where training stands, and what is wrong though it goes on."""
+
+    def ledger_state(self) -> LedgerState | None:
+        """What a checkpoint keeps of the prompts."""
+
+
+async def _take_nothing(_step: int) -> Taken | None:
+    """The checkpoint has to do."""
+    return None
+
+
+class TrainerLoop:
+    """Runs once. `thread` is the one that computes; `stop` may be set at any time.
+
+    `state` is what to begin with, unless `take_back` gives weights of a later step than it is told.
+    With weight sync disabled (for comparisons) every version carries the first weights.
+    """
+
+    def __init__(
+        self, *, config: JobConfig, rank: TrainerRank, state: TrainState,
+        rollouts: Rollouts, thread: Executor, metrics: TrainerMetrics, stop: asyncio.Event,
+        take_back: Callable[[int], Coroutine[Any, Any, Taken | None]] = _take_nothing,
+    ) -> None:  # fmt: skip
+        self._take_back = take_back
+        self._config, self._rank, self._rollouts = config, rank, rollouts
+        self._thread, self._metrics, self._stop = thread, metrics, stop
+        self._draft: Draft | None = None
+        self._state, self._life = state, state.life
+        self._next = state.number  # for the next version
+        self._first: Snapshot | None = None
+        self._publishing: asyncio.Task[None] | None = None
+        self._served = -1  # number of the newest version that was published
+        self._reward: float | None = None
+        self._failures = 0  # of checkpoints, as far as they are told
+        self._ended = time.perf_counter()  # of the step before
+
+    async def run(self) -> bool:
+        """Train to the last step, or until told to stop; whether the last step was reached."""
+        try:
+            version = await self._unless_stopped(self._rollouts.ready(at_least=self._next))
+            if version is not None and await self._begin(version):
+                await self._publish(version)
+            while version is not None and not self._over:
+                began = time.perf_counter()
+                batch = await self._unless_stopped(self._rollouts.next_batch(version.number))
+                self._metrics.wait_for_batch.observe(time.perf_counter() - began)
+                version = await self._train(batch, version) if batch is not None else None
+            await self._in_thread(self._rank.signal, Signal.STOP)
+            await self._in_thread(self._rank.stop, self._kept())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS if self._stop.is_set() else None):
+                    await self._published()
+        finally:
+            if self._publishing is not None:
+                self._publishing.cancel()
+                await asyncio.gather(self._publishing, return_exceptions=True)
+        return self._rank.step >= self._config.algorithm.max_steps
+
+    @property
+    def _over(self) -> bool:
+        return self._stop.is_set() or self._rank.step >= self._config.algorithm.max_steps
+
+    async def _begin(self, version: Version) -> bool:
+        """Copy the first weights; False when told to stop."""
+        taken = await self._unless_stopped(self._take_back(self._rank.step))
+        if self._stop.is_set():
+            return False
+        self._draft = await self._in_thread(self._rank.begin, taken)
+        step, every = self._rank.step, self._config.weight_sync.trigger_parameter_sync_step
+        self._life = Life(version.lineage, version.number, step)
+        self._rollouts.begin(self._life, ahead=-(-(step - self._state.step) // every))
+        return True
+
+    async def _train(self, batch: list[Answered], version: Version) -> Version:
+        if self._config.weight_sync.staging == STREAMED:
+            self._rollouts.withdraw()  # the only buffer is needed again
+        result = await self._in_thread(self._rank.lead, batch, self._kept())
+        self._draft = result.draft
+        self._note(batch, result)
+        if self._rank.step % self._config.weight_sync.trigger_parameter_sync_step == 0:
+            version = replace(version, number=version.number + 1)
+            await self._publish(version)
+        self._tell()
+        now = time.perf_counter()
+        self._metrics.step_seconds.observe(now - self._ended)
+        self._ended = now
+        return version
+
+    async def _publish(self, version: Version) -> None:
+        """Begin to send the newest weights as `version`, once the version before has arrived."""
+        began = time.perf_counter()
+        await self._unless_stopped(self._published())
+        self._metrics.wait_for_publish.observe(time.perf_counter() - began)
+        if self._stop.is_set():
+            return
+        draft, self._draft, self._next = self._draft, None, version.number + 1
+        self._publishing = asyncio.create_task(self._send(version, draft))
+        sync = self._config.weight_sync
+        if sync.blocking or sync.staging == STREAMED:
+            await self._unless_stopped(self._published())
+
+    async def _send(self, version: Version, draft: Draft | None) -> None:
+        await self._rollouts.publish(version, await self._weights(draft))
+        self._served = version.number
+        self._tell()
+
+    async def _weights(self, draft: Draft | None) -> Snapshot:
+        if self._first is not None:
+            return self._first.share()
+        if draft is None:
+            raise RuntimeError("there are no weights to publish")
+        snapshot = await asyncio.to_thread(draft.seal)
+        if not self._config.weight_sync.enabled:
+            self._first = snapshot.share()
+        return snapshot
+
+    async def _published(self) -> None:
+        """Wait for the publication under way; raises what it raised."""
+        if self._publishing is not None:
+            await asyncio.shield(self._publishing)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`, or None when told to stop; meanwhile other ranks hear from us."""
+        task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
+        try:
+            while not (task.done() or stopped.done()):
+                watched: set[asyncio.Future[Any]] = {task, stopped}
+                if self._publishing is not None and not self._publishing.done():
+                    watched.add(self._publishing)
+                done, _ = await asyncio.wait(
+                    watched, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if self._publishing in done:
+                    await self._published()  # without weights no samples ever come: fail at once
+                elif not done:
+                    await self._in_thread(self._rank.signal, Signal.IDLE)
+            return task.result() if task.done() else None
+        finally:
+            for waiting in (task, stopped):
+                waiting.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
+    def _note(self, batch: Sequence[Answered], result: StepResult) -> None:
+        rewards = [sample.reward for item in batch for sample in item.completion.samples]
+        self._reward = sum(rewards) / len(rewards)
+        metrics = self._metrics
+        metrics.step.set(self._rank.step)
+        metrics.reward.set(self._reward)
+        metrics.train_seconds.observe(result.train_seconds)
+        metrics.snapshot_seconds.observe(result.snapshot_seconds)
+        for item in batch:
+            metrics.staleness.observe(item.age)
+        last = result.updates[-1]
+        log.info(
+            "step %d: reward %.3f, loss %.4f, gradient norm %.3f",
+            self._rank.step, self._reward, last.loss, last.gradient_norm,
+            extra={"step": self._rank.step, "losses": [update.loss for update in result.updates]},
+        )  # fmt: skip
+
+    def _kept(self) -> TrainState:
+        # The step that is saved makes one version more.
+        return TrainState(
+            number=self._next + 1, ledger=self._rollouts.ledger_state(), life=self._life
+        )
+
+    def _tell(self) -> None:
+        checkpoints = self._rank.checkpoints
+        self._metrics.checkpoint_failures.inc(checkpoints.failures - self._failures)
+        self._failures = checkpoints.failures
+        self._rollouts.progress(
+            step=self._rank.step, number=self._served, reward=self._reward,
+            warning=checkpoints.problem,
+        )  # fmt: skip
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

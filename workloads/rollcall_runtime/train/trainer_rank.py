@@ -1,0 +1,139 @@
+"""What every rank of the trainer does at each step, in step with the others."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rollcall_protocol.prompts import Answered
+from rollcall_runtime.sync.weights.staging import Draft, Snapshotter
+from rollcall_runtime.train.batch import Batch, collate
+from rollcall_runtime.train.batch_broadcast import Signal
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
+from rollcall_runtime.train.losses import PolicyLoss
+from rollcall_runtime.train.policy_update import update_policy
+from rollcall_runtime.train.train_engine import TrainEngine, UpdateStats
+from rollcall_runtime.train.weight_recovery import Taken
+
+SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold one
+
+
+@dataclass(frozen=True, slots=True)
+class RankSettings:
+    """The loop's part of `trainer.engine.config`: optimizer steps a batch is cut into."""
+
+    minibatches: int = 2
+
+    def __post_init__(self) -> None:
+        if self.minibatches < 1:
+            raise ValueError("minibatches must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds."""
+
+    updates: tuple[UpdateStats, ...]
+    draft: Draft | None
+    train_seconds: float
+    snapshot_seconds: float
+
+
+class TrainerRank:
+    """One rank. All methods block, are collective, and belong to one thread.
+
+    `publish_every`: steps between versions, 0 for none; so that other ranks take part in them.
+    """
+
+    def __init__(
+        self, *, engine: TrainEngine, checkpoints: Checkpoints, loss: PolicyLoss,
+        settings: RankSettings, snapshotter: Snapshotter, publish_every: int,
+        every_rank_sends: bool = False,
+    ) -> None:  # fmt: skip
+        self.step = 0
+        self.checkpoints = checkpoints
+        self._engine, self._loss = engine, loss
+        self._minibatches, self._snapshotter = settings.minibatches, snapshotter
+        self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
+
+    def start(self) -> TrainState:
+        """Build the model and resume. Then rank 0 says `begin`, and the others `follow`."""
+        self._engine.initialize()
+        state = self.checkpoints.restore(self._engine)
+        self.step = state.step
+        return state
+
+    def snapshot(self) -> Draft | None:
+        """Copy the weights as they are, or this rank's part of them if every rank sends.
+
+        None on other ranks if only rank 0 does. Waits while all buffers are in use.
+        """
+        if self._every_rank_sends:
+            weights = list(self._engine.own_weights())
+        else:
+            weights = list(self._engine.named_weights())
+            if self._engine.data_parallel_rank > 0:
+                return None
+        return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
+
+    def lead(self, answered: Sequence[Answered], kept: TrainState) -> StepResult:
+        """Rank 0: train on a batch. `kept` goes into the checkpoint, if one is due."""
+        prompts = [item.lease.tokens for item in answered]
+        batch = collate(prompts, [item.completion.samples for item in answered])
+        return self._train(self._engine.share(batch), kept)
+
+    def begin(self, taken: Taken | None) -> Draft | None:
+        """Rank 0: have all ranks copy their weights, after they have `taken` those there are."""
+        self._engine.share(Signal.BEGIN)
+        return self._begin(taken)
+
+    def signal(self, signal: Signal) -> None:
+        """Rank 0: keep the other ranks waiting, or end their work."""
+        self._engine.share(signal)
+
+    def follow(
+        self, offer: Callable[[Draft], None], *, withdraw: Callable[[], None] = lambda: None
+    ) -> None:
+        """Other ranks: do what rank 0 does, until it says STOP.
+
+        `offer` gets their parts; `withdraw` is called before each step.
+        """
+        while True:
+            work = self._engine.share(None)
+            if work is Signal.STOP:
+                return
+            draft = self._begin(None) if work is Signal.BEGIN else None
+            if isinstance(work, Batch):
+                withdraw()
+                draft = self._train(work, TrainState()).draft
+            if draft is not None:
+                offer(draft)
+
+    def stop(self, kept: TrainState) -> None:
+        """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""
+        if self.checkpoints.unsaved(self.step):
+            self.checkpoints.save(self._engine, replace(kept, step=self.step))
+
+    def close(self) -> None:
+        """Free the engine."""
+        self._engine.close()
+
+    def _begin(self, taken: Taken | None) -> Draft | None:
+        step = self._engine.gather(taken.step if taken else None)[0]
+        if step is not None:
+            self._engine.load_weights(taken.weights if taken else None)
+            self.step = step
+        return self.snapshot()
+
+    def _train(self, batch: Batch | Signal, kept: TrainState) -> StepResult:
+        if isinstance(batch, Signal):
+            raise TypeError(f"a batch was expected, not {batch.name}")
+        began = time.perf_counter()
+        updates = update_policy(self._engine, batch, loss=self._loss, minibatches=self._minibatches)
+        self.step += 1
+        trained = time.perf_counter()
+        due = self._publish_every and self.step % self._publish_every == 0
+        draft = self.snapshot() if due else None
+        copied = time.perf_counter()
+        if self.checkpoints.due(self.step):
+            self.checkpoints.save(self._engine, replace(kept, step=self.step))
+        return StepResult(tuple(updates), draft, trained - began, copied - trained)

@@ -1,0 +1,1 @@
+"""What every worker process needs: environment, settings, tokens, logs, metrics and exit codes."""

@@ -1,0 +1,107 @@
+"""Engines by name: the built-in ones and those that other distributions add by an entry point.
+
+Nothing is imported before it is asked for, so that a missing dependency costs only the engine that
+needs it, and that engine's import error is kept to be shown.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from rollcall_runtime.worker.errors import SpecError
+
+T = TypeVar("T")
+
+# What importing foreign code raises in practice: missing modules and attributes, shared libraries
+# that do not load (OSError), and packages that refuse a machine without their driver.
+_LOAD_ERRORS = (
+    ImportError, AttributeError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether an engine can be used here: `reason` is None, or says why it cannot.
+
+    `origin` is "built in", or the distribution that registered the engine; `found` is its class,
+    None if that cannot be imported.
+    """
+
+    name: str
+    origin: str
+    reason: str | None
+    found: type[Any] | None = field(default=None, compare=False, repr=False)
+
+
+class Registry(Generic[T]):
+    """Names to classes derived from `base`.
+
+    `kind` is how people call such an engine, `group` the entry point group for third parties,
+    `field` the path in the RLJob that names one. `builtins` maps names to "module:Class"; a third
+    party cannot replace a built-in engine. `problem` says why an engine that was imported is of no
+    use here, None if it is; engines are listed by it, and can be got all the same.
+    """
+
+    def __init__(
+        self, *, kind: str, group: str, field: str, base: type[T], builtins: Mapping[str, str],
+        problem: Callable[[type[T]], str | None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._kind = kind
+        self._group = group
+        self._field = field
+        self._base = base
+        self._problem = problem
+        self._builtins = {
+            name: EntryPoint(name=name, value=value, group=group)
+            for name, value in builtins.items()
+        }
+
+    def get(self, name: str) -> type[T]:
+        """The class of engine `name`; SpecError lists what there is, and why the rest is not."""
+        entry = self._entries().get(name)
+        if entry is None:
+            raise SpecError(self._field, self._unknown(name))
+        try:
+            return self._load(entry)
+        except _LOAD_ERRORS as error:
+            problem = f"{self._kind} {name!r} cannot be used here: {_describe(error)}"
+            raise SpecError(self._field, f"{problem}; {self._listing()}") from error
+
+    def survey(self) -> tuple[Availability, ...]:
+        """Every known engine, by name. Imports each, which may take seconds."""
+        return tuple(self._examine(name, entry) for name, entry in sorted(self._entries().items()))
+
+    def _entries(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=self._group)} | self._builtins
+
+    def _load(self, entry: EntryPoint) -> type[T]:
+        found = entry.load()
+        if not (isinstance(found, type) and issubclass(found, self._base)):
+            raise TypeError(f"{entry.value} is not a {self._base.__name__}")
+        return found
+
+    def _examine(self, name: str, entry: EntryPoint) -> Availability:
+        origin = entry.dist.name if entry.dist is not None else "built in"
+        try:
+            found = self._load(entry)
+        except _LOAD_ERRORS as error:
+            return Availability(name, origin, _describe(error))
+        return Availability(name, origin, self._problem(found), found)
+
+    def _unknown(self, name: str) -> str:
+        close = difflib.get_close_matches(name, self._entries(), n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        return f"unknown {self._kind} {name!r}{hint}; {self._listing()}"
+
+    def _listing(self) -> str:
+        engines = self.survey()
+        usable = [engine.name for engine in engines if engine.reason is None]
+        broken = [f"{engine.name} ({engine.reason})" for engine in engines if engine.reason]
+        text = f"available: {', '.join(usable) or 'none'}"
+        return f"{text}; not available: {', '.join(broken)}" if broken else text
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,135 @@
+"""What a worker container is told: the operator's environment and mounted token, read once.
+
+Everything wrong here is a SpecError that names the variable or file: a restart does not help.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rollcall_protocol import env
+from rollcall_protocol.codec import CodecError, decode
+from rollcall_protocol.config import JobConfig, PoolConfig
+from rollcall_protocol.ids import MemberId
+from rollcall_runtime.worker.errors import SpecError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The pod that this process runs in; `address` is its IP, which listeners bind to."""
+
+    name: str
+    uid: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEnvironment:
+    """All that a rollout starts from. `coordinator` is the host name of trainer rank 0."""
+
+    job: JobConfig
+    pool: PoolConfig
+    pod: Pod
+    coordinator: str
+    member_token: str
+    state_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerEnvironment:
+    """All that a trainer rank starts from. `rank` is the pod's ordinal in its StatefulSet."""
+
+    job: JobConfig
+    pod: Pod
+    coordinator: str
+    member_token: str
+    operator_token: str
+    state_dir: Path
+    rank: int
+
+
+def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
+    """A rollout's environment; SpecError names what is missing or does not parse."""
+    return RolloutEnvironment(
+        job=_read_json(JobConfig, variables, env.CONFIG),
+        pool=_read_json(PoolConfig, variables, env.POOL_CONFIG),
+        pod=_pod(variables),
+        coordinator=_required(variables, env.COORDINATOR),
+        member_token=_token(variables, env.MEMBER_TOKEN_FILE),
+        state_dir=_folder(variables, env.STATE_DIR),
+    )
+
+
+def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
+    """A trainer rank's environment; SpecError names what is missing or does not parse."""
+    job = _read_json(JobConfig, variables, env.CONFIG)
+    pod = _pod(variables)
+    return TrainerEnvironment(
+        job=job,
+        pod=pod,
+        coordinator=_required(variables, env.COORDINATOR),
+        member_token=_token(variables, env.MEMBER_TOKEN_FILE),
+        operator_token=_token(variables, env.OPERATOR_TOKEN_FILE),
+        state_dir=_folder(variables, env.STATE_DIR),
+        rank=_rank(pod.name, job.trainer_replicas),
+    )
+
+
+def new_member(pod: Pod) -> MemberId:
+    """The identity of this life of the container: each start is another member."""
+    return MemberId(pod.uid, secrets.token_hex(8))
+
+
+def _pod(variables: Mapping[str, str]) -> Pod:
+    return Pod(
+        name=_required(variables, env.POD_NAME),
+        uid=_required(variables, env.POD_UID),
+        address=_required(variables, env.POD_IP),
+    )
+
+
+def _required(variables: Mapping[str, str], name: str) -> str:
+    value = variables.get(name, "")
+    if not value:
+        raise SpecError(name, "is not set; the operator writes it into every worker container")
+    return value
+
+
+def _read_json(cls: type[T], variables: Mapping[str, str], name: str) -> T:
+    try:
+        return decode(cls, json.loads(_required(variables, name)))
+    except (CodecError, json.JSONDecodeError) as error:
+        problem = f"{error}; operator and image must be of the same release"
+        raise SpecError(name, problem) from error
+
+
+def _folder(variables: Mapping[str, str], name: str) -> Path:
+    path = Path(_required(variables, name))
+    if not path.is_dir():
+        raise SpecError(name, f"{str(path)!r} is not a folder; is the volume mounted?")
+    return path
+
+
+def _token(variables: Mapping[str, str], name: str) -> str:
+    path = _folder(variables, env.TOKEN_DIR) / name
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"cannot read the token: {error}; is the job's Secret mounted?"
+        raise SpecError(str(path), problem) from error
+    if not token:
+        raise SpecError(str(path), "the token is empty; an empty one would let anybody in")
+    return token
+
+
+def _rank(pod_name: str, replicas: int) -> int:
+    ordinal = pod_name.rpartition("-")[2]
+    if not ordinal.isdecimal() or int(ordinal) >= replicas:
+        problem = f"{pod_name!r} does not end in an ordinal below {replicas} (trainer replicas)"
+        raise SpecError(env.POD_NAME, problem)
+    return int(ordinal)
