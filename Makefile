@@ -10,7 +10,7 @@ CLUSTER := $(BIN)/python -m hack.cluster
 STAMP := .venv/.stamp
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo test lint unit test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos lock venv
+.PHONY: help demo test lint unit mutants test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
@@ -32,6 +32,9 @@ lint: $(STAMP) ## Style, types, layers, drift of the generated files
 
 unit: $(STAMP) ## The fast tests alone
 	$(BIN)/pytest tests/unit tests/local -m "not slow and not cluster and not gpu"
+
+mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must find: QUICK=1, ARGS="protocol/*"
+	$(BIN)/python -m tests.mutants $(if $(QUICK),--quick) $(ARGS)
 
 test-gpu: $(STAMP) ## Sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/unit -m gpu

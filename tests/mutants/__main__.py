@@ -1,0 +1,77 @@
+"""`make mutants`: put each fault into a copy of the tree; the tests that it names must fail.
+
+Exits 1 when a mutant survives, does not apply, or its tests cannot be run.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from tests.mutants.mutant import Mutant, MutantError, load
+from tests.mutants.runner import KILLED, Verdict, try_all
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+
+
+def main() -> int:
+    """Try the mutants that the arguments choose, and print what became of them."""
+    arguments = _arguments()
+    try:
+        mutants = _chosen(load(FOLDER), names=arguments.names, quick=arguments.quick)
+    except MutantError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not mutants:
+        print("no mutant has such a name", file=sys.stderr)
+        return 1
+    if arguments.list:
+        for mutant in mutants:
+            print(f"{mutant.name}: {mutant.promise}")
+        return 0
+    began, seen = time.monotonic(), 0
+
+    def report(verdict: Verdict) -> None:
+        nonlocal seen
+        seen += 1
+        print(f"[{seen}/{len(mutants)}] {_line(verdict)}", flush=True)
+
+    verdicts = try_all(mutants, root=ROOT, jobs=arguments.jobs, report=report)
+    wrong = [verdict for verdict in verdicts if verdict.outcome != KILLED]
+    for verdict in wrong:
+        print(f"\n{verdict.outcome}: {verdict.mutant.path.relative_to(ROOT)}")
+        print(f"  {verdict.mutant.promise}")
+        print("  " + verdict.details.replace("\n", "\n  "))
+    killed, seconds = len(verdicts) - len(wrong), time.monotonic() - began
+    print(f"\n{killed} of {len(verdicts)} mutants killed, in {seconds:.0f} s")
+    return 1 if wrong else 0
+
+
+def _line(verdict: Verdict) -> str:
+    mutant = verdict.mutant
+    return f"{verdict.outcome:8} {verdict.seconds:5.1f} s  {mutant.name:44} {mutant.promise}"
+
+
+def _chosen(mutants: Sequence[Mutant], *, names: Sequence[str], quick: bool) -> list[Mutant]:
+    return [
+        mutant
+        for mutant in mutants
+        if (mutant.quick or not quick)
+        and (not names or any(fnmatch(mutant.name, name) for name in names))
+    ]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="such as protocol/*; default all")
+    parser.add_argument("--quick", action="store_true", help="those that run in `make test`")
+    parser.add_argument("--jobs", type=int, help="how many at once; default one for each core")
+    parser.add_argument("--list", action="store_true", help="print the promises, run nothing")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

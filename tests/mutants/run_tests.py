@@ -1,0 +1,79 @@
+"""A program of its own: run the tests that a request names, and write what became of each.
+
+It imports nothing of this package, because it runs in the copy of the tree that has the fault.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PASSED, FAILED, TIMED_OUT, BROKEN, SKIPPED = "passed", "failed", "timed out", "broken", "skipped"
+# What a test fails with when the code cannot even be loaded: this shows nothing about a promise.
+_NOT_LOADED = ("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "NameError")
+
+
+def matches(node: str, test: str) -> bool:
+    """Whether a collected test is the one named, one of its cases, or part of what is named."""
+    return node == test or node.startswith((f"{test}[", f"{test}::"))
+
+
+class Outcomes:
+    """A plugin of pytest: keeps the tests wanted, notes (outcome, message) of each."""
+
+    def __init__(self, wanted: list[str]) -> None:
+        self.wanted = wanted
+        self.found: dict[str, tuple[str, str]] = {}
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        kept = [x for x in items if any(matches(x.nodeid, test) for test in self.wanted)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.found[report.nodeid] = (BROKEN, _last_line(str(report.longrepr)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        before, _ = self.found.get(report.nodeid, ("", ""))
+        if report.failed and before not in {FAILED, TIMED_OUT}:
+            self.found[report.nodeid] = _failure(report)
+        elif report.skipped and not before:
+            self.found[report.nodeid] = (SKIPPED, str(report.longrepr))
+        elif report.when == "call" and report.passed:
+            self.found[report.nodeid] = (PASSED, "")
+
+
+def _failure(report: pytest.TestReport) -> tuple[str, str]:
+    crash: Any = getattr(report.longrepr, "reprcrash", None)
+    message = str(crash.message if crash else report.longrepr).strip()
+    first = message.partition("\n")[0]
+    if "from pytest-timeout" in first:
+        return TIMED_OUT, first
+    if report.when != "call" or first.startswith(_NOT_LOADED):
+        return BROKEN, f"in {report.when}: {first}"
+    return FAILED, first
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
+def main() -> int:
+    """Run what the request file (first argument) names; the answer goes to the second."""
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    outcomes = Outcomes(request["tests"])
+    files = sorted({test.partition("::")[0] for test in request["tests"]})
+    options = ["--quiet", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
+    options.append(f"--timeout={request['timeout']}")
+    status = pytest.main([*options, *files], plugins=[outcomes])
+    Path(sys.argv[2]).write_text(json.dumps(outcomes.found), encoding="utf-8")
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
