@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import Member, nursery, version
 from rollcall_runtime.bench.world import Remote, World, done, join
 from rollcall_runtime.sync.engine import Role
@@ -52,13 +52,13 @@ class DeltaMember(Member):
             length = len(base.memory[start : start + _CHUNK])
             base.memory[start : start + length] = generator.bytes(length)
         sums = checksums(base.memory, bucket_bytes)
-        self._whole = Manifest((), size, bucket_bytes, sums)
+        self._whole = WeightManifest((), size, bucket_bytes, sums)
         with self._stage.staging(version(1), self._whole, timeout=0) as buffer:
             buffer.memory[:] = base.memory
         with self._stage.committing(version(1)):
             self._base = base
 
-    def change(self, share: float, most: int) -> Manifest:
+    def change(self, share: float, most: int) -> WeightManifest:
         """The sender's new version: `share` of all bytes differ, by 1 to `most` (modulo 256)."""
         generator = np.random.default_rng(2)
         size, bucket_bytes = self._whole.total_bytes, self._whole.bucket_bytes
@@ -70,10 +70,10 @@ class DeltaMember(Member):
             picked = start + generator.choice(length, int(length * share), replace=False)
             flat[picked] += generator.integers(1, most + 1, len(picked), dtype=np.uint8)
         sums = checksums(self._new.memory, bucket_bytes)
-        self._whole = Manifest((), size, bucket_bytes, sums)
+        self._whole = WeightManifest((), size, bucket_bytes, sums)
         return self._whole
 
-    def encode(self) -> tuple[Manifest | None, float]:
+    def encode(self) -> tuple[WeightManifest | None, float]:
         """Make the delta; None when it is too long. And seconds of CPU."""
         used = time.process_time()
         self._encoded = None  # lets its buffer go
@@ -93,7 +93,9 @@ class DeltaMember(Member):
             session.publish(self._new, self._whole, timeout=TIMEOUT)
         return time.process_time() - used
 
-    def take(self, *, whole: Manifest, short: Manifest | None) -> tuple[float, float, float]:
+    def take(
+        self, *, whole: WeightManifest, short: WeightManifest | None
+    ) -> tuple[float, float, float]:
         """Stage version 2, and forget it: seconds of the transfer, of decoding, and of CPU."""
         began, used = time.monotonic(), time.process_time()
         session = self._sessions[GROUP]
@@ -128,7 +130,9 @@ def delta_nursery() -> None:
     nursery(DeltaMember)
 
 
-def stage(members: list[Remote], whole: Manifest, short: Manifest | None) -> dict[str, float]:
+def stage(
+    members: list[Remote], whole: WeightManifest, short: WeightManifest | None
+) -> dict[str, float]:
     """Send once: seconds until the last receiver is done, and its transfer's and decoding's."""
     sender, *receivers = members
     futures = [receiver.start("take", whole=whole, short=short) for receiver in receivers]

@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import bencher
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.throughput import Load, Party

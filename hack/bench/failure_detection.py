@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollcall_protocol.reports import MemberState, Snapshot
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from tests.local.harness import FAST, Lag, LocalJob
 from tests.local.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -24,7 +24,7 @@ ROLLOUTS = 3
 PATIENCE = 120.0
 
 
-def states(snapshot: Snapshot) -> dict[str, MemberState]:
+def states(snapshot: JobSnapshot) -> dict[str, MemberState]:
     """State of each member by pod uid."""
     return {member.pod_uid: member.state for member in snapshot.members}
 

@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 
 from rollcall_protocol.env import METRICS_PORT
-from rollcall_protocol.reports import MemberState
-from rollcall_protocol.roster import EpochCause
+from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.wire.roster import EpochCause
 from tests.local.harness import FAST, Lag, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 

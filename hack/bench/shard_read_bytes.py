@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.weights.layout import lay_out
 from rollcall_runtime.sync.weights.shards import Rows, RowShard, Shard, select
 
@@ -56,7 +56,7 @@ def model() -> list[tuple[str, torch.Tensor]]:
 def share(bucket_bytes: int, ranks: int) -> float:
     """The part of all bytes that the busiest rank reads."""
     specs, total = lay_out(model())
-    manifest = Manifest(specs, total, bucket_bytes, (0,) * -(-total // bucket_bytes))
+    manifest = WeightManifest(specs, total, bucket_bytes, (0,) * -(-total // bucket_bytes))
     parts = [TensorParallel(RowShard(rank, ranks)) for rank in range(ranks)]
     return max(select(manifest, part).manifest.total_bytes for part in parts) / total
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from rollcall_protocol import env
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.members import is_newer
-from rollcall_protocol.reports import (
+from rollcall_protocol.membership.member_table import is_newer_roster
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.job_snapshot import (
     KEPT_SESSIONS,
     GroupReport,
+    JobSnapshot,
     MemberReport,
     MemberState,
-    Progress,
     SessionCause,
     SessionReport,
-    Snapshot,
+    TrainingProgress,
 )
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.roster import Roster
 from rollcall_runtime.coordinator.operator_stream import OperatorStream, take_roster
 
 
@@ -94,14 +94,14 @@ class Coordinator:
 
     def _push(self, roster: Roster) -> None:
         job = (self.job_uid, "default")
-        if is_newer(roster, self.roster, job=job, coordinator=self.pod_uid):
+        if is_newer_roster(roster, self.roster, job=job, coordinator=self.pod_uid):
             self.rosters.append(roster)
             self._stream.changed()
 
     def _count(self, _: str) -> None:
         self.refused += 1
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> JobSnapshot:
         roster = self.roster
         seats = roster.members if roster else ()
         members = tuple(
@@ -117,13 +117,13 @@ class Coordinator:
             for seat in seats
             for said in (self._members.get(seat.pod_uid, Member()),)
         )
-        return Snapshot(
+        return JobSnapshot(
             pod_uid=self.pod_uid,
             boot=1,
             roster_epoch=roster.epoch if roster else 0,
             roster_digest=roster.digest if roster else "",
             members=members,
-            progress=Progress(step=1, max_steps=100, weight_version=1, rollout_reward=None),
+            progress=TrainingProgress(step=1, max_steps=100, weight_version=1, rollout_reward=None),
             groups=(self._group(roster),) if roster else (),
         )
 

@@ -13,7 +13,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import NODES, PODS
 from rollcall_operator.kube.transport import STRATEGIC_PATCH
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.integration.cluster import Cluster
 from tests.integration.coordinator import Member
 from tests.integration.kubelet import gate_is_open, kubelet, rollouts

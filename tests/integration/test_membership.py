@@ -20,8 +20,8 @@ import pytest
 from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import LEASES, PODS, RL_JOBS
-from rollcall_protocol.reports import MemberState
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.wire.roster import Roster
 from tests.integration import dying_operator
 from tests.integration.cluster import Cluster, running_cluster
 from tests.integration.coordinator import Member

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.integration.cluster import Cluster
 from tests.integration.coordinator import Member
 from tests.integration.kubelet import gate_is_open, kubelet, rollouts

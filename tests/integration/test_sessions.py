@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rollcall_operator.kube.resources import RL_JOBS
-from rollcall_protocol.reports import SessionCause
+from rollcall_protocol.wire.job_snapshot import SessionCause
 from tests.integration.cluster import Cluster
 from tests.integration.kubelet import kubelet, rollouts
 from tests.integration.operator_process import OperatorProcess

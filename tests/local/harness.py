@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 from rollcall_protocol import env
-from rollcall_protocol.config import JobConfig
-from rollcall_protocol.reports import MemberState, Snapshot
-from rollcall_protocol.roster import DEFAULT_GROUP, EpochCause, RosterMember
+from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
+from rollcall_protocol.wire.roster import DEFAULT_GROUP, EpochCause, RosterMember
 from tests.local.pods import TOKENS, Pod, variables
 from tests.local.roll import Roll
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
@@ -42,7 +42,7 @@ class Prompts:
         return self.dispatched == self.accepted + self.rejected + self.requeued + self.in_flight
 
 
-def in_sync(snapshot: Snapshot, *pods: Pod) -> bool:
+def in_sync(snapshot: JobSnapshot, *pods: Pod) -> bool:
     """Whether these rollouts serve current weights."""
     states = {member.pod_uid: member.state for member in snapshot.members}
     return all(states.get(pod.uid) is MemberState.IN_SYNC for pod in pods)

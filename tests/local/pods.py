@@ -14,9 +14,9 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import encode
-from rollcall_protocol.config import JobConfig, PoolConfig
-from rollcall_protocol.roster import DEFAULT_GROUP
+from rollcall_protocol.job_config import JobConfig, PoolConfig
+from rollcall_protocol.wire.json_codec import encode
+from rollcall_protocol.wire.roster import DEFAULT_GROUP
 
 ROOT = Path(__file__).parents[2]
 TOKENS = {env.MEMBER_TOKEN_FILE: "member-secret", env.OPERATOR_TOKEN_FILE: "operator-secret"}

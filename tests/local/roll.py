@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import encode
-from rollcall_protocol.messages import loads
-from rollcall_protocol.reports import Snapshot
-from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.wire.job_snapshot import JobSnapshot
+from rollcall_protocol.wire.json_codec import encode
+from rollcall_protocol.wire.messages import loads
+from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 
 CONNECT_SECONDS = 90.0  # importing torch on a machine that does ten other things
 
@@ -23,7 +23,7 @@ class Seen:
     """A snapshot and when it came (seconds of time.monotonic)."""
 
     at: float
-    snapshot: Snapshot
+    snapshot: JobSnapshot
 
 
 class Roll:
@@ -52,7 +52,7 @@ class Roll:
             await asyncio.gather(self._task, return_exceptions=True)
 
     @property
-    def last(self) -> Snapshot:
+    def last(self) -> JobSnapshot:
         """The newest state."""
         return self.history[-1].snapshot
 
@@ -89,7 +89,7 @@ class Roll:
         ):
             return answer.status, await answer.json()
 
-    async def until(self, what: Callable[[Snapshot], bool], *, seconds: float) -> Seen:
+    async def until(self, what: Callable[[JobSnapshot], bool], *, seconds: float) -> Seen:
         """The first state, from the newest on, of which `what` holds."""
         start = max(0, len(self.history) - 1)
         try:
@@ -120,7 +120,7 @@ class Roll:
 
     async def _take(self, line: bytes) -> None:
         if line.strip():
-            seen = Seen(time.monotonic(), loads(line, Snapshot))
+            seen = Seen(time.monotonic(), loads(line, JobSnapshot))
             async with self._news:
                 self.history.append(seen)
                 self._news.notify_all()

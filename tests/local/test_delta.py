@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.config import DeltaConfig, JobConfig, OptimizerConfig
-from rollcall_protocol.reports import SessionCause
+from rollcall_protocol.job_config import DeltaConfig, JobConfig, OptimizerConfig
+from rollcall_protocol.wire.job_snapshot import SessionCause
 from tests.local.damage import DAMAGED, REWARD
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config

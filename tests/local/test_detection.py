@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 
 from rollcall_protocol import env
-from rollcall_protocol.config import CheckpointConfig
-from rollcall_protocol.reports import MemberReport, MemberState, SessionCause, Snapshot
-from rollcall_protocol.reports import SuspicionCause as Cause
-from rollcall_protocol.roster import EpochCause
+from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState, SessionCause
+from rollcall_protocol.wire.job_snapshot import SuspicionCause as Cause
+from rollcall_protocol.wire.roster import EpochCause
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, Lag, LocalJob, in_sync
 from tests.local.pods import ROOT, Pod
 from tests.local.proxy import Proxy
@@ -25,11 +25,11 @@ QUICK = {**FAST, "heartbeat": 0.5, "suspect_after": BOUND}
 SLACK = 0.5  # seconds, beside what the machine itself is late
 
 
-def told_of(snapshot: Snapshot, pod: Pod) -> MemberReport | None:
+def told_of(snapshot: JobSnapshot, pod: Pod) -> MemberReport | None:
     return next((m for m in snapshot.members if m.pod_uid == pod.uid), None)
 
 
-def suspected(snapshot: Snapshot, pod: Pod) -> bool:
+def suspected(snapshot: JobSnapshot, pod: Pod) -> bool:
     report = told_of(snapshot, pod)
     return report is not None and report.state is MemberState.SUSPECT
 
@@ -224,5 +224,5 @@ async def test_a_rollout_that_is_busy_is_not_accused(tmp_path: Path) -> None:
         assert not accused
 
 
-def members(snapshot: Snapshot) -> int:
+def members(snapshot: JobSnapshot) -> int:
     return snapshot.session.members if snapshot.session else 0

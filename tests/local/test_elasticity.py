@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.config import CheckpointConfig
-from rollcall_protocol.reports import SessionCause
-from rollcall_protocol.roster import EpochCause
+from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.wire.job_snapshot import SessionCause
+from rollcall_protocol.wire.roster import EpochCause
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, Lag, LocalJob, in_sync
 from tests.unit.rollcall_runtime.jobs import job_config
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.config import EngineRef, GroupConfig
-from rollcall_protocol.reports import MemberState
-from rollcall_protocol.roster import EpochCause
+from rollcall_protocol.job_config import EngineRef, GroupConfig
+from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.wire.roster import EpochCause
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from rollcall_protocol import env
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.local.pods import TOKENS, Pod
 from tests.unit.rollcall_runtime.jobs import job_config

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import encode
-from rollcall_protocol.config import CheckpointConfig, EngineRef
-from rollcall_protocol.reports import MemberState, Snapshot
-from rollcall_protocol.roster import DEFAULT_GROUP
+from rollcall_protocol.job_config import CheckpointConfig, EngineRef
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
+from rollcall_protocol.wire.json_codec import encode
+from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.models.model_source import open_model
 from rollcall_runtime.tasks import reverse
 from tests.local import recording
@@ -67,7 +67,7 @@ class SlowJob(LocalJob):
 
 
 def all_in_sync(job: LocalJob) -> Any:
-    def holds(snapshot: Snapshot) -> bool:
+    def holds(snapshot: JobSnapshot) -> bool:
         states = {member.pod_uid: member.state for member in snapshot.members}
         return all(states.get(pod.uid) is MemberState.IN_SYNC for pod in job.rollouts)
 

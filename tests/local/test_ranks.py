@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.config import CheckpointConfig
+from rollcall_protocol.job_config import CheckpointConfig
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 

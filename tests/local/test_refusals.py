@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 
 from rollcall_protocol import env
-from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.messages import Completion, Sample, dumps
-from rollcall_protocol.roster import EpochCause
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.messages import Completion, Sample, dumps
+from rollcall_protocol.wire.roster import EpochCause
 from tests.local.harness import FAST, LocalJob
 from tests.local.pods import TOKENS
 from tests.unit.rollcall_runtime.jobs import job_config

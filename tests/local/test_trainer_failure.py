@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import encode
-from rollcall_protocol.config import CheckpointConfig, JobConfig
 from rollcall_protocol.env import ExitCode
-from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.job_config import CheckpointConfig, JobConfig
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.sync.weights.catchup import fetch
 from rollcall_runtime.sync.weights.staging import Stage
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from rollcall_protocol import __version__, env
-from rollcall_protocol.config import JobConfig
+from rollcall_protocol.job_config import JobConfig
 from rollcall_runtime.worker import environment
 from rollcall_runtime.worker.environment import Pod
 from rollcall_runtime.worker.errors import FencedError, SpecError

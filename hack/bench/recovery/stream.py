@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hack.bench.recovery.processes import Process, connect
 from rollcall_protocol import env
-from rollcall_protocol.messages import loads
-from rollcall_protocol.reports import MemberState, Snapshot
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
+from rollcall_protocol.wire.messages import loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Seen:
     """A state, and when it came (seconds of time.time())."""
 
     at: float
-    state: Snapshot
+    state: JobSnapshot
 
     @property
     def in_sync(self) -> set[str]:
@@ -82,7 +82,7 @@ class Stream:
             with self._socket.makefile("rb") as lines:
                 for line in lines:
                     if line.startswith(b"{"):
-                        self._add(Seen(time.time(), loads(line, Snapshot)))
+                        self._add(Seen(time.time(), loads(line, JobSnapshot)))
         except (OSError, ValueError) as error:  # killed, closed here, or of another release
             why = f"{type(error).__name__}: {error}"
         with self._news:

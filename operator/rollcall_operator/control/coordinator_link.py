@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import aiohttp
 
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
-from rollcall_protocol.codec import CodecError, encode
 from rollcall_protocol.env import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
-from rollcall_protocol.messages import loads
-from rollcall_protocol.reports import Snapshot
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.job_snapshot import JobSnapshot
+from rollcall_protocol.wire.json_codec import CodecError, encode
+from rollcall_protocol.wire.messages import loads
+from rollcall_protocol.wire.roster import Roster
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class CoordinatorLink:
         self._notify = notify
         self._observer = observer
         self._settings = settings or LinkSettings()
-        self._snapshot: Snapshot | None = None
+        self._snapshot: JobSnapshot | None = None
         self._wanted: Roster | None = None
         self._connected = False
         self._changed = asyncio.Event()
@@ -89,7 +89,7 @@ class CoordinatorLink:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> JobSnapshot | None:
         """The latest state that this pod reported; kept while the stream is away."""
         return self._snapshot
 
@@ -176,7 +176,7 @@ class CoordinatorLink:
 
     def _take(self, line: bytes) -> None:
         try:
-            snapshot = loads(line, Snapshot)
+            snapshot = loads(line, JobSnapshot)
         except CodecError as error:
             self._observer.snapshot_refused("malformed")
             raise LinkError(f"malformed snapshot: {error}") from error
@@ -260,7 +260,7 @@ class CoordinatorLink:
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries
 
 
-def _shape(snapshot: Snapshot) -> tuple[Any, ...]:
+def _shape(snapshot: JobSnapshot) -> tuple[Any, ...]:
     """What a reconcile cannot wait for: everything but steps and weight versions."""
     return (
         snapshot.boot,

@@ -23,7 +23,7 @@ from rollcall_operator.kube.resources import (
 from rollcall_operator.plan.model import Observed
 from rollcall_operator.plan.pod_facts import pod_facts
 from rollcall_protocol.env import OPERATOR_TOKEN_FILE
-from rollcall_protocol.reports import Snapshot
+from rollcall_protocol.wire.job_snapshot import JobSnapshot
 
 _JOB_OF = "spec.jobRef.name"  # selectable in the RolloutPool's definition
 
@@ -114,7 +114,7 @@ class Observer:
         self._nodes.forget(key)
 
 
-def _snapshot(state: JobState) -> Snapshot | None:
+def _snapshot(state: JobState) -> JobSnapshot | None:
     return state.link.snapshot if state.link is not None else None
 
 

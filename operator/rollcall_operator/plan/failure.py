@@ -9,7 +9,7 @@ from rollcall_operator.api.rljob import FailurePolicy, RLJobSpec
 from rollcall_operator.plan.model import PodFacts
 from rollcall_operator.plan.timestamps import from_time, to_micro_time
 from rollcall_protocol.env import ExitCode
-from rollcall_protocol.reports import Snapshot
+from rollcall_protocol.wire.job_snapshot import JobSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def assess(
     spec: RLJobSpec,
     *,
     trainers: Sequence[PodFacts],
-    snapshot: Snapshot | None,
+    snapshot: JobSnapshot | None,
     restarts: Restarts,
     running_for: float,
 ) -> Outcome | None:

@@ -11,7 +11,7 @@ from rollcall_operator.plan.children.rollout import is_owned, pool
 from rollcall_operator.plan.failure import Outcome, Restarts
 from rollcall_operator.plan.model import Manifest, Observed, PodFacts
 from rollcall_operator.plan.validate import group_errors, parse, template_errors
-from rollcall_protocol.reports import MemberReport, MemberState, Snapshot
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class World:
     outcome: Outcome | None
     trainers: tuple[PodFacts, ...]
     coordinator: PodFacts | None
-    snapshot: Snapshot | None
+    snapshot: JobSnapshot | None
     pools: tuple[Pool, ...] = ()
     reports: Mapping[str, MemberReport] = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ def find_coordinator(name: str, trainers: tuple[PodFacts, ...]) -> PodFacts | No
     return None
 
 
-def trusted_snapshot(observed: Observed, coordinator: PodFacts | None) -> Snapshot | None:
+def trusted_snapshot(observed: Observed, coordinator: PodFacts | None) -> JobSnapshot | None:
     """The coordinator's news, if it comes from the pod that is rank 0 now."""
     snapshot = observed.snapshot
     if snapshot is None or coordinator is None or snapshot.pod_uid != coordinator.uid:

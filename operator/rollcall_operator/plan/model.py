@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollcall_protocol.reports import Snapshot
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.job_snapshot import JobSnapshot
+from rollcall_protocol.wire.roster import Roster
 
 Manifest = dict[str, Any]
 """A Kubernetes object as a raw dictionary."""
@@ -146,7 +146,7 @@ class Observed:
     children: tuple[Manifest, ...] = ()
     token_exists: bool = False
     pods: tuple[PodFacts, ...] = ()
-    snapshot: Snapshot | None = None
+    snapshot: JobSnapshot | None = None
     memory: Memory = field(default_factory=Memory)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)

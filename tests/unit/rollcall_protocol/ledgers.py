@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.messages import Completion, Lease
-from rollcall_protocol.partials import Report, Response
-from rollcall_protocol.prompts import Answered, PromptLedger
+from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.messages import Completion, PromptLease
+from rollcall_protocol.wire.partial_responses import PartialReport, Response
 
 LINEAGE = Lineage(1, 1)
 FIRST = 10  # number of the first version
@@ -33,7 +33,7 @@ def at(version: int, lineage: Lineage = LINEAGE) -> Version:
 
 
 def done(
-    member: MemberId, lease: Lease, *, version: int = 0, lineage: Lineage = LINEAGE
+    member: MemberId, lease: PromptLease, *, version: int = 0, lineage: Lineage = LINEAGE
 ) -> Completion:
     return Completion("job", member, lease.lease, at(version, lineage), ())
 
@@ -44,13 +44,15 @@ def response(*tokens: int, version: int = FIRST, finished: bool = False) -> Resp
 
 
 def drawn(
-    lease: Lease, *responses: Response, since: int = 0, version: Version | None = None
-) -> Report:
+    lease: PromptLease, *responses: Response, since: int = 0, version: Version | None = None
+) -> PartialReport:
     """A report of two responses, each from token `since` on."""
-    return Report(lease.lease, version or at(0), (since,) * len(responses), responses)
+    return PartialReport(lease.lease, version or at(0), (since,) * len(responses), responses)
 
 
-def leases(prompts: PromptLedger, member: MemberId, count: int, now: float = 0) -> list[Lease]:
+def leases(
+    prompts: PromptLedger, member: MemberId, count: int, now: float = 0
+) -> list[PromptLease]:
     """What `member` gets if it wants `count`."""
     prompts.want(member, count)
     given = [lease for _, lease in prompts.dispatch([member], now)]
@@ -58,7 +60,7 @@ def leases(prompts: PromptLedger, member: MemberId, count: int, now: float = 0) 
     return given
 
 
-def taken(prompts: PromptLedger, version: int) -> list[Answered]:
+def taken(prompts: PromptLedger, version: int) -> list[CompletedPrompt]:
     """The batch for a version by its distance from the first."""
     batch = prompts.take_batch(FIRST + version)
     assert batch is not None

@@ -2,11 +2,15 @@
 
 import pytest
 
-from rollcall_protocol.effects import Close, Fenced, RosterRefusedError
-from rollcall_protocol.formation import Forming
-from rollcall_protocol.ids import Lineage, SessionId, Version
-from rollcall_protocol.messages import Ack, Phase, Refused
-from rollcall_protocol.reports import MemberState, SessionCause
+from rollcall_protocol.membership.coordinator_effects import (
+    CloseStream,
+    CoordinatorSuperseded,
+    RosterRefusedError,
+)
+from rollcall_protocol.membership.session_formation import FormationPhase
+from rollcall_protocol.wire.ids import Lineage, SessionId, Version
+from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause
+from rollcall_protocol.wire.messages import Ack, AckPhase, SessionRefused
 from tests.unit.rollcall_protocol.world import MANIFEST, TIMING, World, hello, machine, roster
 
 
@@ -35,7 +39,7 @@ def test_a_loss_forms_the_next_attempt_at_once_without_a_new_epoch() -> None:
     assert world.session.epoch == before.epoch
     while world.step():
         pass
-    assert world.coordinator.forming is Forming.STABLE
+    assert world.coordinator.forming is FormationPhase.STABLE
     assert world.now == clock, "no deadline had to pass"
     assert world.formed[-1].cause is SessionCause.MEMBER_LOST
     assert len(world.coordinator.seated) == 2
@@ -145,11 +149,11 @@ def test_a_coordinator_whose_members_follow_a_later_epoch_steps_down() -> None:
     (worker,) = (w for w in world.workers.values() if w.pod == "a")
     mine = world.session
     later = SessionId(mine.epoch + 1, 1, 1)
-    effects = world.coordinator.receive(worker.id, Refused(mine, held=later), world.now)
-    assert Fenced(later) in effects
+    effects = world.coordinator.receive(worker.id, SessionRefused(mine, held=later), world.now)
+    assert CoordinatorSuperseded(later) in effects
     same_epoch = SessionId(mine.epoch, 1, mine.attempt + 1)
-    effects = world.coordinator.receive(worker.id, Refused(mine, held=same_epoch), world.now)
-    assert not any(isinstance(effect, Fenced) for effect in effects)
+    effects = world.coordinator.receive(worker.id, SessionRefused(mine, held=same_epoch), world.now)
+    assert not any(isinstance(effect, CoordinatorSuperseded) for effect in effects)
 
 
 def test_of_two_lives_of_a_pod_the_one_that_lives_registers_again() -> None:
@@ -158,9 +162,9 @@ def test_of_two_lives_of_a_pod_the_one_that_lives_registers_again() -> None:
     coordinator.push_roster(roster(1, "a"), 0)
     coordinator.hello(hello("a", boot="alive"), 1)
     effects = coordinator.hello(hello("a", boot="dead"), 2)
-    assert [e.to.boot_id for e in effects if isinstance(e, Close)] == ["alive"]
+    assert [e.to.boot_id for e in effects if isinstance(e, CloseStream)] == ["alive"]
     effects = coordinator.hello(hello("a", boot="alive"), 3)
-    assert [e.to.boot_id for e in effects if isinstance(e, Close)] == ["dead"]
+    assert [e.to.boot_id for e in effects if isinstance(e, CloseStream)] == ["dead"]
     assert coordinator.members.by_pod["uid-a"].id.boot_id == "alive"
 
 
@@ -171,13 +175,13 @@ def test_a_version_waits_for_nobody_who_has_left_the_roster() -> None:
         world.step()
     for worker in world.workers.values():
         assert worker.transfer is not None
-        ack = Ack(worker.transfer[0], Phase.STAGE, worker.transfer[1])
+        ack = Ack(worker.transfer[0], AckPhase.STAGE, worker.transfer[1])
         world.run(world.coordinator.receive(worker.id, ack, world.now))
     kept = next(w for w in world.workers.values() if w.pod == "a")
     version = world.coordinator.current
     world.push("a")
     assert world.publishing, "the one that stays has not acknowledged yet"
-    ack = Ack(world.session, Phase.COMMIT, version)
+    ack = Ack(world.session, AckPhase.COMMIT, version)
     world.run(world.coordinator.receive(kept.id, ack, world.now))
     assert world.published[-1] == version
 

@@ -1,21 +1,23 @@
 """A delta is sent to a session whose members all serve its base, else the whole version."""
 
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import Effect, Send
-from rollcall_protocol.ids import Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Ack, Delta, Phase, Stage
+from rollcall_protocol.membership.coordinator_effects import CoordinatorEffect, SendMessage
+from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import Ack, AckPhase, Stage, WeightDelta
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from tests.unit.rollcall_protocol.test_senders import formed
 from tests.unit.rollcall_protocol.world import SENDER, hello, machine, roster
 
-WHOLE, SHORT = Manifest((), 100, 100, (1,)), Manifest((), 4, 100, (2,))
+WHOLE, SHORT = WeightManifest((), 100, 100, (1,)), WeightManifest((), 4, 100, (2,))
 
 
-def staged(effects: list[Effect]) -> list[Stage]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Stage)]
+def staged(effects: list[CoordinatorEffect]) -> list[Stage]:
+    return [
+        e.message for e in effects if isinstance(e, SendMessage) and isinstance(e.message, Stage)
+    ]
 
 
-def published(*held: int) -> tuple[list[Stage], CoordinatorMachine, Delta]:
+def published(*held: int) -> tuple[list[Stage], CoordinatorMachine, WeightDelta]:
     """Version 2 as a delta from 1, to rollouts that serve these versions."""
     coordinator = machine(max_staleness=5)
     pods = [f"pod-{index}" for index in range(len(held))]
@@ -25,7 +27,7 @@ def published(*held: int) -> tuple[list[Stage], CoordinatorMachine, Delta]:
     for pod, number in zip(pods, held, strict=True):
         coordinator.hello(hello(pod, held=versions[number]), 0)
     formed(coordinator)
-    delta = Delta(versions[1], SHORT)
+    delta = WeightDelta(versions[1], SHORT)
     return staged(coordinator.publish(versions[2], WHOLE, 2, delta=delta)), coordinator, delta
 
 
@@ -42,7 +44,7 @@ def test_one_member_with_another_base_makes_it_whole_for_all() -> None:
 
 def test_after_a_failure_the_whole_version_is_sent() -> None:
     stages, coordinator, _ = published(1)
-    ack = Ack(stages[0].session, Phase.STAGE, stages[0].version, error="does not fit")
+    ack = Ack(stages[0].session, AckPhase.STAGE, stages[0].version, error="does not fit")
     coordinator.receive(SENDER, ack, 3)
     again = staged(formed(coordinator))
     assert [stage.delta for stage in again] == [None] * 2

@@ -2,26 +2,26 @@
 
 import pytest
 
-from rollcall_protocol.ids import Lineage, SessionId, Version
-from rollcall_protocol.member import (
+from rollcall_protocol.membership.member_machine import (
     AbortEngine,
-    Apply,
-    Fetch,
+    ApplyVersion,
+    FetchVersion,
     JoinEngine,
     MemberEffect,
     MemberMachine,
-    Reply,
+    SendToCoordinator,
 )
-from rollcall_protocol.messages import (
+from rollcall_protocol.wire.ids import Lineage, SessionId, Version
+from rollcall_protocol.wire.messages import (
     Ack,
+    AckPhase,
     CatchUp,
     CaughtUp,
     Commit,
     Join,
-    Phase,
     Prepare,
-    Refused,
     SessionReady,
+    SessionRefused,
     Stage,
 )
 from tests.unit.rollcall_protocol.world import MANIFEST
@@ -40,7 +40,7 @@ def member(session: SessionId = NEW, *, holds: Version | None = None) -> MemberM
 
 def only_ack(effects: list[MemberEffect]) -> Ack:
     (reply,) = effects
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, SendToCoordinator)
     assert isinstance(reply.message, Ack)
     return reply.message
 
@@ -58,15 +58,17 @@ def only_ack(effects: list[MemberEffect]) -> Ack:
 )
 def test_a_message_of_an_older_session_is_refused_without_effect(message: object) -> None:
     machine = member(NEW, holds=V1)
-    assert machine.receive(message) == [Reply(Refused(OLD, held=NEW))]  # type: ignore[arg-type]
+    assert machine.receive(message) == [SendToCoordinator(SessionRefused(OLD, held=NEW))]  # type: ignore[arg-type]
     assert (machine.session, machine.held, machine.ready) == (NEW, V1, False)
 
 
 def test_a_newer_session_aborts_the_engine_of_the_older_one() -> None:
     machine = member(OLD)
     effects = machine.receive(Prepare(NEW, ()))
-    assert effects == [AbortEngine(), Reply(Ack(NEW, Phase.PREPARE))]
-    assert machine.receive(Prepare(NEW, ())) == [Reply(Ack(NEW, Phase.PREPARE))], "told twice"
+    assert effects == [AbortEngine(), SendToCoordinator(Ack(NEW, AckPhase.PREPARE))]
+    assert machine.receive(Prepare(NEW, ())) == [SendToCoordinator(Ack(NEW, AckPhase.PREPARE))], (
+        "told twice"
+    )
 
 
 def test_a_session_that_was_never_prepared_is_not_joined() -> None:
@@ -90,8 +92,8 @@ def test_a_version_is_served_only_after_it_was_staged_whole() -> None:
     ack = only_ack(machine.receive(Commit(NEW, V2)))
     assert "has not staged it" in ack.error
     machine.staged(NEW, V2)
-    assert machine.receive(Commit(NEW, V2)) == [Apply(V2, NEW)]
-    assert machine.applied(V2, NEW) == [Reply(Ack(NEW, Phase.COMMIT, V2))]
+    assert machine.receive(Commit(NEW, V2)) == [ApplyVersion(V2, NEW)]
+    assert machine.applied(V2, NEW) == [SendToCoordinator(Ack(NEW, AckPhase.COMMIT, V2))]
     assert machine.held == V2
 
 
@@ -107,13 +109,13 @@ def test_a_served_version_never_goes_back() -> None:
     machine = member(holds=V2)
     ack = only_ack(machine.receive(Stage(NEW, V1, MANIFEST)))
     assert "newer" in ack.error
-    assert machine.receive(CatchUp(V1, ())) == [Reply(CaughtUp(V2))]
-    assert machine.fetched(V1) == [Reply(CaughtUp(V2))]
+    assert machine.receive(CatchUp(V1, ())) == [SendToCoordinator(CaughtUp(V2))]
+    assert machine.fetched(V1) == [SendToCoordinator(CaughtUp(V2))]
 
 
 def test_a_later_life_of_the_trainer_is_newer_whatever_its_number() -> None:
     restarted = Version(Lineage(1, 2), 0)
-    assert member(holds=V2).receive(CatchUp(restarted, ("d",))) == [Fetch(restarted, ("d",))]
+    assert member(holds=V2).receive(CatchUp(restarted, ("d",))) == [FetchVersion(restarted, ("d",))]
 
 
 def test_a_failed_apply_leaves_the_old_version_and_says_so() -> None:
@@ -128,11 +130,14 @@ def test_a_failed_apply_leaves_the_old_version_and_says_so() -> None:
 def test_two_versions_are_not_applied_at_once() -> None:
     machine = member()
     machine.staged(NEW, V1)
-    assert machine.receive(Commit(NEW, V1)) == [Apply(V1, NEW)]
+    assert machine.receive(Commit(NEW, V1)) == [ApplyVersion(V1, NEW)]
     machine.receive(CatchUp(V2, ("d",)))  # the COMMIT took too long, and V2 is current by now
     assert machine.fetched(V2) == [], "it waits: whichever ended last would be served"
-    assert machine.applied(V1, NEW) == [Reply(Ack(NEW, Phase.COMMIT, V1)), Apply(V2, None)]
-    assert machine.applied(V2, None) == [Reply(CaughtUp(V2))]
+    assert machine.applied(V1, NEW) == [
+        SendToCoordinator(Ack(NEW, AckPhase.COMMIT, V1)),
+        ApplyVersion(V2, None),
+    ]
+    assert machine.applied(V2, None) == [SendToCoordinator(CaughtUp(V2))]
     assert machine.held == V2
 
 
@@ -142,5 +147,5 @@ def test_a_fetch_takes_the_place_of_what_a_session_has_staged() -> None:
     machine.fetched(V1)  # asked for before the session: there is but one stage
     assert machine.receive(Commit(NEW, V2)) == []
     caught_up, refused = machine.applied(V1, None)
-    assert caught_up == Reply(CaughtUp(V1))
+    assert caught_up == SendToCoordinator(CaughtUp(V1))
     assert "has not staged it" in only_ack([refused]).error

@@ -8,13 +8,13 @@ from types import FunctionType
 
 import pytest
 
-from rollcall_protocol import members
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.formation import Formation
-from rollcall_protocol.ids import Version
-from rollcall_protocol.member import MemberMachine
-from rollcall_protocol.members import Members
-from rollcall_protocol.publication import Publication
+from rollcall_protocol.membership import member_table
+from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.membership.member_machine import MemberMachine
+from rollcall_protocol.membership.member_table import MemberTable
+from rollcall_protocol.membership.session_formation import SessionFormation
+from rollcall_protocol.membership.version_publication import VersionPublication
+from rollcall_protocol.wire.ids import Version
 from tests.unit.rollcall_protocol.model.alone import explore_member
 from tests.unit.rollcall_protocol.model.scopes import LARGE, QUICK
 from tests.unit.rollcall_protocol.model.search import Search
@@ -92,11 +92,11 @@ MUTANTS = (
         "ack.session != self.session", "False", "one comes and dies", "4:",
     ),
     Mutant(
-        "one join is enough", Formation, "acknowledged",
+        "one join is enough", SessionFormation, "acknowledged",
         "return not self.waiting", "return True", "come and go", "1:",
     ),
     Mutant(
-        "one receiver is enough to commit", Publication, "acknowledged",
+        "one receiver is enough to commit", VersionPublication, "acknowledged",
         "return not self.waiting", "return True", "rollouts fail", "3:",
     ),
     Mutant(
@@ -104,23 +104,23 @@ MUTANTS = (
         "if ack.error:", "if False:", "engines fail", "3:",
     ),
     Mutant(
-        "a version is not sent again in the next session", Publication, "interrupt",
+        "a version is not sent again in the next session", VersionPublication, "interrupt",
         "self.staging", "False", "rollouts fail", "8:",
     ),
     Mutant(
-        "who left the roster commits still", Publication, "interrupt",
+        "who left the roster commits still", VersionPublication, "interrupt",
         "self.waiting &= set(seated)", "pass", "one leaves", "8:",
     ),
     Mutant(
-        "who is not on the roster catches up", Members, "admit_waiting",
+        "who is not on the roster catches up", MemberTable, "admit_waiting",
         "uid in self.listed", "True", "one comes", "5:",
     ),
     Mutant(
-        "whoever was overtaken while it waited may sit", Members, "eligible",
+        "whoever was overtaken while it waited may sit", MemberTable, "eligible",
         "(self.is_current(m.held) or m.id in committing)", "True", "one comes", "7:",
     ),
     Mutant(
-        "an older life speaks for its pod", Members, "find",
+        "an older life speaks for its pod", MemberTable, "find",
         "known is not None and known.id == member", "known is not None", "rollouts fail", "7:",
     ),
     Mutant(
@@ -128,7 +128,7 @@ MUTANTS = (
         "if old.id != hello.member:", "if False:", "one, in full", "7:",
     ),
     Mutant(
-        "the lineage of what is held is not compared", Members, "is_current",
+        "the lineage of what is held is not compared", MemberTable, "is_current",
         "held.lineage == self.current.lineage", "True", "the trainer fails", "3:",
     ),
     Mutant(
@@ -140,15 +140,15 @@ MUTANTS = (
         "self.boot", "1", "the trainer fails", "1:",
     ),
     Mutant(
-        "a roster for another coordinator is taken", members, "is_newer",
+        "a roster for another coordinator is taken", member_table, "is_newer_roster",
         "roster.coordinator_uid != coordinator", "False", "the trainer is replaced", "1:",
     ),
     Mutant(
-        "an older roster is taken", members, "is_newer",
+        "an older roster is taken", member_table, "is_newer_roster",
         "roster.epoch < epoch", "False", "the trainer fails, one joins", "1:",
     ),
     Mutant(
-        "another roster of the same epoch is taken", members, "is_newer",
+        "another roster of the same epoch is taken", member_table, "is_newer_roster",
         "held is not None and roster.epoch == epoch", "False", "the trainer fails", "1:",
     ),
 )  # fmt: skip

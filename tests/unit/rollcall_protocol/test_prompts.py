@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.messages import Lease
-from rollcall_protocol.prompts import PromptLedger, Rejection
+from rollcall_protocol.prompts.prompt_ledger import PromptLedger, RejectionReason
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.messages import PromptLease
 from tests.unit.rollcall_protocol.ledgers import (
     FIRST,
     LINEAGE,
@@ -106,7 +106,7 @@ def test_stale_samples_and_those_of_a_former_trainer_are_rejected_with_a_reason(
         prompts.complete(done(A, lease, version=2))
     batch = taken(prompts, 3)
     assert [(item.lease, item.age) for item in batch] == [(lease, 1) for lease in given[2:]]
-    assert prompts.rejected == {Rejection.ABANDONED_LINEAGE: 1, Rejection.STALE: 1}
+    assert prompts.rejected == {RejectionReason.ABANDONED_LINEAGE: 1, RejectionReason.STALE: 1}
     assert balanced(prompts)
 
 
@@ -135,7 +135,7 @@ def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger
     now, version, lives = 0.0, 0, 1
     out = prompts.dispatch([], now)
 
-    def some() -> tuple[MemberId, Lease]:
+    def some() -> tuple[MemberId, PromptLease]:
         """Mostly a lease that is out; also of former holders and lives, and of others."""
         holder, lease = dice.choice(out[-8:] if dice.random() < 0.95 else out)
         return (holder if dice.random() < 0.9 else dice.choice([A, B])), lease
@@ -191,4 +191,4 @@ def test_such_walks_come_to_every_outcome() -> None:
     walks = [walk(ledger(), random.Random(seed), 600) for seed in range(5)]
     for outcome in ("accepted", "requeued", "duplicates", "moved_tokens"):
         assert sum(getattr(prompts, outcome) for prompts in walks) > 10, outcome
-    assert sum(prompts.rejected[Rejection.STALE] for prompts in walks) > 5
+    assert sum(prompts.rejected[RejectionReason.STALE] for prompts in walks) > 5

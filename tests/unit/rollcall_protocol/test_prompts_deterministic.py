@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.messages import Completion
-from rollcall_protocol.prompts import PromptLedger
+from rollcall_protocol.prompts.prompt_ledger import PromptLedger
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.messages import Completion
 from tests.unit.rollcall_protocol.ledgers import A, B, at, balanced, done, leases, ledger, taken
 
 Batch = list[tuple[int, int]]

@@ -4,10 +4,16 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.ids import Lineage
-from rollcall_protocol.messages import Completion, Drawing, Lease, dumps, loads
-from rollcall_protocol.partials import Partial, Report, Response
-from rollcall_protocol.prompts import PromptLedger, Rejection
+from rollcall_protocol.prompts.prompt_ledger import PromptLedger, RejectionReason
+from rollcall_protocol.wire.ids import Lineage
+from rollcall_protocol.wire.messages import (
+    Completion,
+    GenerationProgress,
+    PromptLease,
+    dumps,
+    loads,
+)
+from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from tests.unit.rollcall_protocol.ledgers import (
     A,
     B,
@@ -24,12 +30,12 @@ from tests.unit.rollcall_protocol.ledgers import (
 WHOLE = (response(3, 4, 5), response(6, finished=True))
 
 
-def begun(prompts: PromptLedger) -> Lease:
+def begun(prompts: PromptLedger) -> PromptLease:
     """A lease of A that is well under way: told in two reports."""
     (lease,) = leases(prompts, A, 1)
     assert prompts.progressed(drawn(lease, response(3, 4), response()), A, 1)
     new = (response(5), response(6, finished=True))
-    assert prompts.progressed(Report(lease.lease, at(0), (2, 0), new), A, 2)
+    assert prompts.progressed(PartialReport(lease.lease, at(0), (2, 0), new), A, 2)
     return lease
 
 
@@ -46,7 +52,7 @@ def test_the_next_lease_carries_all_that_was_told(how: str) -> None:
     (moved,) = leases(prompts, B, 1)
     assert moved.prompt == lease.prompt
     assert moved.lease != lease.lease
-    assert moved.begun == Partial(at(0), WHOLE)
+    assert moved.begun == PartialResponses(at(0), WHOLE)
     assert prompts.moved_tokens == 4
     assert balanced(prompts)
 
@@ -58,7 +64,7 @@ def test_what_was_moved_moves_again_though_nothing_was_added() -> None:
     leases(prompts, B, 1)
     prompts.forget(B)
     (again,) = leases(prompts, A, 1)
-    assert again.begun == Partial(at(0), WHOLE)
+    assert again.begun == PartialResponses(at(0), WHOLE)
 
 
 def test_a_report_with_a_gap_adds_nothing() -> None:
@@ -67,7 +73,7 @@ def test_a_report_with_a_gap_adds_nothing() -> None:
     assert prompts.progressed(drawn(lease, response(9), response(9), since=2), A, 3)
     assert prompts.progressed(drawn(lease, response(9)), A, 3), "of one response, not of two"
     prompts.forget(A)
-    assert leases(prompts, B, 1)[0].begun == Partial(at(0), WHOLE)
+    assert leases(prompts, B, 1)[0].begun == PartialResponses(at(0), WHOLE)
 
 
 def test_a_report_from_the_beginning_replaces_what_was_told() -> None:
@@ -76,7 +82,7 @@ def test_a_report_from_the_beginning_replaces_what_was_told() -> None:
     prompts.progressed(drawn(lease, response(3, 4), response(6)), A, 3)
     prompts.forget(A)
     (moved,) = leases(prompts, B, 1)
-    assert moved.begun == Partial(at(0), (response(3, 4), response(6)))
+    assert moved.begun == PartialResponses(at(0), (response(3, 4), response(6)))
 
 
 def test_a_report_for_a_lease_that_is_not_current_changes_nothing() -> None:
@@ -88,7 +94,7 @@ def test_a_report_for_a_lease_that_is_not_current_changes_nothing() -> None:
     assert not prompts.progressed(more, A, 3)
     assert not prompts.progressed(drawn(moved, response(9), response()), A, 3), "B holds it"
     prompts.forget(B)
-    assert leases(prompts, A, 1)[0].begun == Partial(at(0), WHOLE)
+    assert leases(prompts, A, 1)[0].begun == PartialResponses(at(0), WHOLE)
 
 
 def test_tokens_that_are_too_old_or_of_a_former_trainer_are_drawn_anew() -> None:
@@ -131,15 +137,17 @@ def test_samples_are_as_old_as_their_oldest_token() -> None:
     assert prompts.take_batch(at(2).number) is None
     assert prompts.rejected == {}
     assert prompts.take_batch(at(3).number) is None
-    assert prompts.rejected == {Rejection.STALE: 1}
+    assert prompts.rejected == {RejectionReason.STALE: 1}
 
 
 def test_reports_cross_the_wire() -> None:
     news = Response((3, 4), (-0.125, -1.0), (7, 8))
-    drawing = Drawing((Report("1.1.1", at(0), (0, 5), (news, news)), Report("1.1.2")))
-    assert loads(dumps(drawing), Drawing) == drawing
-    lease = Lease("1.1.1", 0, (1, 2), 2, 3, begun=Partial(at(0), (news, news)))
-    assert loads(dumps(lease), Lease) == lease
+    drawing = GenerationProgress(
+        (PartialReport("1.1.1", at(0), (0, 5), (news, news)), PartialReport("1.1.2"))
+    )
+    assert loads(dumps(drawing), GenerationProgress) == drawing
+    lease = PromptLease("1.1.1", 0, (1, 2), 2, 3, begun=PartialResponses(at(0), (news, news)))
+    assert loads(dumps(lease), PromptLease) == lease
 
 
 def test_lists_that_do_not_fit_together_are_refused() -> None:
@@ -147,4 +155,4 @@ def test_lists_that_do_not_fit_together_are_refused() -> None:
         Response((3, 4), (-1.0,), (0, 0))
     for since in ((), (-1,)):
         with pytest.raises(ValueError, match="since must have a number"):
-            Report("1.1.1", at(0), since, (response(3),))
+            PartialReport("1.1.1", at(0), since, (response(3),))

@@ -2,11 +2,12 @@
 
 import json
 
-from rollcall_protocol.codec import decode, encode
-from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.messages import Completion
-from rollcall_protocol.partials import Partial
-from rollcall_protocol.prompts import LedgerState, PromptLedger, Rejection
+from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt_ledger import PromptLedger, RejectionReason
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.json_codec import decode, encode
+from rollcall_protocol.wire.messages import Completion
+from rollcall_protocol.wire.partial_responses import PartialResponses
 from tests.unit.rollcall_protocol.ledgers import (
     A,
     B,
@@ -55,7 +56,7 @@ def test_prompts_that_were_running_go_first_with_their_tokens() -> None:
     new = restored(before())
     first, second, third = leases(new, B, 3)
     assert [lease.prompt for lease in (first, second, third)] == [6, 7, 8]
-    assert first.begun == Partial(at(0), (response(3, 4), response(5)))
+    assert first.begun == PartialResponses(at(0), (response(3, 4), response(5)))
     assert second.begun is None
     assert new.complete(Completion("job", B, first.lease, at(0), ()))
     assert not new.rejected, "its oldest token is of a version that leads to the checkpoint"
@@ -75,7 +76,7 @@ def test_samples_that_waited_are_trained_on_whatever_the_numbers_say() -> None:
 def test_they_grow_too_old_all_the_same() -> None:
     new = restored(before())
     assert new.take_batch(LATER.number + 1) is None
-    assert new.rejected == {Rejection.STALE: 2}
+    assert new.rejected == {RejectionReason.STALE: 2}
     new.published(Version(LATER.lineage, LATER.number + 1))
     assert [lease.begun for lease in leases(new, B, 2)] == [None, None]
     assert balanced(new)
@@ -94,7 +95,7 @@ def test_they_are_older_still_if_the_weights_are_newer_than_the_checkpoint() -> 
     newer = restored(before())
     newer.outdate(40)
     assert newer.take_batch(LATER.number) is None
-    assert newer.rejected == {Rejection.STALE: 2}
+    assert newer.rejected == {RejectionReason.STALE: 2}
     assert leases(newer, B, 1)[0].begun is None
 
 
@@ -106,7 +107,7 @@ def test_ages_go_on_over_several_restarts() -> None:
     assert again.buffered == 2, "no version came between: they are one behind as before"
     assert leases(again, B, 1)[0].begun is not None
     assert again.take_batch(last.number + 1) is None
-    assert again.rejected == {Rejection.STALE: 2}
+    assert again.rejected == {RejectionReason.STALE: 2}
 
 
 def test_a_former_lifes_completion_is_a_duplicate() -> None:

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import Close, Effect, Send
-from rollcall_protocol.formation import Forming
-from rollcall_protocol.ids import MemberId, Version
-from rollcall_protocol.messages import Ack, CatchUp, Hello, Phase, Prepare, SessionReady
+from rollcall_protocol.membership.coordinator_effects import (
+    CloseStream,
+    CoordinatorEffect,
+    SendMessage,
+)
+from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.membership.session_formation import FormationPhase
+from rollcall_protocol.wire.ids import MemberId, Version
+from rollcall_protocol.wire.messages import Ack, AckPhase, CatchUp, Hello, Prepare, SessionReady
 from tests.unit.rollcall_protocol.world import SENDER, hello, machine, roster
 
 SECOND = MemberId("uid-trainer-1", "b1")
@@ -23,19 +27,19 @@ def with_a_rollout() -> CoordinatorMachine:
     return coordinator
 
 
-def prepares(effects: list[Effect]) -> dict[MemberId, Prepare]:
+def prepares(effects: list[CoordinatorEffect]) -> dict[MemberId, Prepare]:
     return {
         effect.to: effect.message
         for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Prepare)
+        if isinstance(effect, SendMessage) and isinstance(effect.message, Prepare)
     }
 
 
-def formed(coordinator: CoordinatorMachine) -> list[Effect]:
+def formed(coordinator: CoordinatorMachine) -> list[CoordinatorEffect]:
     """Acknowledge everything until the session is usable."""
     assert coordinator.session is not None
-    effects: list[Effect] = []
-    for phase in (Phase.PREPARE, Phase.JOIN):
+    effects: list[CoordinatorEffect] = []
+    for phase in (AckPhase.PREPARE, AckPhase.JOIN):
         for member in (*coordinator.senders, *coordinator.seated):
             effects = coordinator.receive(member, Ack(coordinator.session, phase), 1)
     return effects
@@ -54,7 +58,7 @@ def test_of_two_lives_of_a_rank_the_one_that_lives_registers_again() -> None:
     coordinator.hello(second_sender(), 0)
     dead = replace(second_sender(), member=MemberId(SECOND.pod_uid, "dead"))
     effects = coordinator.hello(dead, 1)
-    assert [effect.to for effect in effects if isinstance(effect, Close)] == [SECOND]
+    assert [effect.to for effect in effects if isinstance(effect, CloseStream)] == [SECOND]
     coordinator.hello(second_sender(), 2)
     assert coordinator.senders == (SENDER, SECOND)
 
@@ -76,10 +80,12 @@ def test_a_session_is_usable_when_all_senders_have_joined_too() -> None:
     coordinator.tick(100)
     assert coordinator.session is not None
     for member in (SENDER, *coordinator.seated):
-        coordinator.receive(member, Ack(coordinator.session, Phase.PREPARE), 1)
-    assert coordinator.forming is Forming.PREPARE
+        coordinator.receive(member, Ack(coordinator.session, AckPhase.PREPARE), 1)
+    assert coordinator.forming is FormationPhase.PREPARE
     effects = formed(coordinator)
-    ready = [e.to for e in effects if isinstance(e, Send) and isinstance(e.message, SessionReady)]
+    ready = [
+        e.to for e in effects if isinstance(e, SendMessage) and isinstance(e.message, SessionReady)
+    ]
     assert SECOND in ready
 
 
@@ -91,7 +97,7 @@ def test_the_loss_of_a_sender_ends_the_session_until_it_is_back() -> None:
     before = coordinator.session
     effects = coordinator.lost(SECOND, "gone", 2)
     assert not prepares(effects)
-    assert coordinator.forming is Forming.NONE
+    assert coordinator.forming is FormationPhase.NONE
     asked = prepares(coordinator.hello(second_sender(), 3))
     assert SECOND in asked
     assert before is not None
@@ -101,7 +107,7 @@ def test_the_loss_of_a_sender_ends_the_session_until_it_is_back() -> None:
 def test_a_rank_that_the_job_does_not_have_is_sent_away() -> None:
     stranger = replace(hello("trainer-7"), sender=7)
     effects = machine(senders=2).hello(stranger, 0)
-    assert [type(effect) for effect in effects] == [Close]
+    assert [type(effect) for effect in effects] == [CloseStream]
 
 
 def test_a_newcomer_gets_the_parts_from_all_senders_when_no_peer_has_them() -> None:
@@ -115,6 +121,6 @@ def test_a_newcomer_gets_the_parts_from_all_senders_when_no_peer_has_them() -> N
     (asked,) = [
         effect.message
         for effect in coordinator.hello(hello("b"), 3)
-        if isinstance(effect, Send) and isinstance(effect.message, CatchUp)
+        if isinstance(effect, SendMessage) and isinstance(effect.message, CatchUp)
     ]
     assert asked.donors == ("ip-trainer:7070+ip-trainer-1:7070",)

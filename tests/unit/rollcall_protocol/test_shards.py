@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.members import Member, Members
-from rollcall_protocol.messages import CatchUp
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.wire.messages import CatchUp
 from tests.unit.rollcall_protocol.world import hello, roster
 
 HELD = Version(Lineage(1, 1), 3)
@@ -19,7 +19,7 @@ HOLDERS = {"a": "", "b": "0/2", "c": "1/2"}
     [("", ["a"]), ("0/2", ["a", "b"]), ("1/2", ["a", "c"]), ("0/4", ["a"])],
 )
 def test_a_newcomer_is_sent_to_those_who_hold_what_it_needs(shard: str, donors: list[str]) -> None:
-    members = Members(
+    members = MemberTable(
         job_uid="job", group="default", coordinator_uid="trainer", max_staleness=1,
         fallback_donor="trainer:7070", catch_up_timeout=1,
     )  # fmt: skip
@@ -27,8 +27,8 @@ def test_a_newcomer_is_sent_to_those_who_hold_what_it_needs(shard: str, donors: 
     members.current = HELD
     for pod, held in HOLDERS.items():
         note = replace(hello(pod, held=HELD), shard=held)
-        members.by_pod[f"uid-{pod}"] = Member(note, MemberState.IN_SYNC, HELD)
-    members.by_pod["uid-late"] = Member(replace(hello("late"), shard=shard))
+        members.by_pod[f"uid-{pod}"] = MemberRecord(note, MemberState.IN_SYNC, HELD)
+    members.by_pod["uid-late"] = MemberRecord(replace(hello("late"), shard=shard))
     (asked,) = members.admit_waiting(0, but=set())
     assert isinstance(asked.message, CatchUp)
     assert [donor.partition(":")[0] for donor in asked.message.donors] == [

@@ -4,29 +4,36 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import Effect, Send, SessionFormed, Suspected
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.messages import Ack, Join, Phase, Prepare
-from rollcall_protocol.reports import MemberState, SessionCause
-from rollcall_protocol.reports import SuspicionCause as Cause
-from rollcall_protocol.roster import EpochCause
+from rollcall_protocol.membership.coordinator_effects import (
+    CoordinatorEffect,
+    MemberSuspected,
+    SendMessage,
+    SessionFormed,
+)
+from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause
+from rollcall_protocol.wire.job_snapshot import SuspicionCause as Cause
+from rollcall_protocol.wire.messages import Ack, AckPhase, Join, Prepare
+from rollcall_protocol.wire.roster import EpochCause
 from tests.unit.rollcall_protocol.world import SENDER, TIMING, hello, machine, roster
 
 A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
 
 
-def suspicions(effects: list[Effect]) -> list[Suspected]:
-    return [effect for effect in effects if isinstance(effect, Suspected)]
+def suspicions(effects: list[CoordinatorEffect]) -> list[MemberSuspected]:
+    return [effect for effect in effects if isinstance(effect, MemberSuspected)]
 
 
-def acknowledge(coordinator: CoordinatorMachine, effects: list[Effect]) -> list[Effect]:
+def acknowledge(
+    coordinator: CoordinatorMachine, effects: list[CoordinatorEffect]
+) -> list[CoordinatorEffect]:
     """Have everybody acknowledge PREPARE and JOIN; what else came of it."""
     others, waiting = [], list(effects)
     while waiting:
         effect = waiting.pop(0)
-        if isinstance(effect, Send) and isinstance(effect.message, (Prepare, Join)):
-            phase = Phase.PREPARE if isinstance(effect.message, Prepare) else Phase.JOIN
+        if isinstance(effect, SendMessage) and isinstance(effect.message, (Prepare, Join)):
+            phase = AckPhase.PREPARE if isinstance(effect.message, Prepare) else AckPhase.JOIN
             ack = Ack(effect.message.session, phase)
             waiting += coordinator.receive(effect.to, ack, 1)
         else:
@@ -50,7 +57,7 @@ def test_a_loss_is_told_once_and_reaches_report_and_session(
     coordinator: CoordinatorMachine, cause: Cause
 ) -> None:
     effects = coordinator.lost(B, "why it is", 2, cause=cause)
-    assert suspicions(effects) == [Suspected(B, cause, "why it is")]
+    assert suspicions(effects) == [MemberSuspected(B, cause, "why it is")]
     report = next(r for r in coordinator.reports() if r.pod == "b")
     assert (report.state, report.cause, report.reason) == (
         MemberState.SUSPECT, cause, "why it is",
@@ -76,7 +83,7 @@ def test_no_answer_counts_from_the_question(coordinator: CoordinatorMachine) -> 
     coordinator.lost(A, "reset", 10)
     session = coordinator.session
     assert session is not None
-    coordinator.receive(SENDER, Ack(session, Phase.PREPARE), 10)
+    coordinator.receive(SENDER, Ack(session, AckPhase.PREPARE), 10)
     (found,) = suspicions(coordinator.tick(10 + TIMING.ack_timeout))
     assert (found.member, found.cause, found.since) == (B, Cause.ACK_TIMEOUT, 10)
 

@@ -4,27 +4,36 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import Close, Effect, Published, Send, SessionFormed, Timing
-from rollcall_protocol.formation import Forming
-from rollcall_protocol.ids import MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.member import (
+from rollcall_protocol.membership.coordinator_effects import (
+    CloseStream,
+    CoordinatorEffect,
+    ProtocolTimeouts,
+    SendMessage,
+    SessionFormed,
+    VersionPublished,
+)
+from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.membership.member_machine import (
     AbortEngine,
-    Apply,
-    Fetch,
+    ApplyVersion,
+    FetchVersion,
     JoinEngine,
     MemberEffect,
     MemberMachine,
-    Reply,
-    Transfer,
+    SendToCoordinator,
+    TransferVersion,
 )
-from rollcall_protocol.messages import Ack, Hello, MemberMessage, Prepare, Seat, Stage
-from rollcall_protocol.reports import MemberState, SessionReport
-from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.membership.session_formation import FormationPhase
+from rollcall_protocol.wire.ids import MemberId, SessionId, Version
+from rollcall_protocol.wire.job_snapshot import MemberState, SessionReport
+from rollcall_protocol.wire.messages import Ack, Hello, MemberMessage, Prepare, Seat, Stage
+from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 
-TIMING = Timing(settle=1, ack_timeout=5, join_timeout=5, stage_timeout=30, commit_timeout=5)
-MANIFEST = Manifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+TIMING = ProtocolTimeouts(
+    settle=1, ack_timeout=5, join_timeout=5, stage_timeout=30, commit_timeout=5
+)
+MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
 SENDER = MemberId("trainer", "b1")
 
 
@@ -144,14 +153,14 @@ class World:
         version = Version(lineage, self.number)
         self.run(self.coordinator.publish(version, MANIFEST, self.now))
 
-    def run(self, effects: list[Effect]) -> None:
+    def run(self, effects: list[CoordinatorEffect]) -> None:
         for effect in effects:
-            if isinstance(effect, Send):
+            if isinstance(effect, SendMessage):
                 if isinstance(effect.message, (Prepare, Stage)) and effect.to != SENDER:
                     assert effect.to.pod_uid in self.coordinator.members.listed
                 if effect.to in self.workers:
                     self.workers[effect.to].inbox.append(effect.message)
-            elif isinstance(effect, Close):
+            elif isinstance(effect, CloseStream):
                 if effect.to in self.workers:
                     worker = self.workers[effect.to]
                     self.run(self.coordinator.lost(worker.id, effect.reason, self.now))
@@ -162,7 +171,7 @@ class World:
                 session = effect.report.session
                 joined = self.passed.get(("joining", session), set())
                 assert joined >= self.committed[session], "usable before all had joined"
-            elif isinstance(effect, Published):
+            elif isinstance(effect, VersionPublished):
                 self.published.append(effect.version)
                 self.publishing = False
         self.check()
@@ -198,7 +207,7 @@ class World:
             zombie, order = self.late.popleft()
             if self.workers.get(zombie.id) is zombie:
                 effects = zombie.machine.receive(order)  # type: ignore[arg-type]
-                self.perform(zombie, [e for e in effects if not isinstance(e, Reply)])
+                self.perform(zombie, [e for e in effects if not isinstance(e, SendToCoordinator)])
         moves = self.moves()
         if not moves:
             return False
@@ -225,18 +234,18 @@ class World:
 
     def perform(self, worker: Worker, effects: list[MemberEffect]) -> None:
         for effect in effects:
-            if isinstance(effect, Reply):
+            if isinstance(effect, SendToCoordinator):
                 worker.outbox.append(effect.message)
             elif isinstance(effect, AbortEngine):
                 worker.joining = worker.transfer = None
             elif isinstance(effect, JoinEngine):
                 worker.joining = effect.session
-            elif isinstance(effect, Transfer):
+            elif isinstance(effect, TransferVersion):
                 worker.transfer = (effect.session, effect.version)
-            elif isinstance(effect, Apply):
+            elif isinstance(effect, ApplyVersion):
                 worker.serves.append(effect.version)
                 self.perform(worker, worker.machine.applied(effect.version, effect.session))
-            elif isinstance(effect, Fetch):
+            elif isinstance(effect, FetchVersion):
                 holders = [w for w in self.workers.values() if w.machine.held == effect.version]
                 current = self.coordinator.current == effect.version
                 error = "" if holders or current else "no donor holds it"
@@ -271,7 +280,7 @@ class World:
 
     def assert_converged(self) -> None:
         machine = self.coordinator
-        assert machine.forming is Forming.STABLE
+        assert machine.forming is FormationPhase.STABLE
         assert machine.session is not None
         assert machine.session.epoch == self.epoch
         assert {member.pod_uid for member in machine.seated} == {f"uid-{p}" for p in self.pods}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollcall_protocol.config import (
+from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
     JobConfig,

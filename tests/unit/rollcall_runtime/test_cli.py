@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import encode
-from rollcall_protocol.config import EngineRef, LossConfig
 from rollcall_protocol.env import ExitCode
+from rollcall_protocol.job_config import EngineRef, LossConfig
+from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
 from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.telemetry import JsonFormatter

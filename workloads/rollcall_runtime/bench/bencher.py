@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.star import Star
 from rollcall_runtime.bench.surroundings import spread
@@ -33,7 +33,7 @@ class Taken:
 
     copy: float
     seal: float
-    manifest: Manifest
+    manifest: WeightManifest
 
 
 class BenchMember(members.Member):
@@ -92,7 +92,7 @@ class BenchMember(members.Member):
         self._plain = self._in_host_memory(sealed.buffer)
         return Taken(copied - began, ended - copied, sealed.manifest)
 
-    def send(self, group: str, manifest: Manifest, timeout: float) -> None:
+    def send(self, group: str, manifest: WeightManifest, timeout: float) -> None:
         """Publish the snapshot, this sender's part of what `manifest` describes."""
         self._sessions[group].publish(self._held.buffer, manifest, timeout=timeout)
 
@@ -143,7 +143,7 @@ class BenchMember(members.Member):
         if self._memory is not None:
             self._target = DeviceBuffer(self._memory, nbytes)
 
-    def hold_part(self, manifest: Manifest, shard: Shard) -> None:
+    def hold_part(self, manifest: WeightManifest, shard: Shard) -> None:
         """Make the buffer that a part arrives in."""
         self._part = HostBuffer(select(manifest, shard).manifest.total_bytes)
         if self._part.nbytes:
@@ -158,11 +158,11 @@ class BenchMember(members.Member):
                 if buffer.device != "cpu":
                     buffer.write(0, held)
 
-    def take(self, group: str, manifest: Manifest, timeout: float) -> None:
+    def take(self, group: str, manifest: WeightManifest, timeout: float) -> None:
         """Receive into the buffer."""
         self._sessions[group].receive(self._target, manifest, timeout=timeout)
 
-    def take_part(self, group: str, manifest: Manifest, shard: Shard, timeout: float) -> int:
+    def take_part(self, group: str, manifest: WeightManifest, shard: Shard, timeout: float) -> int:
         """Receive what the shard needs; how many bytes were asked of others."""
         taken, engine = select(manifest, shard), self._engine
         if not isinstance(engine, OwnedEngine):
@@ -173,12 +173,12 @@ class BenchMember(members.Member):
         )
         return engine.read_bytes - before
 
-    def taken_rows(self, manifest: Manifest, shard: Shard) -> list[str]:
+    def taken_rows(self, manifest: WeightManifest, shard: Shard) -> list[str]:
         """One digest for each tensor of the part that arrived, in order."""
         part = Snapshot(select(manifest, shard).manifest, self._part.pin())
         return [members.digest(tensor) for _, tensor in part.tensors()]
 
-    def taken_digests(self, manifest: Manifest) -> list[str]:
+    def taken_digests(self, manifest: WeightManifest) -> list[str]:
         """One for each tensor that arrived, in order."""
         memory = self._target.read(0, self._target.nbytes)
         return [
@@ -189,7 +189,7 @@ class BenchMember(members.Member):
     def star_connect(self, senders: Sequence[tuple[str, int]]) -> None:
         self._star.connect(senders)
 
-    def star_receive(self, manifest: Manifest) -> None:
+    def star_receive(self, manifest: WeightManifest) -> None:
         bounds = manifest.bounds()
         self._star.receive([self._landing.memory[start:end] for start, end in bounds])
 

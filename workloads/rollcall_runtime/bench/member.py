@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from rollcall_protocol.config import EngineRef, GroupConfig
-from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
-from rollcall_protocol.roster import DEFAULT_GROUP
+from rollcall_protocol.job_config import EngineRef, GroupConfig
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.roster import DEFAULT_GROUP
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession
 from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
 from rollcall_runtime.sync.opening import open_engine
@@ -136,7 +136,7 @@ class Member:
         self._sessions[group] = opened
         opened.join(timeout=timeout)
 
-    def snapshot(self, seed: int, megabytes: int, bucket_bytes: int) -> Manifest:
+    def snapshot(self, seed: int, megabytes: int, bucket_bytes: int) -> WeightManifest:
         self._snapshot = None  # lets its buffer go
         self._snapshotter = Snapshotter(bucket_bytes=bucket_bytes, buffers=2, memory=self._memory)
         self._snapshot = self._snapshotter.take(odd_tensors(seed, megabytes), timeout=1).seal()
@@ -155,7 +155,7 @@ class Member:
         held = self._held
         self._sessions[group].publish(held.buffer, held.manifest, timeout=timeout)
 
-    def receive(self, group: str, number: int, manifest: Manifest, timeout: float) -> None:
+    def receive(self, group: str, number: int, manifest: WeightManifest, timeout: float) -> None:
         receive(
             self._sessions[group], version(number), manifest, shard=self._shard,
             stage=self._stage, patience=timeout, timeout=timeout,

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import Reply
 from rollcall_runtime.bench.throughput import GROUP, Load, Party
 from rollcall_runtime.bench.world import Remote, World, abort, done, join, settled
@@ -121,7 +121,7 @@ class Scene:
         return [*receiving, *(sender.start("send", **kwargs) for sender in self._party.senders)]
 
     @property
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> WeightManifest:
         return self._party.manifest
 
     def _kwargs(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.bench.member import Reply
 from rollcall_runtime.bench.throughput import Party
 from rollcall_runtime.bench.world import Remote, abort, done, join

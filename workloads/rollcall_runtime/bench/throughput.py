@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollcall_protocol.manifest import Manifest, combine
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.bench.bencher import NURSERY, Taken
 from rollcall_runtime.bench.member import Reply
 from rollcall_runtime.bench.world import Remote, World, abort, done, join
@@ -96,11 +96,11 @@ class Party:
         """In the order of their seats."""
         return [*self.senders, *self.receivers]
 
-    def take(self) -> tuple[list[Taken], Manifest]:
+    def take(self) -> tuple[list[Taken], WeightManifest]:
         """A snapshot at every sender, and the manifest of all of them together."""
         taken: list[Taken] = [reply.result for reply in _all(self.senders, "take_snapshot")]
         parts = [part.manifest for part in taken]
-        return taken, parts[0] if len(parts) == 1 else combine(parts)
+        return taken, parts[0] if len(parts) == 1 else combine_manifests(parts)
 
     def send(self) -> float:
         """Seconds from the first sender's start until the last receiver has verified all."""

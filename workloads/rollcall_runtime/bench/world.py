@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import Call, Reply, nursery
 from rollcall_runtime.sync.engine import Role
 
@@ -224,7 +224,7 @@ def abort(members: list[Remote], *, group: str = "job/default") -> None:
 
 
 def publish(
-    members: list[Remote], *, number: int, manifest: Manifest, group: str = "job/default"
+    members: list[Remote], *, number: int, manifest: WeightManifest, group: str = "job/default"
 ) -> None:
     """Send from the first to the others and commit there."""
     sender, *receivers = members

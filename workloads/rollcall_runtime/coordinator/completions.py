@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from aiohttp import web
 
-from rollcall_protocol.codec import CodecError
-from rollcall_protocol.messages import Completion, loads
+from rollcall_protocol.wire.json_codec import CodecError
+from rollcall_protocol.wire.messages import Completion, loads
 
 
 class Verdict(StrEnum):

@@ -12,19 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rollcall_protocol.config import JobConfig
-from rollcall_protocol.effects import Effect, SessionFormed, Suspected
-from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.members import is_newer
-from rollcall_protocol.messages import (
-    Hello,
-    MemberMessage,
-    Sealed,
+from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.membership.coordinator_effects import (
+    CoordinatorEffect,
+    MemberSuspected,
+    SessionFormed,
 )
-from rollcall_protocol.prompts import Answered, LedgerState
-from rollcall_protocol.reports import Snapshot as State
-from rollcall_protocol.reports import SuspicionCause
-from rollcall_protocol.roster import DEFAULT_GROUP, Roster, RosterMember
+from rollcall_protocol.membership.member_table import is_newer_roster
+from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.job_snapshot import JobSnapshot as State
+from rollcall_protocol.wire.job_snapshot import SuspicionCause
+from rollcall_protocol.wire.messages import Hello, MemberMessage, SnapshotPartReady
+from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
 from rollcall_runtime.coordinator import persistent_state
 from rollcall_runtime.coordinator.job_reporter import Standing
 from rollcall_runtime.coordinator.member_connections import Links, Loss
@@ -157,7 +158,7 @@ class Coordinator:
         """Let go of the newest weights; until the next ones newcomers have their peers alone."""
         self.duties.close()
 
-    async def next_batch(self, number: int) -> list[Answered]:
+    async def next_batch(self, number: int) -> list[CompletedPrompt]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
         return await self.leasing.next_batch(number)
 
@@ -193,7 +194,7 @@ class Coordinator:
         """Take the job's roster; raises RosterRefusedError."""
         job = (self.config.uid, DEFAULT_GROUP)
         held = self._memory.roster
-        if not is_newer(roster, held, job=job, coordinator=self.member.pod_uid):
+        if not is_newer_roster(roster, held, job=job, coordinator=self.member.pod_uid):
             return
         since = self._memory.since_epoch or roster.epoch
         self._memory = replace(self._memory, roster=roster, since_epoch=since)
@@ -231,7 +232,7 @@ class Coordinator:
         group = self._group_of.get(member)
         if isinstance(message, PromptMessage):
             self.leasing.said(member, message)
-        elif isinstance(message, Sealed):
+        elif isinstance(message, SnapshotPartReady):
             self.parts.sealed(member, message)
         elif group is not None and not isinstance(message, Hello):
             group.run(group.machine.receive(member, message, time.monotonic()))
@@ -264,11 +265,11 @@ class Coordinator:
                     self._joined.clear()
                     await self._joined.wait()
 
-    def _after(self, effects: list[Effect]) -> None:
+    def _after(self, effects: list[CoordinatorEffect]) -> None:
         for effect in effects:
             if isinstance(effect, SessionFormed):
                 self._observer.session_formed(effect.report)
-            elif isinstance(effect, Suspected):
+            elif isinstance(effect, MemberSuspected):
                 self._suspected(effect)
         self.leasing.dispatch()
         self._set_timer()
@@ -277,7 +278,7 @@ class Coordinator:
         else:
             self.stream.progressed()
 
-    def _suspected(self, effect: Suspected) -> None:
+    def _suspected(self, effect: MemberSuspected) -> None:
         """Note how long it took: since the member was last heard, or since it was asked.
 
         Its prompts need not wait for the end of its stream.

@@ -3,9 +3,21 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from rollcall_protocol.config import JobConfig
-from rollcall_protocol.effects import Close, Effect, Published, SessionFormed, Suspected
-from rollcall_protocol.reports import Finished, MemberReport, MemberState, Progress, Snapshot
+from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.membership.coordinator_effects import (
+    CloseStream,
+    CoordinatorEffect,
+    MemberSuspected,
+    SessionFormed,
+    VersionPublished,
+)
+from rollcall_protocol.wire.job_snapshot import (
+    JobSnapshot,
+    MemberReport,
+    MemberState,
+    TrainingProgress,
+    TrainingResult,
+)
 from rollcall_runtime.coordinator.persistent_state import Memory
 from rollcall_runtime.coordinator.sync_group import SyncGroup
 
@@ -15,29 +27,29 @@ class Standing:
 
     def __init__(self, config: JobConfig, groups: Mapping[str, SyncGroup]) -> None:
         self._config, self._groups = config, groups
-        self._progress = Progress(0, config.algorithm.max_steps, 0, None)
-        self._finished: Finished | None = None
+        self._progress = TrainingProgress(0, config.algorithm.max_steps, 0, None)
+        self._finished: TrainingResult | None = None
         self._states: list[MemberState] = []  # at the last publication
 
     def trained(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
         """Training has done `step` steps; `number` is published."""
-        self._progress = Progress(
+        self._progress = TrainingProgress(
             step, self._config.algorithm.max_steps, number, reward, warning=warning
         )
 
     def finish(self, step: int, error: str) -> None:
         """Training is over."""
-        self._finished = Finished(step, error)
+        self._finished = TrainingResult(step, error)
 
     @property
     def training(self) -> bool:
         """Whether more samples are wanted: it is not over, and there are rollouts enough."""
         return self._finished is None and not self._paused()
 
-    def snapshot(self, memory: Memory, running: Mapping[str, int]) -> Snapshot:
+    def snapshot(self, memory: Memory, running: Mapping[str, int]) -> JobSnapshot:
         """The whole state for the operator; `running` counts prompts in hand by pod uid."""
         roster = memory.roster
-        return Snapshot(
+        return JobSnapshot(
             pod_uid=memory.pod_uid,
             boot=memory.boot,
             roster_epoch=roster.epoch if roster else 0,
@@ -51,12 +63,14 @@ class Standing:
             groups=tuple(group.report() for group in self._groups.values()),
         )
 
-    def urgent(self, effects: Iterable[Effect]) -> bool:
+    def urgent(self, effects: Iterable[CoordinatorEffect]) -> bool:
         """Sessions, suspects and who is in sync are told at once; that versions go by is not."""
         happened = list(effects)
-        if any(isinstance(effect, (SessionFormed, Close, Suspected)) for effect in happened):
+        if any(
+            isinstance(effect, (SessionFormed, CloseStream, MemberSuspected)) for effect in happened
+        ):
             return True
-        if not any(isinstance(effect, Published) for effect in happened):
+        if not any(isinstance(effect, VersionPublished) for effect in happened):
             return False
         before, self._states = self._states, [report.state for report in self._members()]
         return before != self._states

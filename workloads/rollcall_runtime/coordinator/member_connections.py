@@ -9,16 +9,16 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
-from rollcall_protocol.codec import CodecError
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.messages import (
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.job_snapshot import SuspicionCause
+from rollcall_protocol.wire.json_codec import CodecError
+from rollcall_protocol.wire.messages import (
     MEMBER_MESSAGES,
     CoordinatorMessage,
     Hello,
     MemberMessage,
     loads,
 )
-from rollcall_protocol.reports import SuspicionCause
 from rollcall_runtime.membership.liveness import SilentError, Vigil
 from rollcall_runtime.membership.wire import read, write
 from rollcall_runtime.worker.concurrency import first_of

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollcall_protocol.prompts import PromptLedger
-from rollcall_protocol.reports import SessionReport, SuspicionCause
+from rollcall_protocol.prompts.prompt_ledger import PromptLedger
+from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
 
 
 @dataclass(frozen=True, slots=True)

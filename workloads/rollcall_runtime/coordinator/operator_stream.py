@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from rollcall_protocol.codec import CodecError, decode
-from rollcall_protocol.effects import RosterRefusedError
-from rollcall_protocol.messages import dumps
-from rollcall_protocol.reports import Snapshot
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.membership.coordinator_effects import RosterRefusedError
+from rollcall_protocol.wire.job_snapshot import JobSnapshot
+from rollcall_protocol.wire.json_codec import CodecError, decode
+from rollcall_protocol.wire.messages import dumps
+from rollcall_protocol.wire.roster import Roster
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ PROGRESS_SECONDS = 1.0  # progress is told this often at most; sessions and susp
 class OperatorStream:
     """Serves snapshots to whoever follows; a slow follower skips states, never delays one."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, snapshot: Callable[[], JobSnapshot]) -> None:
         self._snapshot = snapshot
         self._changed: set[asyncio.Event] = set()
         self._timer: asyncio.TimerHandle | None = None

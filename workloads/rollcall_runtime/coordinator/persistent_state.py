@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollcall_protocol.codec import CodecError, decode, encode
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.json_codec import CodecError, decode, encode
+from rollcall_protocol.wire.roster import Roster
 from rollcall_runtime.membership.incarnation import Life
 
 FILE = "coordinator.json"

@@ -4,21 +4,22 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rollcall_protocol.config import JobConfig
-from rollcall_protocol.ids import MemberId, Version
-from rollcall_protocol.messages import (
+from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
+from rollcall_protocol.wire.ids import MemberId, Version
+from rollcall_protocol.wire.messages import (
     Completion,
     CoordinatorMessage,
-    Drawing,
-    LeaseReturned,
-    LeaseRevoked,
-    Wanted,
+    GenerationProgress,
+    PromptCredit,
+    PromptLeaseReturned,
+    PromptLeaseRevoked,
 )
-from rollcall_protocol.prompts import Answered, LedgerState, PromptLedger
 from rollcall_runtime.coordinator.completions import Verdict
 from rollcall_runtime.coordinator.metrics import Observer
 
-PromptMessage = Wanted | Drawing | LeaseReturned
+PromptMessage = PromptCredit | GenerationProgress | PromptLeaseReturned
 
 
 class Leasing:
@@ -58,7 +59,7 @@ class Leasing:
         """Begin with weights that much newer than the checkpoint's."""
         self._ledger.outdate(versions)
 
-    async def next_batch(self, number: int) -> list[Answered]:
+    async def next_batch(self, number: int) -> list[CompletedPrompt]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
         while True:
             batch = self._ledger.take_batch(number)
@@ -84,9 +85,9 @@ class Leasing:
 
     def said(self, member: MemberId, message: PromptMessage) -> None:
         """A message of a member."""
-        if isinstance(message, Wanted):
+        if isinstance(message, PromptCredit):
             self._ledger.want(member, message.prompts)
-        elif isinstance(message, Drawing):
+        elif isinstance(message, GenerationProgress):
             self._progressed(member, message)
             return
         else:
@@ -122,12 +123,12 @@ class Leasing:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _progressed(self, member: MemberId, message: Drawing) -> None:
+    def _progressed(self, member: MemberId, message: GenerationProgress) -> None:
         now = time.monotonic()
         for report in message.reports:
             if not self._ledger.progressed(report, member, now):
                 self._observer.refused("late_report")
-                self._send(member, LeaseRevoked(report.lease))
+                self._send(member, PromptLeaseRevoked(report.lease))
 
     def _set_timer(self) -> None:
         # One that is set is early enough: deadlines are only put off, and new ones lie later.
@@ -139,5 +140,5 @@ class Leasing:
     def _expire(self) -> None:
         self._timer = None
         for member, lease in self._ledger.expire(time.monotonic()):
-            self._send(member, LeaseRevoked(lease))
+            self._send(member, PromptLeaseRevoked(lease))
         self.dispatch()

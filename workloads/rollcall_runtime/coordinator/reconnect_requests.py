@@ -11,8 +11,8 @@ from typing import Protocol
 import aiohttp
 
 from rollcall_protocol import env
-from rollcall_protocol.messages import Summons, dumps
-from rollcall_protocol.roster import RosterMember
+from rollcall_protocol.wire.messages import ReconnectRequest, dumps
+from rollcall_protocol.wire.roster import RosterMember
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Calls:
     """
 
     def __init__(
-        self, *, absence: Absence, summons: Summons, token: str, bound: float,
+        self, *, absence: Absence, summons: ReconnectRequest, token: str, bound: float,
         port: int = env.AGENT_PORT,
     ) -> None:  # fmt: skip
         self._absence, self._body = absence, dumps(summons)

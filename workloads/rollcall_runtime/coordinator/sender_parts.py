@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from rollcall_protocol.ids import MemberId, Version
-from rollcall_protocol.manifest import Manifest, combine
-from rollcall_protocol.messages import Named, Sealed
+from rollcall_protocol.wire.ids import MemberId, Version
+from rollcall_protocol.wire.messages import SnapshotPartReady, VersionAssigned
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 
 
 class Parts:
@@ -15,11 +15,11 @@ class Parts:
     Belongs to one event loop.
     """
 
-    def __init__(self, senders: int, send: Callable[[MemberId, Named], None]) -> None:
+    def __init__(self, senders: int, send: Callable[[MemberId, VersionAssigned], None]) -> None:
         self._senders, self._send = senders, send
-        self._named: Named | None = None
+        self._named: VersionAssigned | None = None
         self._ranks: dict[MemberId, int] = {}
-        self._parts: dict[int, dict[int, Sealed]] = {}
+        self._parts: dict[int, dict[int, SnapshotPartReady]] = {}
         self._waiting_for = 0
         self._arrived = asyncio.Event()
 
@@ -33,7 +33,7 @@ class Parts:
         """A stream ended."""
         self._ranks.pop(member, None)
 
-    def sealed(self, member: MemberId, message: Sealed) -> None:
+    def sealed(self, member: MemberId, message: SnapshotPartReady) -> None:
         """A rank has sealed its part; told again after it lost its stream."""
         rank = self._ranks.get(member)
         if rank is not None and message.number >= self._waiting_for:
@@ -41,8 +41,8 @@ class Parts:
             self._arrived.set()
 
     async def whole(
-        self, version: Version, own: Manifest
-    ) -> tuple[Manifest, tuple[Manifest | None, ...]]:
+        self, version: Version, own: WeightManifest
+    ) -> tuple[WeightManifest, tuple[WeightManifest | None, ...]]:
         """The manifest of `version`, once all parts are sealed; `own` is rank 0's part.
 
         And what describes the other ranks' deltas from the version before, if there are any.
@@ -57,8 +57,10 @@ class Parts:
             self._arrived.clear()
             await self._arrived.wait()
         del self._parts[number]
-        self._waiting_for, self._named = number + 1, Named(number, version)
+        self._waiting_for, self._named = number + 1, VersionAssigned(number, version)
         for member in self._ranks:
             self._send(member, self._named)
         sealed = [found[rank] for rank in range(1, self._senders)]
-        return combine([own, *(one.part for one in sealed)]), tuple(one.delta for one in sealed)
+        return combine_manifests([own, *(one.part for one in sealed)]), tuple(
+            one.delta for one in sealed
+        )

@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 
 from rollcall_protocol import env
-from rollcall_protocol.messages import Summons
+from rollcall_protocol.wire.messages import ReconnectRequest
 from rollcall_runtime.coordinator.completions import take_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import Observer
@@ -32,7 +32,7 @@ class CoordinatorServer:
         self._runners: list[web.AppRunner] = []
         self._calls = Calls(
             absence=coordinator, token=tokens.member,
-            summons=Summons(address, coordinator.member.pod_uid),
+            summons=ReconnectRequest(address, coordinator.member.pod_uid),
             bound=coordinator.config.membership.suspect_after,
         )  # fmt: skip
         coordinator.call_missing = self._calls.call_at_once

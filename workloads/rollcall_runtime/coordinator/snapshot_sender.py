@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.ids import Version
-from rollcall_protocol.manifest import Manifest, combine
-from rollcall_protocol.messages import Delta
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import WeightDelta
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.membership.sending import SendingDuties
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
@@ -43,8 +43,8 @@ class SenderDuties(SendingDuties):
             self._offered.popitem()[1].release()
 
     async def encode(
-        self, version: Version, base: Version | None, others: Sequence[Manifest | None]
-    ) -> Delta | None:
+        self, version: Version, base: Version | None, others: Sequence[WeightManifest | None]
+    ) -> WeightDelta | None:
         """What makes `version` of `base`: this rank's part, before what the `others` have made.
 
         None when a part is missing, on this rank or another; owned from now on.
@@ -58,16 +58,22 @@ class SenderDuties(SendingDuties):
             return None
         self._encoded = version, made
         parts = [made.manifest, *(other for other in others if other is not None)]
-        return Delta(base, combine(parts) if others else made.manifest)
+        return WeightDelta(base, combine_manifests(parts) if others else made.manifest)
 
     async def transfer(
-        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+        self,
+        session: SyncSession,
+        version: Version,
+        manifest: WeightManifest,
+        delta: WeightDelta | None,
     ) -> None:
         """Send to the session."""
         buffer = self._buffer(version, delta, session.memories)
         await self.publish(session, buffer, manifest, delta)
 
-    def _buffer(self, version: Version, delta: Delta | None, memories: frozenset[str]) -> Buffer:
+    def _buffer(
+        self, version: Version, delta: WeightDelta | None, memories: frozenset[str]
+    ) -> Buffer:
         if delta is None:
             if version in self._offered:
                 return self._offered[version].buffer_in(memories)

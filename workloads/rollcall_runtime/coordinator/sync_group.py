@@ -12,29 +12,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rollcall_protocol import env
-from rollcall_protocol.config import JobConfig
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import (
-    Close,
-    Effect,
-    Fenced,
-    Published,
-    Send,
+from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.membership.coordinator_effects import (
+    CloseStream,
+    CoordinatorEffect,
+    CoordinatorSuperseded,
+    ProtocolTimeouts,
+    SendMessage,
     SessionFormed,
-    Timing,
+    VersionPublished,
 )
-from rollcall_protocol.ids import MemberId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import (
+from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.wire.ids import MemberId, Version
+from rollcall_protocol.wire.job_snapshot import KEPT_SESSIONS, GroupReport, SessionReport
+from rollcall_protocol.wire.messages import (
     MACHINE_MESSAGES,
     Commit,
-    Delta,
     MemberMessage,
     Seat,
     Stage,
+    WeightDelta,
 )
-from rollcall_protocol.reports import KEPT_SESSIONS, GroupReport, SessionReport
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.roster import Roster
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.member_connections import Links
 from rollcall_runtime.membership.driver import Duties, MemberDriver
 from rollcall_runtime.sync.opening import OpenEngine
@@ -75,7 +75,7 @@ class SyncGroup:
     def __init__(
         self, *, config: JobConfig, opened: OpenEngine, member: MemberId, address: str, boot: int,
         since_epoch: int | None, senders: int, duties: Duties, links: Links,
-        after: Callable[[list[Effect]], None], fenced: asyncio.Event,
+        after: Callable[[list[CoordinatorEffect]], None], fenced: asyncio.Event,
     ) -> None:  # fmt: skip
         sync, bounds = config.weight_sync, config.membership
         self.name = opened.name
@@ -83,7 +83,7 @@ class SyncGroup:
             job_uid=config.uid, group=opened.name, boot=boot,
             sender=Seat(member, opened.address or address, opened.descriptor),
             fallback_donor=f"{address}:{env.MEMBERSHIP_PORT}",
-            timing=Timing(
+            timing=ProtocolTimeouts(
                 settle=bounds.settle, ack_timeout=bounds.ack_timeout,
                 join_timeout=sync.join_timeout, stage_timeout=sync.stage_timeout,
                 commit_timeout=sync.commit_timeout,
@@ -111,7 +111,7 @@ class SyncGroup:
             self.run(self.machine.push_roster(own, time.monotonic()))
 
     async def publish(
-        self, version: Version, manifest: Manifest, *, delta: Delta | None = None
+        self, version: Version, manifest: WeightManifest, *, delta: WeightDelta | None = None
     ) -> Outcome:
         """Bring `version` to the live session; returns when all of it acked or was excluded."""
         began, self._committing_since = time.monotonic(), None
@@ -127,18 +127,18 @@ class SyncGroup:
             self._sent_delta,
         )  # fmt: skip
 
-    def run(self, effects: list[Effect]) -> None:
+    def run(self, effects: list[CoordinatorEffect]) -> None:
         """Carry out what the machine asks for."""
         for effect in effects:
-            if isinstance(effect, Send):
+            if isinstance(effect, SendMessage):
                 self._send(effect)
-            elif isinstance(effect, Close):
+            elif isinstance(effect, CloseStream):
                 log.warning("closing the stream of %s: %s", effect.to, effect.reason)
                 self._links.close(effect.to, effect.reason)
-            elif isinstance(effect, Fenced):
+            elif isinstance(effect, CoordinatorSuperseded):
                 log.error("a member follows session %s: another coordinator", effect.held)
                 self._fenced.set()
-            elif isinstance(effect, Published) and self._published is not None:
+            elif isinstance(effect, VersionPublished) and self._published is not None:
                 self._published.set_result(None)
                 self._published = None
             elif isinstance(effect, SessionFormed):
@@ -165,7 +165,7 @@ class SyncGroup:
         """Abort the engine session."""
         await self._driver.close()
 
-    def _send(self, effect: Send) -> None:
+    def _send(self, effect: SendMessage) -> None:
         if isinstance(effect.message, Commit) and self._committing_since is None:
             self._committing_since = time.monotonic()
         if isinstance(effect.message, Stage):

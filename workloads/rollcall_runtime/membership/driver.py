@@ -5,19 +5,19 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
-from rollcall_protocol.ids import MemberId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.member import (
+from rollcall_protocol.membership.member_machine import (
     AbortEngine,
-    Apply,
-    Fetch,
+    ApplyVersion,
+    FetchVersion,
     JoinEngine,
     MemberEffect,
     MemberMachine,
-    Reply,
-    Transfer,
+    SendToCoordinator,
+    TransferVersion,
 )
-from rollcall_protocol.messages import Delta, MemberMessage, SessionMessage
+from rollcall_protocol.wire.ids import MemberId, Version
+from rollcall_protocol.wire.messages import MemberMessage, SessionMessage, WeightDelta
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
 from rollcall_runtime.sync.errors import SyncError, UnexpectedError
 from rollcall_runtime.sync.parts import open_session
@@ -29,7 +29,11 @@ class Duties(Protocol):
     """What differs between a rollout and the trainer's sender. All raise SyncError."""
 
     async def transfer(
-        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+        self,
+        session: SyncSession,
+        version: Version,
+        manifest: WeightManifest,
+        delta: WeightDelta | None,
     ) -> None:
         """Receive `version` into the stage and verify it, or send it; or the delta, if given."""
 
@@ -70,7 +74,7 @@ class MemberDriver:
 
     def _perform(self, effects: list[MemberEffect]) -> None:
         for effect in effects:
-            if isinstance(effect, Reply):
+            if isinstance(effect, SendToCoordinator):
                 self._send(effect.message)
             elif isinstance(effect, AbortEngine):
                 self._abort()
@@ -82,12 +86,14 @@ class MemberDriver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, effect: JoinEngine | Transfer | Apply | Fetch) -> None:
+    async def _work(
+        self, effect: JoinEngine | TransferVersion | ApplyVersion | FetchVersion
+    ) -> None:
         if isinstance(effect, JoinEngine):
             self._perform(await self._join(effect))
-        elif isinstance(effect, Transfer):
+        elif isinstance(effect, TransferVersion):
             self._perform(await self._transfer(effect))
-        elif isinstance(effect, Apply):
+        elif isinstance(effect, ApplyVersion):
             error = await _error_of(self._duties.apply(effect.version))
             message = str(error) if error else ""
             self._perform(self.machine.applied(effect.version, effect.session, error=message))
@@ -111,7 +117,7 @@ class MemberDriver:
         self._session = session
         await asyncio.to_thread(session.join, timeout=self._join_timeout)
 
-    async def _transfer(self, effect: Transfer) -> list[MemberEffect]:
+    async def _transfer(self, effect: TransferVersion) -> list[MemberEffect]:
         session = self._session
         if session is None:
             return self.machine.staged(effect.session, effect.version, error="has not joined")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rollcall_protocol.ids import Lineage
+from rollcall_protocol.wire.ids import Lineage
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from rollcall_protocol.ids import Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Delta
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import WeightDelta
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer
@@ -17,7 +17,11 @@ class SendingDuties:
         self._stage_timeout = stage_timeout
 
     async def publish(
-        self, session: SyncSession, buffer: Buffer, manifest: Manifest, delta: Delta | None
+        self,
+        session: SyncSession,
+        buffer: Buffer,
+        manifest: WeightManifest,
+        delta: WeightDelta | None,
     ) -> None:
         """Send `buffer`, which the delta's manifest describes if there is one."""
         described = manifest if delta is None else delta.manifest

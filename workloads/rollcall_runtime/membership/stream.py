@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import aiohttp
 
-from rollcall_protocol.codec import CodecError
-from rollcall_protocol.config import MembershipConfig
-from rollcall_protocol.messages import (
+from rollcall_protocol.job_config import MembershipConfig
+from rollcall_protocol.wire.json_codec import CodecError
+from rollcall_protocol.wire.messages import (
     COORDINATOR_MESSAGES,
     CoordinatorMessage,
     Hello,
     MemberMessage,
-    Summons,
+    ReconnectRequest,
     dumps,
 )
 from rollcall_runtime.membership.credentials import CredentialsRefusedError, bearer
@@ -72,7 +72,7 @@ class MemberStream:
         if self._outbox is not None:
             self._outbox.put_nowait(None)
 
-    def register(self, summons: Summons) -> bool:
+    def register(self, summons: ReconnectRequest) -> bool:
         """A coordinator misses us: open another stream, by its name.
 
         False if the stream that is open leads to it.

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from rollcall_protocol.messages import CoordinatorMessage, Stage, dumps, loads
+from rollcall_protocol.wire.messages import CoordinatorMessage, Stage, dumps, loads
 
 M = TypeVar("M")
 

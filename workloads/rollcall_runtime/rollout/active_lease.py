@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from rollcall_protocol.ids import Version
-from rollcall_protocol.messages import Lease
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import PromptLease
 from rollcall_runtime.rollout.inference_engine import Generation
 from rollcall_runtime.rollout.served_versions import ServedVersions
 
@@ -16,13 +16,13 @@ class Work:
     may be of, `attempts` counts calls of the engine that did not finish it.
     """
 
-    lease: Lease
+    lease: PromptLease
     group: list[Generation]
     since: int | None = None
     attempts: int = 0
 
     @classmethod
-    def of(cls, lease: Lease, *, keep: bool) -> "Work":
+    def of(cls, lease: PromptLease, *, keep: bool) -> "Work":
         """A lease that has just arrived; with `keep` it goes on from what came with it."""
         if lease.begun is None or not keep:
             return cls(replace(lease, begun=None), [])

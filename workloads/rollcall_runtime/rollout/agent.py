@@ -7,17 +7,17 @@ import asyncio
 from dataclasses import dataclass
 
 from rollcall_protocol import env
-from rollcall_protocol.config import WeightSyncConfig
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.messages import (
+from rollcall_protocol.job_config import WeightSyncConfig
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import (
     Completion,
     CoordinatorMessage,
     Hello,
-    Lease,
-    LeaseReturned,
-    LeaseRevoked,
-    Named,
-    Wanted,
+    PromptCredit,
+    PromptLease,
+    PromptLeaseReturned,
+    PromptLeaseRevoked,
+    VersionAssigned,
 )
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.membership.stream import MemberStream
@@ -197,12 +197,12 @@ class Agent:
         self._sender.retry()
 
     def _heard(self, message: CoordinatorMessage) -> None:
-        if isinstance(message, Lease):
+        if isinstance(message, PromptLease):
             self._take(message)
-        elif isinstance(message, LeaseRevoked):
+        elif isinstance(message, PromptLeaseRevoked):
             self._generator.revoke(message.lease)
             self._top_up()
-        elif not isinstance(message, Named):  # that is for senders
+        elif not isinstance(message, VersionAssigned):  # that is for senders
             self._driver.handle(message)
             self._readiness.heard(message)
             session = self._driver.machine.session
@@ -210,10 +210,10 @@ class Agent:
                 self._metrics.epoch.set(session.epoch)
                 self._metrics.session_attempt.set(session.attempt)
 
-    def _take(self, lease: Lease) -> None:
+    def _take(self, lease: PromptLease) -> None:
         self._asked = max(0, self._asked - 1)
         if self._drain.draining:
-            self._stream.send(LeaseReturned(lease.lease))
+            self._stream.send(PromptLeaseReturned(lease.lease))
         else:
             self._generator.add(lease)
 
@@ -236,7 +236,7 @@ class Agent:
         missing = min(self._target - hands, CAPACITY - self._sender.backlog - hands)
         if missing > 0:
             self._asked += missing
-            self._stream.send(Wanted(missing))
+            self._stream.send(PromptCredit(missing))
 
     async def _follow(self) -> None:
         await self._stream.run()

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from aiohttp import web
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import CodecError
-from rollcall_protocol.ids import Version
-from rollcall_protocol.messages import Summons, loads
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.json_codec import CodecError
+from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_runtime.sync.weights.catchup import weights_handler
 from rollcall_runtime.sync.weights.staging import Snapshot
 from rollcall_runtime.worker.auth import guard
@@ -24,7 +24,7 @@ class AgentServer:
     def __init__(
         self, *, token: str, held: Callable[[Version], Snapshot | None],
         drain: Callable[[str], None], refused: Callable[[str], None],
-        register: Callable[[Summons], bool], shard: str = "",
+        register: Callable[[ReconnectRequest], bool], shard: str = "",
     ) -> None:  # fmt: skip
         async def begin(request: web.Request) -> web.StreamResponse:
             drain(request.query.get("reason", "asked to drain"))
@@ -32,7 +32,7 @@ class AgentServer:
 
         async def summon(request: web.Request) -> web.StreamResponse:
             try:
-                summons = loads(await request.text(), Summons)
+                summons = loads(await request.text(), ReconnectRequest)
             except CodecError as error:
                 refused("malformed")
                 return web.json_response({"error": str(error)}, status=400)

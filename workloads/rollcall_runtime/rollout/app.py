@@ -4,8 +4,8 @@ import asyncio
 import logging
 import signal
 
-from rollcall_protocol.config import GroupConfig
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.job_config import GroupConfig
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
-from rollcall_protocol.messages import Completion, dumps
+from rollcall_protocol.wire.messages import Completion, dumps
 from rollcall_runtime.membership.credentials import CredentialsRefusedError, bearer
 from rollcall_runtime.worker.concurrency import first_of
 from rollcall_runtime.worker.telemetry import RolloutMetrics

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from rollcall_protocol.messages import Draining, LeaseReturned, MemberMessage
+from rollcall_protocol.wire.messages import Draining, MemberMessage, PromptLeaseReturned
 from rollcall_runtime.rollout.completion_sender import CompletionSender
 from rollcall_runtime.rollout.generation_worker import Generator
 from rollcall_runtime.rollout.lease_progress import Reporter, Standing
@@ -74,4 +74,4 @@ class Drain:
         # In this order, on one stream: others go on from what is reported.
         self._reporter.report([*standings, *self._generator.standings()])
         for standing in standings:
-            self._send(LeaseReturned(standing.lease.lease))
+            self._send(PromptLeaseReturned(standing.lease.lease))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from rollcall_protocol.ids import Version
-from rollcall_protocol.messages import Lease, Sample
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import PromptLease, Sample
 from rollcall_runtime.rollout.active_lease import Work
 from rollcall_runtime.rollout.inference_engine import Generation, InferenceEngine, Watch
 from rollcall_runtime.rollout.lease_progress import Standing
@@ -26,7 +26,7 @@ STUCK_SECONDS = 30.0  # without a sign of life beyond the slice: the thread is t
 class Drawn:
     """A finished lease: its samples, and the version of the oldest token among them."""
 
-    lease: Lease
+    lease: PromptLease
     version: Version
     samples: tuple[Sample, ...]
 
@@ -78,7 +78,7 @@ class Generator:
         """Leases that wait or run."""
         return len(self._waiting) + len(self._running)
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: PromptLease) -> None:
         """Take a lease."""
         self._waiting.append(Work.of(lease, keep=self._progress.keep))
         self._changed()
@@ -205,7 +205,7 @@ class Generator:
             for work, group in zip(batch, groups, strict=True)
         ]
 
-    def _rewards(self, lease: Lease, group: list[Generation]) -> tuple[float, ...]:
+    def _rewards(self, lease: PromptLease, group: list[Generation]) -> tuple[float, ...]:
         if not all(generation.finished for generation in group):
             return ()
         return tuple(self._reward(lease.tokens, generation.tokens) for generation in group)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rollcall_protocol.ids import Version
-from rollcall_protocol.messages import Drawing, Lease
-from rollcall_protocol.partials import Report, Response
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import GenerationProgress, PromptLease
+from rollcall_protocol.wire.partial_responses import PartialReport, Response
 from rollcall_runtime.rollout.inference_engine import Generation
 
 TOKENS_AT_ONCE = 2**14  # in a message; some 0.5 MB, which the coordinator reads in 25 ms
@@ -15,7 +15,7 @@ TOKENS_AT_ONCE = 2**14  # in a message; some 0.5 MB, which the coordinator reads
 class Standing:
     """How far a lease is. `version` is the oldest token's; no `group`: there is nothing to tell."""
 
-    lease: Lease
+    lease: PromptLease
     version: Version | None = None
     group: Sequence[Generation] = ()
 
@@ -23,7 +23,7 @@ class Standing:
 class Reporter:
     """Sends only what is new, by a cursor for each response; forgets what is in hand no more."""
 
-    def __init__(self, send: Callable[[Drawing], None]) -> None:
+    def __init__(self, send: Callable[[GenerationProgress], None]) -> None:
         self._send = send
         self._told: dict[str, list[int]] = {}  # tokens of each response, by lease
 
@@ -34,28 +34,28 @@ class Reporter:
     def report(self, standings: Iterable[Standing]) -> None:
         """Tell about all leases in hand."""
         told, self._told = self._told, {}
-        reports: list[Report] = []
+        reports: list[PartialReport] = []
         tokens = 0
         for report in (new for standing in standings for new in self._news(standing, told)):
             more = sum(len(response.tokens) for response in report.responses)
             if reports and tokens + more > TOKENS_AT_ONCE:
-                self._send(Drawing(tuple(reports)))
+                self._send(GenerationProgress(tuple(reports)))
                 reports, tokens = [], 0
             reports.append(report)
             tokens += more
         if reports:
-            self._send(Drawing(tuple(reports)))
+            self._send(GenerationProgress(tuple(reports)))
 
-    def _news(self, standing: Standing, told: dict[str, list[int]]) -> Iterator[Report]:
+    def _news(self, standing: Standing, told: dict[str, list[int]]) -> Iterator[PartialReport]:
         lease, group = standing.lease, standing.group
         if standing.version is None or not group:
-            yield Report(lease.lease)
+            yield PartialReport(lease.lease)
             return
         begun = lease.begun.responses if lease.begun else (Response((), (), ()),) * len(group)
         since = told.get(lease.lease, [len(response.tokens) for response in begun])
         while True:
             new = list(_cut(group, since, TOKENS_AT_ONCE))
-            yield Report(lease.lease, standing.version, tuple(since), tuple(new))
+            yield PartialReport(lease.lease, standing.version, tuple(since), tuple(new))
             since = [at + len(response.tokens) for at, response in zip(since, new, strict=True)]
             if all(at >= len(g.tokens) for at, g in zip(since, group, strict=True)):
                 break

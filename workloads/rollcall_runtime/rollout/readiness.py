@@ -1,7 +1,7 @@
 """What a rollout answers to the readiness probe: whether its weights are current, as it knows."""
 
-from rollcall_protocol.member import MemberMachine
-from rollcall_protocol.messages import CatchUp, CoordinatorMessage, SessionReady
+from rollcall_protocol.membership.member_machine import MemberMachine
+from rollcall_protocol.wire.messages import CatchUp, CoordinatorMessage, SessionReady
 
 
 class Readiness:

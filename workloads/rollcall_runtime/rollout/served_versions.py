@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from rollcall_protocol.ids import Version
+from rollcall_protocol.wire.ids import Version
 
 _REMEMBERED = 1024
 

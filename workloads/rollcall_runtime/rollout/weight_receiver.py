@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.ids import Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Delta
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import WeightDelta
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.rollout.inference_engine import (
     InferenceEngine,
     PauseMode,
@@ -58,7 +58,11 @@ class RolloutDuties:
         self._newest = -1
 
     async def transfer(
-        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+        self,
+        session: SyncSession,
+        version: Version,
+        manifest: WeightManifest,
+        delta: WeightDelta | None,
     ) -> None:
         """Receive `version` into the stage and verify it, or make it of the base that is served."""
         self._note(version)
@@ -86,14 +90,14 @@ class RolloutDuties:
             shard=self._shard,
         )  # fmt: skip
 
-    def _receive(self, session: SyncSession, version: Version, manifest: Manifest) -> None:
+    def _receive(self, session: SyncSession, version: Version, manifest: WeightManifest) -> None:
         receive(
             session, version, manifest, shard=self._shard, stage=self._stage,
             patience=BUFFER_SECONDS, timeout=self._bounds.stage_timeout,
         )  # fmt: skip
 
     def _receive_delta(
-        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta
+        self, session: SyncSession, version: Version, manifest: WeightManifest, delta: WeightDelta
     ) -> None:
         size, timeout = delta.manifest.total_bytes, BUFFER_SECONDS
         taken = select(manifest, self._shard) if self._shard else None

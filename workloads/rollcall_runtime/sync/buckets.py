@@ -9,7 +9,7 @@ from typing import Protocol
 
 from zlib_ng.zlib_ng import crc32
 
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import Buffer, HostBuffer, Pin, Window
@@ -76,7 +76,7 @@ class BucketMover:
         self._landed = landed
         self._stranded: list[tuple[Work, Pin]] = []
 
-    def send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         """Send a header and all buckets; `deadline` is on the monotonic clock."""
         header = HostBuffer(_HEADER.size)
         _HEADER.pack_into(header.memory, 0, _MAGIC, manifest.total_bytes, manifest.bucket_bytes)
@@ -88,7 +88,7 @@ class BucketMover:
 
         self._move(buffer, self._operations(manifest), deadline, landed=sent)
 
-    def receive(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         """Receive all buckets, each checked while the next arrives.
 
         The header comes first because some transports cannot survive two sizes for one transfer.
@@ -104,7 +104,7 @@ class BucketMover:
         self.fill(buffer, manifest, deadline)
 
     def fill(
-        self, buffer: Buffer, manifest: Manifest, deadline: float, *,
+        self, buffer: Buffer, manifest: WeightManifest, deadline: float, *,
         numbers: Sequence[int] | None = None, together: bool = False,
     ) -> None:  # fmt: skip
         """Receive all buckets, for transports that need no header.
@@ -119,7 +119,7 @@ class BucketMover:
         self.fill_rows(buffer, manifest, rows, deadline, numbers=numbers)
 
     def fill_rows(
-        self, buffer: Buffer, manifest: Manifest, rows: Sequence[Row], deadline: float, *,
+        self, buffer: Buffer, manifest: WeightManifest, rows: Sequence[Row], deadline: float, *,
         numbers: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         """Receive all buckets, each row in one operation."""
@@ -190,7 +190,7 @@ class BucketMover:
             return self._direct(buffer.window(operation.start, operation.end), seconds)
         return self._start(buffer.memory[operation.start : operation.end], seconds)
 
-    def _operations(self, manifest: Manifest) -> list[Operation]:
+    def _operations(self, manifest: WeightManifest) -> list[Operation]:
         size = self._settings.operation_bytes
         return [
             Operation(first, min(first + size, end), bucket, first + size >= end)
@@ -212,7 +212,7 @@ class BucketMover:
 
 
 def wrong_checksums(
-    bad: Sequence[int], manifest: Manifest, numbers: Sequence[int] | None = None
+    bad: Sequence[int], manifest: WeightManifest, numbers: Sequence[int] | None = None
 ) -> ChecksumMismatchError:
     """Names the buckets that are wrong, by `numbers` if they are some of a whole."""
     named = list(bad) if numbers is None else [numbers[bucket] for bucket in bad]

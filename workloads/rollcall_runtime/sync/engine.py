@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.errors import JoinFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer
 
@@ -97,18 +97,18 @@ class SyncSession(ABC):
         """
 
     @abstractmethod
-    def publish(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
+    def publish(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Send the buffer to every other seat. Success proves nothing; receivers acknowledge."""
 
     @abstractmethod
-    def receive(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
+    def receive(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Fill `buffer` (manifest.total_bytes long) and check each bucket's CRC-32.
 
         Raises ChecksumMismatchError; the buffer's content is then undefined.
         """
 
     def receive_buckets(
-        self, buffer: Buffer, manifest: Manifest, *, only: Sequence[int], timeout: float
+        self, buffer: Buffer, manifest: WeightManifest, *, only: Sequence[int], timeout: float
     ) -> None:
         """Take these buckets (numbers, ascending) of what `manifest` describes, and no others.
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 
 
 class SyncError(Exception):

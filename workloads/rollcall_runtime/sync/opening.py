@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass, replace
 
-from rollcall_protocol.config import GroupConfig
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.roster import DEFAULT_GROUP
+from rollcall_protocol.job_config import GroupConfig
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
 from rollcall_runtime.sync.interfaces import address_of
 from rollcall_runtime.sync.registry import create_engine, worker_device

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSettings
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 from rollcall_runtime.sync.trace import Trace, close_trace, open_trace

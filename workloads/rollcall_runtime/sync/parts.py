@@ -8,9 +8,9 @@ fills its own range of the buffer.
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
 from rollcall_runtime.sync.errors import ChecksumMismatchError
 from rollcall_runtime.sync.memory.buffers import Buffer
@@ -57,12 +57,12 @@ class PartedSession(SyncSession):
         """Join every lane."""
         self._each(lambda _, lane: lane.join(timeout=timeout))
 
-    def publish(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
+    def publish(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Send `buffer`, which holds this rank's part of what `manifest` describes."""
         part = self._part(manifest, self.rank)
         self._lanes[self.rank].publish(buffer, part, timeout=timeout)
 
-    def receive(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
+    def receive(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Fill each sender's range of `buffer`."""
         bounds = manifest.bounds()
 
@@ -73,7 +73,7 @@ class PartedSession(SyncSession):
         self._each(take)
 
     def receive_buckets(
-        self, buffer: Buffer, manifest: Manifest, *, only: Sequence[int], timeout: float
+        self, buffer: Buffer, manifest: WeightManifest, *, only: Sequence[int], timeout: float
     ) -> None:
         """Take each sender's share of these buckets."""
         bounds, numbers = manifest.only(only).bounds(), manifest.by_part(only)
@@ -92,7 +92,7 @@ class PartedSession(SyncSession):
         for lane in self._lanes.values():
             lane.abort()
 
-    def _part(self, manifest: Manifest, index: int) -> Manifest:
+    def _part(self, manifest: WeightManifest, index: int) -> WeightManifest:
         count = len(manifest.bounds())
         if count != self._senders:
             raise ChecksumMismatchError(f"a manifest of {count} parts for {self._senders} senders")

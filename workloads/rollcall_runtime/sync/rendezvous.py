@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import descriptor_of
 from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
 

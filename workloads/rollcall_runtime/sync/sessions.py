@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import (
     SyncSession,
     descriptor_of,
@@ -73,7 +73,7 @@ class OwnedSession(SyncSession):
         with self._traced("join"):
             self._call(lambda: self._join(deadline), timeout=timeout + _JOIN_GRACE)
 
-    def publish(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
+    def publish(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Send the buffer; trivial in a session of one."""
         self._check_buffer(buffer, manifest)
         deadline = time.monotonic() + timeout
@@ -83,7 +83,7 @@ class OwnedSession(SyncSession):
             else:
                 self._call(lambda: self._send(buffer, manifest, deadline), timeout=timeout)
 
-    def receive(self, buffer: Buffer, manifest: Manifest, *, timeout: float) -> None:
+    def receive(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Take what the sender sends."""
         self._check_buffer(buffer, manifest)
         deadline = time.monotonic() + timeout
@@ -91,7 +91,7 @@ class OwnedSession(SyncSession):
             self._call(lambda: self._take(buffer, manifest, deadline), timeout=timeout)
 
     def receive_buckets(
-        self, buffer: Buffer, manifest: Manifest, *, only: Sequence[int], timeout: float
+        self, buffer: Buffer, manifest: WeightManifest, *, only: Sequence[int], timeout: float
     ) -> None:
         """Take some of what the sender sends."""
         kept = manifest.only(only)
@@ -122,15 +122,15 @@ class OwnedSession(SyncSession):
         raise NotImplementedError(f"{self.engine.name} meets nowhere")
 
     @abstractmethod
-    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         """Send to all other seats, pinning the buffer as long as the library may read it."""
 
     @abstractmethod
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         """Fill the buffer and compare each bucket's CRC-32; ChecksumMismatchError."""
 
     def _take_buckets(
-        self, buffer: Buffer, manifest: Manifest, only: tuple[int, ...], deadline: float
+        self, buffer: Buffer, manifest: WeightManifest, only: tuple[int, ...], deadline: float
     ) -> None:
         """The same for some buckets of `manifest`, for engines that are `selective`."""
         raise NotImplementedError(f"{self.engine.name} gives every receiver everything")
@@ -161,7 +161,7 @@ class OwnedSession(SyncSession):
 
     # --- how calls run ---
 
-    def _check_buffer(self, buffer: Buffer, manifest: Manifest) -> None:
+    def _check_buffer(self, buffer: Buffer, manifest: WeightManifest) -> None:
         size = manifest.total_bytes
         if buffer.nbytes != size:
             raise ValueError(f"buffer of {buffer.nbytes} bytes for {size} of weights")

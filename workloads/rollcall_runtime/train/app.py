@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rollcall_protocol import env
-from rollcall_protocol.config import JobConfig
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.sync.engine import Role

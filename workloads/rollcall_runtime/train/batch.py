@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rollcall_protocol.messages import Sample
+    from rollcall_protocol.wire.messages import Sample
 
 
 @dataclass(frozen=True, slots=True)

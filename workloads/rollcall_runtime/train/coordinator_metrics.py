@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rollcall_protocol.prompts import PromptLedger
-from rollcall_protocol.reports import SessionReport, SuspicionCause
+from rollcall_protocol.prompts.prompt_ledger import PromptLedger
+from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
 from rollcall_runtime.coordinator.metrics import Delivery
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 

@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rollcall_protocol.config import LossConfig
+from rollcall_protocol.job_config import LossConfig
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.worker.errors import SpecError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from rollcall_protocol.config import OptimizerConfig
+from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_runtime.worker.errors import SpecError
 
 FIELD = "spec.algorithm.optimizer"

@@ -12,18 +12,18 @@ from itertools import count
 from aiohttp import web
 
 from rollcall_protocol import env
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.ids import Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import (
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import (
     CoordinatorMessage,
-    Delta,
     Hello,
-    Lease,
-    LeaseRevoked,
-    Named,
-    Sealed,
+    PromptLease,
+    PromptLeaseRevoked,
+    SnapshotPartReady,
+    VersionAssigned,
+    WeightDelta,
 )
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.membership.sending import SendingDuties
 from rollcall_runtime.membership.stream import MemberStream
@@ -51,9 +51,11 @@ class _Part:
     weights: Snapshot
     delta: Encoded | None
 
-    def sealed(self, number: int) -> Sealed:
+    def sealed(self, number: int) -> SnapshotPartReady:
         """What the coordinator must know."""
-        return Sealed(number, self.weights.manifest, self.delta.manifest if self.delta else None)
+        return SnapshotPartReady(
+            number, self.weights.manifest, self.delta.manifest if self.delta else None
+        )
 
 
 class PartDuties(SendingDuties):
@@ -69,11 +71,11 @@ class PartDuties(SendingDuties):
         self._versions: dict[Version, int] = {}
 
     @property
-    def parts(self) -> list[Sealed]:
+    def parts(self) -> list[SnapshotPartReady]:
         """What the coordinator must know."""
         return [part.sealed(number) for number, part in self._parts.items()]
 
-    async def offer(self, number: int, weights: Snapshot) -> Sealed:
+    async def offer(self, number: int, weights: Snapshot) -> SnapshotPartReady:
         """Own the part of the `number`-th snapshot; returns what the coordinator must know."""
         before = self._parts.get(number - 1)
         delta = None
@@ -87,7 +89,7 @@ class PartDuties(SendingDuties):
         part = self._parts.get(self._versions.get(version, -1))
         return part.weights if part else None
 
-    def named(self, message: Named) -> None:
+    def named(self, message: VersionAssigned) -> None:
         """Learn which version a snapshot is."""
         self._versions[message.version] = message.number
         self._retire(message.number)
@@ -98,7 +100,11 @@ class PartDuties(SendingDuties):
             self._parts.popitem()[1].weights.release()
 
     async def transfer(
-        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+        self,
+        session: SyncSession,
+        version: Version,
+        manifest: WeightManifest,
+        delta: WeightDelta | None,
     ) -> None:
         """Send this rank's part of `manifest` or `delta`; SyncError when it was never sealed."""
         buffer = self._find(manifest, delta, session.memories)
@@ -107,7 +113,7 @@ class PartDuties(SendingDuties):
         await self.publish(session, buffer, manifest, delta)
 
     def _find(
-        self, manifest: Manifest, delta: Delta | None, memories: frozenset[str]
+        self, manifest: WeightManifest, delta: WeightDelta | None, memories: frozenset[str]
     ) -> Buffer | None:
         part = manifest.part(self._rank)
         for held in self._parts.values():
@@ -127,7 +133,7 @@ class PartDuties(SendingDuties):
         self._versions = {v: n for v, n in self._versions.items() if n in self._parts}
 
 
-def _same(held: Manifest, part: Manifest) -> bool:
+def _same(held: WeightManifest, part: WeightManifest) -> bool:
     return (held.total_bytes, held.checksums) == (part.total_bytes, part.checksums)
 
 
@@ -209,7 +215,7 @@ class _Seat:
             self.stream.send(part)
 
     def _heard(self, message: CoordinatorMessage) -> None:
-        if isinstance(message, Named):
+        if isinstance(message, VersionAssigned):
             self._duties.named(message)
-        elif not isinstance(message, (Lease, LeaseRevoked)):
+        elif not isinstance(message, (PromptLease, PromptLeaseRevoked)):
             self.driver.handle(message)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rollcall_protocol.config import OptimizerConfig
+    from rollcall_protocol.job_config import OptimizerConfig
     from rollcall_runtime.train.batch import Batch
     from rollcall_runtime.train.batch_broadcast import Signal
     from rollcall_runtime.train.losses import LossFunction

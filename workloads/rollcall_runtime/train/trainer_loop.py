@@ -13,9 +13,10 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from rollcall_protocol.config import JobConfig
-from rollcall_protocol.ids import Version
-from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.membership.incarnation import Life
 from rollcall_runtime.sync.weights.staging import Draft, Snapshot
 from rollcall_runtime.train.batch_broadcast import Signal
@@ -45,7 +46,7 @@ class Rollouts(Protocol):
     async def publish(self, version: Version, snapshot: Snapshot) -> None:
         """Bring weights to the live session."""
 
-    async def next_batch(self, number: int) -> list[Answered]:
+    async def next_batch(self, number: int) -> list[CompletedPrompt]:
         """Samples fresh enough to train version `number`."""
 
     def withdraw(self) -> None:
@@ -125,7 +126,7 @@ class TrainerLoop:
         self._rollouts.begin(self._life, ahead=-(-(step - self._state.step) // every))
         return True
 
-    async def _train(self, batch: list[Answered], version: Version) -> Version:
+    async def _train(self, batch: list[CompletedPrompt], version: Version) -> Version:
         if self._config.weight_sync.staging == STREAMED:
             self._rollouts.withdraw()  # the only buffer is needed again
         result = await self._in_thread(self._rank.lead, batch, self._kept())
@@ -194,7 +195,7 @@ class TrainerLoop:
                 waiting.cancel()
             await asyncio.gather(task, stopped, return_exceptions=True)
 
-    def _note(self, batch: Sequence[Answered], result: StepResult) -> None:
+    def _note(self, batch: Sequence[CompletedPrompt], result: StepResult) -> None:
         rewards = [sample.reward for item in batch for sample in item.completion.samples]
         self._reward = sum(rewards) / len(rewards)
         metrics = self._metrics

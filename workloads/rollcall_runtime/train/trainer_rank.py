@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rollcall_protocol.prompts import Answered
+from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.sync.weights.staging import Draft, Snapshotter
 from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.batch_broadcast import Signal
@@ -75,7 +75,7 @@ class TrainerRank:
                 return None
         return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
 
-    def lead(self, answered: Sequence[Answered], kept: TrainState) -> StepResult:
+    def lead(self, answered: Sequence[CompletedPrompt], kept: TrainState) -> StepResult:
         """Rank 0: train on a batch. `kept` goes into the checkpoint, if one is due."""
         prompts = [item.lease.tokens for item in answered]
         batch = collate(prompts, [item.completion.samples for item in answered])

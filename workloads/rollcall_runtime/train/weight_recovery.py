@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rollcall_protocol.ids import Version
+from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.coordinator.sync_group import Holder
 from rollcall_runtime.membership.incarnation import Life
 from rollcall_runtime.sync.errors import SyncError

@@ -2,7 +2,7 @@
 
 import logging
 
-from rollcall_protocol.config import WeightSyncConfig
+from rollcall_protocol.job_config import WeightSyncConfig
 from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.memory.device_memory import device_memory
 from rollcall_runtime.sync.registry import engine_class, worker_device

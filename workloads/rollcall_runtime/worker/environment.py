@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import CodecError, decode
-from rollcall_protocol.config import JobConfig, PoolConfig
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.job_config import JobConfig, PoolConfig
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.json_codec import CodecError, decode
 from rollcall_runtime.worker.errors import SpecError
 
 T = TypeVar("T")

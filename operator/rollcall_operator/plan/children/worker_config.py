@@ -6,8 +6,8 @@ from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rljob import Delta, RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.training import Algorithm
-from rollcall_protocol import config as wire
-from rollcall_protocol.codec import encode
+from rollcall_protocol import job_config as wire
+from rollcall_protocol.wire.json_codec import encode
 
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
 

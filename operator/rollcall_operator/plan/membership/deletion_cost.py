@@ -6,7 +6,7 @@ from enum import IntEnum
 from rollcall_operator.api import labels
 from rollcall_operator.plan.job_view import Pool, World
 from rollcall_operator.plan.model import DeletionCost, Manifest, PodFacts
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 
 
 class Cost(IntEnum):

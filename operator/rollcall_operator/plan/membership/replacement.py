@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rollcall_operator.plan.job_view import Pool, World
 from rollcall_operator.plan.model import Absences, PodFacts
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 
 GONE_SECONDS = 5.0
 """A rollout that left its session in order is replaced after this long. One whose container is

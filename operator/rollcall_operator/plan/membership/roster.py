@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.plan.failure import describe_exit
 from rollcall_operator.plan.job_view import World
-from rollcall_protocol.roster import EpochCause, Roster, RosterMember, roster_digest
+from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember, roster_digest
 
 _PATIENCE = 10
 """A steady trickle of newcomers is let in after so many settle times."""

@@ -11,7 +11,7 @@ from rollcall_operator.plan.job_view import World
 from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.status.pod_problems import problem
 from rollcall_operator.plan.timestamps import to_time
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 
 _LONGEST = 2000
 _NAMED = 4

@@ -12,7 +12,7 @@ from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.status import sessions, write_throttle
 from rollcall_operator.plan.status.conditions import Finding, is_true, merge, phase, said
 from rollcall_operator.plan.timestamps import to_micro_time, to_time
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.roster import Roster
 
 _LONGEST_MESSAGE = 1024
 

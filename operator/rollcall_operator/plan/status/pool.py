@@ -10,7 +10,7 @@ from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.status import write_throttle
 from rollcall_operator.plan.status.conditions import Finding, merge, pool_trouble, said
 from rollcall_operator.plan.timestamps import to_micro_time
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 
 
 def pool_status(world: World, pool: Pool, refusal: str) -> write_throttle.Written:

@@ -10,7 +10,7 @@ from typing import Any
 from rollcall_operator.api.status import HISTORY
 from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.timestamps import to_micro_time
-from rollcall_protocol.reports import SessionCause, SessionReport
+from rollcall_protocol.wire.job_snapshot import SessionCause, SessionReport
 
 _TOLD_AT_ONCE = 3
 """So many sessions of one write get an event each; the rest are told as a number."""

@@ -10,11 +10,16 @@ from aiohttp import web
 
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
-from rollcall_protocol.codec import decode
 from rollcall_protocol.env import OPERATOR_STREAM_ROUTE, OPERATOR_TOKEN_HEADER, ROSTER_ROUTE
-from rollcall_protocol.messages import dumps
-from rollcall_protocol.reports import MemberReport, MemberState, Progress, Snapshot
-from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.wire.job_snapshot import (
+    JobSnapshot,
+    MemberReport,
+    MemberState,
+    TrainingProgress,
+)
+from rollcall_protocol.wire.json_codec import decode
+from rollcall_protocol.wire.messages import dumps
+from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 
 POD = PodAddress(namespace="ns", name="job-trainer-0", uid="uid-0", ip="127.0.0.1")
 TOKEN = "operator-token"
@@ -29,13 +34,13 @@ class Coordinator:
     """Speaks the contract: a stream of snapshots, and rosters by PUT."""
 
     def __init__(self) -> None:
-        self.snapshot = Snapshot(
+        self.snapshot = JobSnapshot(
             pod_uid=POD.uid,
             boot=1,
             roster_epoch=0,
             roster_digest="",
             members=(),
-            progress=Progress(step=0, max_steps=10, weight_version=0, rollout_reward=None),
+            progress=TrainingProgress(step=0, max_steps=10, weight_version=0, rollout_reward=None),
         )
         self.rosters: list[Roster] = []
         self.streams = 0
@@ -59,8 +64,8 @@ class Coordinator:
         self.say(b"close")
         await self._runner.cleanup()
 
-    def say(self, line: bytes | Snapshot) -> None:
-        if isinstance(line, Snapshot):
+    def say(self, line: bytes | JobSnapshot) -> None:
+        if isinstance(line, JobSnapshot):
             self.snapshot = line
             line = dumps(line).encode() + b"\n"
         for queue in self._lines:
@@ -181,7 +186,9 @@ async def test_a_mere_step_may_wait(coordinator: Coordinator, link_to: Linked) -
     link, counts = link_to(progress_delay=5.0)
     await eventually(lambda: link.snapshot)
     for step in range(1, 4):
-        progress = Progress(step=step, max_steps=10, weight_version=step, rollout_reward=0.5)
+        progress = TrainingProgress(
+            step=step, max_steps=10, weight_version=step, rollout_reward=0.5
+        )
         coordinator.say(replace(coordinator.snapshot, progress=progress))
     await eventually(lambda: link.snapshot is not None and link.snapshot.progress.step == 3)
     assert counts.wakes == [0.0, 5.0, 5.0, 5.0]
@@ -305,7 +312,7 @@ async def test_garbage_ends_the_connection_and_is_counted(
 ) -> None:
     link, counts = link_to()
     await eventually(lambda: link.snapshot)
-    coordinator.say(b'{"type": "Snapshot", "surprise": 1}\n')
+    coordinator.say(b'{"type": "JobSnapshot", "surprise": 1}\n')
     await eventually(lambda: counts.refused == ["malformed"])
     await eventually(lambda: link.connected)
 

@@ -2,32 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.reports import (
-    Finished,
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.job_snapshot import (
     GroupReport,
+    JobSnapshot,
     MemberReport,
     MemberState,
-    Progress,
     SessionCause,
     SessionReport,
-    Snapshot,
+    TrainingProgress,
+    TrainingResult,
 )
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.roster import Roster
 
 
 def snapshot_of(
     roster: Roster,
-    progress: Progress,
+    progress: TrainingProgress,
     *,
     groups: Sequence[str],
     states: Mapping[str, MemberState] | None = None,
     reasons: Mapping[str, str] | None = None,
     running: Mapping[str, int] | None = None,
     silent: Sequence[str] = (),
-    finished: Finished | None = None,
+    finished: TrainingResult | None = None,
     boot: int = 1,
-) -> Snapshot:
+) -> JobSnapshot:
     """Everybody on the roster is InSync unless `states` says otherwise; `silent` never came."""
     members = tuple(
         MemberReport(
@@ -48,7 +48,7 @@ def snapshot_of(
         members=1 + sum(member.state is MemberState.IN_SYNC for member in members),
         seconds=0.25,
     )
-    return Snapshot(
+    return JobSnapshot(
         pod_uid=roster.coordinator_uid,
         boot=boot,
         roster_epoch=roster.epoch,

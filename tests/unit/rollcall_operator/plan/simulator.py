@@ -23,12 +23,17 @@ from rollcall_operator.plan.model import (
     PodFacts,
     Refusal,
 )
-from rollcall_protocol.reports import Finished, MemberState, Progress, Snapshot
+from rollcall_protocol.wire.job_snapshot import (
+    JobSnapshot,
+    MemberState,
+    TrainingProgress,
+    TrainingResult,
+)
 from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
 from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
 
 if TYPE_CHECKING:
-    from rollcall_protocol.roster import Roster
+    from rollcall_protocol.wire.roster import Roster
 
 NAMESPACE, JOB, START = "team", "bad", 1_800_000_000.0
 
@@ -63,7 +68,7 @@ class Stage:
         self.children: dict[str, Manifest] = {}
         self.pods: dict[str, PodFacts] = {}
         self.token = False
-        self.snapshot: Snapshot | None = None
+        self.snapshot: JobSnapshot | None = None
         self.memory = Memory()
         self.refusals: dict[str, Refusal] = {}
         self.nodes: dict[str, NodeFacts] = {}
@@ -241,7 +246,7 @@ class Stage:
         step: int = 0,
         states: Mapping[str, MemberState] | None = None,
         reward: float | None = None,
-        finished: Finished | None = None,
+        finished: TrainingResult | None = None,
         **more: Any,
     ) -> None:
         """The coordinator has the latest roster, formed its session, and says so."""
@@ -249,7 +254,9 @@ class Stage:
         assert self.job is not None
         others = self.job["spec"].get("weightSync", {}).get("groups", ())
         groups = ["default", *(group["name"] for group in others)]
-        progress = Progress(step=step, max_steps=200, weight_version=step, rollout_reward=reward)
+        progress = TrainingProgress(
+            step=step, max_steps=200, weight_version=step, rollout_reward=reward
+        )
         self.snapshot = snapshot_of(
             self.roster, progress, groups=groups, states=states, finished=finished, **more
         )

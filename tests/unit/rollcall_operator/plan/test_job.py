@@ -6,7 +6,7 @@ from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import Observed
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, Stage, lent_pool
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from rollcall_protocol.reports import Finished
+from rollcall_protocol.wire.job_snapshot import TrainingResult
 from tests.unit.rollcall_operator.plan.simulator import JOB, Stage
 
 
 def test_a_job_that_did_its_steps_has_succeeded_and_frees_its_pods() -> None:
     stage = Stage()
     stage.to_running()
-    stage.report(step=200, reward=0.991, finished=Finished(step=200))
+    stage.report(step=200, reward=0.991, finished=TrainingResult(step=200))
     stage.converge(1)
     assert stage.status["phase"] == "Succeeded"
     assert stage.condition("Succeeded")["message"] == "trained 200 steps"
@@ -26,7 +26,7 @@ def test_a_job_that_did_its_steps_has_succeeded_and_frees_its_pods() -> None:
 def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
     stage = Stage({"spec.cleanPodPolicy": "None"})
     stage.to_running()
-    stage.report(step=200, finished=Finished(step=200))
+    stage.report(step=200, finished=TrainingResult(step=200))
     stage.converge(1)
     assert stage.status["phase"] == "Succeeded"
     assert stage.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 1
@@ -38,7 +38,7 @@ def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
 def test_nothing_is_made_anew_for_a_finished_job() -> None:
     stage = Stage({"spec.cleanPodPolicy": "None"})
     stage.to_running()
-    stage.report(finished=Finished(step=200))
+    stage.report(finished=TrainingResult(step=200))
     stage.converge(1)
     stage.children.clear()
     stage.token = False
@@ -48,10 +48,10 @@ def test_nothing_is_made_anew_for_a_finished_job() -> None:
 def test_a_finished_job_stays_finished() -> None:
     stage = Stage()
     stage.to_running()
-    stage.report(finished=Finished(step=7, error="loss is not a number"))
+    stage.report(finished=TrainingResult(step=7, error="loss is not a number"))
     stage.converge(1)
     assert stage.condition("Failed")["reason"] == "TrainingFailed"
-    stage.report(step=200, finished=Finished(step=200))
+    stage.report(step=200, finished=TrainingResult(step=200))
     stage.converge(60)
     assert stage.status["phase"] == "Failed"
     assert stage.condition("Failed")["message"] == "at step 7: loss is not a number"
@@ -60,7 +60,7 @@ def test_a_finished_job_stays_finished() -> None:
 def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     stage = Stage({"spec.ttlSecondsAfterFinished": 30})
     stage.to_running()
-    stage.report(finished=Finished(step=200))
+    stage.report(finished=TrainingResult(step=200))
     stage.converge()
     plan = stage.reconcile(12)
     assert plan.requeue_after == pytest.approx(18, abs=1.0)

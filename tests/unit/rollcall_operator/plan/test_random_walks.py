@@ -9,7 +9,7 @@ import pytest
 from rollcall_operator.api import labels
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import Memory, NodeFacts, Plan, Taint
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_operator.plan.simulator import Stage, lent_pool
 
 STEPS = 40

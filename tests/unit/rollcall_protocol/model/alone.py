@@ -7,8 +7,8 @@ prepared with one list of seats is taken for granted.
 
 from collections.abc import Iterator
 
-from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
-from rollcall_protocol.messages import (
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import (
     CatchUp,
     Commit,
     Join,

@@ -8,19 +8,19 @@ from collections.abc import Callable, Hashable
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.formation import Formation
-from rollcall_protocol.members import Member
-from rollcall_protocol.messages import Hello
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.membership.member_table import MemberRecord
+from rollcall_protocol.membership.session_formation import SessionFormation
+from rollcall_protocol.wire.messages import Hello
+from rollcall_protocol.wire.roster import Roster
 
 T = TypeVar("T")
 
 # What nothing is decided by: texts, counters and times for people.
 _TOLD: dict[type, frozenset[str]] = {
     CoordinatorMachine: frozenset({"last_report", "rebuilds", "timing", "sender", "_out"}),
-    Formation: frozenset({"_began"}),
-    Member: frozenset({"reason"}),
+    SessionFormation: frozenset({"_began"}),
+    MemberRecord: frozenset({"reason"}),
 }
 _SHORT: dict[type, Callable[[Any], Hashable]] = {
     Hello: lambda hello: (hello.member, hello.sender),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from tests.unit.rollcall_protocol.model.scope import ENGINE_FAULTS, Fault
 from tests.unit.rollcall_protocol.model.state import (
     ENDED,

@@ -2,23 +2,23 @@
 
 from dataclasses import replace
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.member import (
+from rollcall_protocol.membership.member_machine import (
     AbortEngine,
-    Apply,
-    Fetch,
+    ApplyVersion,
+    FetchVersion,
     JoinEngine,
     MemberEffect,
     MemberMachine,
-    Reply,
-    Transfer,
+    SendToCoordinator,
+    TransferVersion,
 )
-from rollcall_protocol.messages import (
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import (
     CatchUp,
     MemberMessage,
     Prepare,
-    Refused,
     SessionMessage,
+    SessionRefused,
 )
 from tests.unit.rollcall_protocol.model.freeze import clone, key
 from tests.unit.rollcall_protocol.model.state import Interned, Process, demand
@@ -121,7 +121,10 @@ def _hear(
     if isinstance(message, CatchUp):
         return _perform(after, effects)
     if session is not None and message.session < session:
-        quiet = all(isinstance(e, Reply) and isinstance(e.message, Refused) for e in effects)
+        quiet = all(
+            isinstance(e, SendToCoordinator) and isinstance(e.message, SessionRefused)
+            for e in effects
+        )
         demand(
             quiet and key(before.machine) == key(machine),
             f"4: {type(message).__name__} of {message.session} had an effect on a member of"
@@ -138,23 +141,23 @@ def _hear(
 def _perform(process: Process, effects: list[MemberEffect]) -> tuple[Process, Replies]:
     replies: list[MemberMessage] = []
     for effect in effects:
-        if isinstance(effect, Reply):
+        if isinstance(effect, SendToCoordinator):
             replies.append(effect.message)
         elif isinstance(effect, AbortEngine):
             process = replace(process, joining=None, transfer=None)
         elif isinstance(effect, JoinEngine):
             demand(effect.session == process.machine.session, "4: joins an older session")
             process = replace(process, joining=effect.session)
-        elif isinstance(effect, Transfer):
+        elif isinstance(effect, TransferVersion):
             demand(effect.session == process.machine.session, "4: a transfer of an older session")
             process = replace(process, transfer=(effect.session, effect.version))
-        elif isinstance(effect, Apply):
+        elif isinstance(effect, ApplyVersion):
             # Whatever session brought it: two sets of weights never share a version.
             whole = process.staged is not None and process.staged[1] == effect.version
             demand(whole, f"3: serves {effect}, staged is {process.staged}")
             applies = (*process.applies, (effect.version, effect.session))
             process = replace(process, applies=applies, staged=None)
-        elif isinstance(effect, Fetch):
+        elif isinstance(effect, FetchVersion):
             process = replace(process, fetches=(*process.fetches, effect.version))
     return process, tuple(replies)
 

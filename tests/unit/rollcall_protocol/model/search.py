@@ -7,9 +7,9 @@ come to rest with all members of the last roster in sync.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rollcall_protocol.formation import Forming
-from rollcall_protocol.ids import Version
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.membership.session_formation import FormationPhase
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_protocol.model.moves import Moves
 from tests.unit.rollcall_protocol.model.scope import Fault, Scope
 from tests.unit.rollcall_protocol.model.state import State, Violation, demand
@@ -196,7 +196,7 @@ class Search:
         machine = self.world.trainers.get(trainer.machine)
         wanted = self.world.allowed(len(state.named))
         demand(trainer.alive, "7: the coordinator stepped down for nobody")
-        demand(machine.forming is Forming.STABLE, f"7: rests at {machine.forming}")
+        demand(machine.forming is FormationPhase.STABLE, f"7: rests at {machine.forming}")
         assert machine.session is not None
         demand(machine.session.epoch == len(state.named), "7: rests in an older epoch")
         seated = {member.pod_uid for member in machine.seated}

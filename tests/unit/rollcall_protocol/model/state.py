@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from rollcall_protocol.ids import MemberId, SessionId, Version
-from rollcall_protocol.member import MemberMachine
+from rollcall_protocol.membership.member_machine import MemberMachine
+from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """What each move does."""
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.messages import Hello
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import Hello
 from tests.unit.rollcall_protocol.model.moves import Moves
 from tests.unit.rollcall_protocol.model.scope import Fault
 from tests.unit.rollcall_protocol.model.state import ENDED, LEFT, State

@@ -6,21 +6,28 @@ pass means setting it to 0, so that any deadline may pass before any other.
 
 from collections.abc import Callable
 
-from rollcall_protocol.coordinator import CoordinatorMachine
-from rollcall_protocol.effects import Effect, RosterRefusedError, Send, Timing
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Ack, Phase, Seat
-from rollcall_protocol.reports import MemberState
-from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.membership.coordinator_effects import (
+    CoordinatorEffect,
+    ProtocolTimeouts,
+    RosterRefusedError,
+    SendMessage,
+)
+from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.wire.messages import Ack, AckPhase, Seat
+from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from tests.unit.rollcall_protocol.model.freeze import clone, key
 from tests.unit.rollcall_protocol.model.state import Interned, demand
 
-TIMING = Timing(settle=1, ack_timeout=1, join_timeout=1, stage_timeout=1, commit_timeout=1)
-MANIFEST = Manifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+TIMING = ProtocolTimeouts(
+    settle=1, ack_timeout=1, join_timeout=1, stage_timeout=1, commit_timeout=1
+)
+MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
 
 Event = tuple[object, ...]
-Outcome = tuple[int, tuple[Effect, ...]]
+Outcome = tuple[int, tuple[CoordinatorEffect, ...]]
 
 
 def trainer_uid(pod: int) -> str:
@@ -101,24 +108,24 @@ class Trainers:
     def _number(self, machine: CoordinatorMachine) -> int:
         return self._known.number(key(machine), machine)
 
-    def _run(self, machine: CoordinatorMachine, event: Event) -> list[Effect]:
+    def _run(self, machine: CoordinatorMachine, event: Event) -> list[CoordinatorEffect]:
         name, *arguments = event
         if name == "pass":
             _expire(machine, str(arguments[0]))
             return machine.tick(0.0)
         if name == "publish":
             arguments.append(MANIFEST)
-        effects: list[Effect] = getattr(machine, str(name))(*arguments, 0.0)
+        effects: list[CoordinatorEffect] = getattr(machine, str(name))(*arguments, 0.0)
         return effects
 
     def _check(
         self, before: CoordinatorMachine, after: CoordinatorMachine, event: Event,
-        effects: tuple[Effect, ...],
+        effects: tuple[CoordinatorEffect, ...],
     ) -> None:  # fmt: skip
         message = event[2] if event[0] == "receive" else None
         if (
             isinstance(message, Ack)
-            and message.phase is not Phase.COMMIT
+            and message.phase is not AckPhase.COMMIT
             and message.session != before.session
         ):
             unmoved = key(before) == key(after) and not effects
@@ -129,7 +136,7 @@ class Trainers:
         _check_waits(after)
         roster = after.members.roster
         if roster is None:
-            sent = [effect for effect in effects if isinstance(effect, Send)]
+            sent = [effect for effect in effects if isinstance(effect, SendMessage)]
             demand(not sent, f"1: {sent} without a roster")
             return
         uid = after.sender.pod_uid
@@ -137,7 +144,7 @@ class Trainers:
         demand(roster.coordinator_uid == uid, "1: follows a roster that names another coordinator")
         demand(after.members.listed == allowed, f"1: another roster for epoch {roster.epoch}")
         for effect in effects:
-            if isinstance(effect, Send) and effect.to.pod_uid not in {*allowed, uid}:
+            if isinstance(effect, SendMessage) and effect.to.pod_uid not in {*allowed, uid}:
                 what = type(effect.message).__name__
                 demand(False, f"5: {what} for {effect.to}, who is not on the roster")
 

@@ -4,16 +4,22 @@ A move is a tuple: its name and what it is about. Moves of `Fault`s cost one; th
 machines, streams, engines, the operator and Kubernetes do anyway.
 """
 
-from rollcall_protocol.effects import Close, Effect, Fenced, Send, SessionFormed
-from rollcall_protocol.ids import MemberId, SessionId, Version
-from rollcall_protocol.messages import (
+from rollcall_protocol.membership.coordinator_effects import (
+    CloseStream,
+    CoordinatorEffect,
+    CoordinatorSuperseded,
+    SendMessage,
+    SessionFormed,
+)
+from rollcall_protocol.wire.ids import MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import (
     Commit,
     CoordinatorMessage,
     Hello,
     MemberMessage,
     SessionReady,
 )
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.wire.roster import Roster
 from tests.unit.rollcall_protocol.model.processes import Processes
 from tests.unit.rollcall_protocol.model.scope import Scope
 from tests.unit.rollcall_protocol.model.state import (
@@ -162,12 +168,12 @@ class Draft:
             remains = tuple(r for r in slot.remains if r.pod != pod)
             self.slots[index] = slot._replace(stream=stream, remains=remains)
 
-    def _carry_out(self, pod: int, effect: Effect) -> None:
-        if isinstance(effect, Send):
+    def _carry_out(self, pod: int, effect: CoordinatorEffect) -> None:
+        if isinstance(effect, SendMessage):
             self._send(pod, effect)
-        elif isinstance(effect, Close):
+        elif isinstance(effect, CloseStream):
             self._close(pod, effect.to)
-        elif isinstance(effect, Fenced):
+        elif isinstance(effect, CoordinatorSuperseded):
             replaced = any(named > pod for named in self.named)
             demand(replaced, "a coordinator stepped down that nobody had replaced")
             self.trainers[pod] = self.trainers[pod]._replace(alive=False, said=())
@@ -175,7 +181,7 @@ class Draft:
         elif isinstance(effect, SessionFormed):
             self._check_formed(pod, effect.report.session)
 
-    def _send(self, pod: int, effect: Send) -> None:
+    def _send(self, pod: int, effect: SendMessage) -> None:
         trainer = self.trainers[pod]
         machine = self.world.trainers.get(trainer.machine)
         if effect.to == machine.sender:

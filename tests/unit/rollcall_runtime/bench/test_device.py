@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rollcall_protocol.env import ExitCode
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import command, member, throughput
 from rollcall_runtime.bench.bencher import BenchMember
 from rollcall_runtime.bench.throughput import DEVICE, Load, Party

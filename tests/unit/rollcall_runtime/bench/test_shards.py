@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import shards
 from rollcall_runtime.bench.bencher import BenchMember
 from rollcall_runtime.sync.weights.shards import RowShard, select

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import throughput
 from rollcall_runtime.bench.bencher import BenchMember, bf16_tensors
 from rollcall_runtime.bench.throughput import Load, Rounds

@@ -10,8 +10,7 @@ from typing import Any
 import aiohttp
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import encode
-from rollcall_protocol.config import (
+from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
     JobConfig,
@@ -20,25 +19,26 @@ from rollcall_protocol.config import (
     OptimizerConfig,
     WeightSyncConfig,
 )
-from rollcall_protocol.ids import MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import (
+from rollcall_protocol.prompts.prompt_ledger import PromptLedger
+from rollcall_protocol.wire.ids import MemberId, SessionId, Version
+from rollcall_protocol.wire.job_snapshot import JobSnapshot as State
+from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
+from rollcall_protocol.wire.json_codec import encode
+from rollcall_protocol.wire.messages import (
     COORDINATOR_MESSAGES,
     Completion,
-    Delta,
     Hello,
-    Lease,
-    LeaseRevoked,
     MemberMessage,
-    Named,
+    PromptLease,
+    PromptLeaseRevoked,
     Seat,
+    VersionAssigned,
+    WeightDelta,
     dumps,
     loads,
 )
-from rollcall_protocol.prompts import PromptLedger
-from rollcall_protocol.reports import SessionReport, SuspicionCause
-from rollcall_protocol.reports import Snapshot as State
-from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import Delivery
 from rollcall_runtime.coordinator.server import CoordinatorServer
@@ -51,7 +51,7 @@ from rollcall_runtime.worker.auth import Tokens
 
 TOKENS = Tokens(member="member-token", operator="operator-token")
 ADDRESS = "127.0.0.1"
-MANIFEST = Manifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
 
 CONFIG = JobConfig(
     namespace="default", job="job", uid="job-uid", model="builtin:reverse-tiny",
@@ -95,10 +95,10 @@ class MemorySession(SyncSession):
     def join(self, *, timeout: float) -> None:
         pass
 
-    def publish(self, buffer: Any, manifest: Manifest, *, timeout: float) -> None:
+    def publish(self, buffer: Any, manifest: WeightManifest, *, timeout: float) -> None:
         pass
 
-    def receive(self, buffer: Any, manifest: Manifest, *, timeout: float) -> None:
+    def receive(self, buffer: Any, manifest: WeightManifest, *, timeout: float) -> None:
         pass
 
     def abort(self) -> None:
@@ -135,14 +135,18 @@ class Worker:
 
     member: MemberId
     socket: aiohttp.ClientWebSocketResponse
-    leases: "asyncio.Queue[Lease]" = field(default_factory=asyncio.Queue)
+    leases: "asyncio.Queue[PromptLease]" = field(default_factory=asyncio.Queue)
     revoked: list[str] = field(default_factory=list)
-    staged: list[Manifest] = field(default_factory=list)
-    named: list[Named] = field(default_factory=list)
-    deltas: list[Delta | None] = field(default_factory=list)
+    staged: list[WeightManifest] = field(default_factory=list)
+    named: list[VersionAssigned] = field(default_factory=list)
+    deltas: list[WeightDelta | None] = field(default_factory=list)
 
     async def transfer(
-        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+        self,
+        session: SyncSession,
+        version: Version,
+        manifest: WeightManifest,
+        delta: WeightDelta | None,
     ) -> None:
         self.staged.append(manifest)
         self.deltas.append(delta)
@@ -164,11 +168,11 @@ class Worker:
         try:
             async for frame in self.socket:
                 message = loads(frame.data, COORDINATOR_MESSAGES)
-                if isinstance(message, Lease):
+                if isinstance(message, PromptLease):
                     self.leases.put_nowait(message)
-                elif isinstance(message, LeaseRevoked):
+                elif isinstance(message, PromptLeaseRevoked):
                     self.revoked.append(message.lease)
-                elif isinstance(message, Named):
+                elif isinstance(message, VersionAssigned):
                     self.named.append(message)
                 else:
                     driver.handle(message)
@@ -256,7 +260,7 @@ class Group:
         return worker
 
     async def complete(
-        self, worker: Worker, lease: Lease, *, number: int = 0, token: str = TOKENS.member,
+        self, worker: Worker, lease: PromptLease, *, number: int = 0, token: str = TOKENS.member,
         job_uid: str = "job-uid",
     ) -> int:  # fmt: skip
         lineage = self.coordinator.lineage
@@ -268,7 +272,7 @@ class Group:
         ) as answer:  # fmt: skip
             return answer.status
 
-    async def publish(self, number: int, manifest: Manifest = MANIFEST) -> None:
+    async def publish(self, number: int, manifest: WeightManifest = MANIFEST) -> None:
         lineage = self.coordinator.lineage
         assert lineage is not None
         snapshot = Snapshot(manifest, HostBuffer(manifest.total_bytes).pin())

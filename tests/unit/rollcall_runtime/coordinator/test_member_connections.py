@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rollcall_protocol.config import MembershipConfig
-from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest, TensorSpec
-from rollcall_protocol.messages import (
+from rollcall_protocol.job_config import MembershipConfig
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.job_snapshot import SuspicionCause
+from rollcall_protocol.wire.messages import (
     CoordinatorMessage,
     Hello,
     Join,
@@ -22,7 +22,7 @@ from rollcall_protocol.messages import (
     dumps,
     loads,
 )
-from rollcall_protocol.reports import SuspicionCause
+from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.coordinator import member_connections
 from rollcall_runtime.coordinator.member_connections import Links, Loss
 from rollcall_runtime.membership import wire
@@ -161,7 +161,7 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
 
     monkeypatch.setattr(wire, "loads", slow)
     names = (TensorSpec(f"layer.{i}.weight", "float32", (1, 1), 4 * i, 4) for i in range(5000))
-    manifest = Manifest(tuple(names), 20000, 2**20, (0,))
+    manifest = WeightManifest(tuple(names), 20000, 2**20, (0,))
     stage = Stage(SessionId(1, 1, 1), Version(Lineage(1, 1), 1), manifest)
     heard: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
     coordinator = Coordinator(unused_tcp_port)

@@ -7,10 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollcall_protocol.ids import Version
-from rollcall_protocol.messages import Drawing, Lease, LeaseReturned, Wanted
-from rollcall_protocol.partials import Partial, Report, Response
-from rollcall_protocol.roster import EpochCause, Roster, RosterMember
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import (
+    GenerationProgress,
+    PromptCredit,
+    PromptLease,
+    PromptLeaseReturned,
+)
+from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
+from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, Group, Worker, eventually
 
 TOKENS = (Response((3, 4), (-0.5, -1.0), (0, 0)), Response((5,), (-2.0,), (0,), finished=True))
@@ -30,34 +35,34 @@ async def two_rollouts(
         yield group, a, b
 
 
-async def leased(worker: Worker) -> Lease:
-    await worker.say(Wanted(1))
+async def leased(worker: Worker) -> PromptLease:
+    await worker.say(PromptCredit(1))
     return await asyncio.wait_for(worker.leases.get(), 5)
 
 
-def report(group: Group, lease: Lease) -> Report:
+def report(group: Group, lease: PromptLease) -> PartialReport:
     lineage = group.coordinator.lineage
     assert lineage is not None
-    return Report(lease.lease, Version(lineage, 0), (0, 0), TOKENS)
+    return PartialReport(lease.lease, Version(lineage, 0), (0, 0), TOKENS)
 
 
 async def test_a_lost_rollouts_tokens_come_with_the_next_lease(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path) as (group, a, b):
         told = report(group, await leased(a))
-        await a.say(Drawing((told,)))
+        await a.say(GenerationProgress((told,)))
         await a.socket.close()
         await eventually(lambda: group.counts.suspicions)
         moved = await leased(b)
         assert told.version is not None
-        assert (moved.prompt, moved.begun) == (0, Partial(told.version, TOKENS))
+        assert (moved.prompt, moved.begun) == (0, PartialResponses(told.version, TOKENS))
         assert await group.complete(b, moved) == 200
 
 
 async def test_so_they_do_if_it_hands_the_lease_back(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path) as (group, a, b):
         lease = await leased(a)
-        await a.say(Drawing((report(group, lease),)))
-        await a.say(LeaseReturned(lease.lease))
+        await a.say(GenerationProgress((report(group, lease),)))
+        await a.say(PromptLeaseReturned(lease.lease))
         moved = await leased(b)
         assert moved.begun is not None
         assert moved.begun.responses == TOKENS
@@ -66,7 +71,7 @@ async def test_so_they_do_if_it_hands_the_lease_back(tmp_path: Path) -> None:
 async def test_so_they_do_once_it_is_a_suspect_though_its_stream_stands(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path) as (group, a, b):
         told = report(group, await leased(a))
-        await a.say(Drawing((told, Report("unknown"))))
+        await a.say(GenerationProgress((told, PartialReport("unknown"))))
         await eventually(lambda: a.revoked == ["unknown"])  # so it was read
         alive = (RosterMember("uid-b", "b", "127.0.0.1", "pool", "default"),)
         lost = Roster("job-uid", "default", 2, "trainer-uid", EpochCause.MEMBER_LOST, alive)
@@ -81,7 +86,7 @@ async def test_so_they_do_once_it_is_a_suspect_though_its_stream_stands(tmp_path
 async def test_who_works_on_a_lease_that_is_not_current_is_told_so(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path) as (group, a, b):
         lease = await leased(a)
-        await b.say(Drawing((report(group, lease),)))
+        await b.say(GenerationProgress((report(group, lease),)))
         await eventually(lambda: b.revoked == [lease.lease])
         assert group.counts.refusals == ["late_report"]
         assert not a.revoked
@@ -93,7 +98,7 @@ async def test_a_lease_that_nobody_reports_of_is_revoked(tmp_path: Path) -> None
 
         async def report_on() -> None:
             while True:
-                await b.say(Drawing((report(group, reported),)))
+                await b.say(GenerationProgress((report(group, reported),)))
                 await asyncio.sleep(0.02)
 
         reporting = asyncio.create_task(report_on())
@@ -107,7 +112,7 @@ async def test_a_lease_that_nobody_reports_of_is_revoked(tmp_path: Path) -> None
 
 async def test_without_partial_rollout_prompts_begin_anew(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path, partial_rollout=False) as (group, a, b):
-        await a.say(Drawing((report(group, await leased(a)),)))
+        await a.say(GenerationProgress((report(group, await leased(a)),)))
         await a.socket.close()
         await eventually(lambda: group.counts.suspicions)
         moved = await leased(b)

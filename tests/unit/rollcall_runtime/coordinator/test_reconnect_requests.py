@@ -8,13 +8,13 @@ import pytest
 from aiohttp import web
 
 from rollcall_protocol import env
-from rollcall_protocol.messages import Summons, loads
-from rollcall_protocol.roster import RosterMember
+from rollcall_protocol.wire.messages import ReconnectRequest, loads
+from rollcall_protocol.wire.roster import RosterMember
 from rollcall_runtime.coordinator import reconnect_requests
 from rollcall_runtime.coordinator.reconnect_requests import MAX_CALLS, Calls
 
 BOUND = 0.1
-SUMMONS = Summons("127.0.0.9", "coordinator-uid")
+SUMMONS = ReconnectRequest("127.0.0.9", "coordinator-uid")
 TOKEN = "secret"
 
 
@@ -52,12 +52,14 @@ class World:
 
 
 @asynccontextmanager
-async def agent(port: int, *, status: int = 200) -> AsyncIterator["asyncio.Queue[Summons]"]:
-    heard: asyncio.Queue[Summons] = asyncio.Queue()
+async def agent(
+    port: int, *, status: int = 200
+) -> AsyncIterator["asyncio.Queue[ReconnectRequest]"]:
+    heard: asyncio.Queue[ReconnectRequest] = asyncio.Queue()
 
     async def summon(request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == f"Bearer {TOKEN}"
-        heard.put_nowait(loads(await request.text(), Summons))
+        heard.put_nowait(loads(await request.text(), ReconnectRequest))
         return web.json_response({"registering": True}, status=status)
 
     app = web.Application()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import env
-from rollcall_protocol.ids import Lineage, SessionId
-from rollcall_protocol.messages import Refused, Wanted
-from rollcall_protocol.reports import MemberState, SessionCause, SuspicionCause
+from rollcall_protocol.wire.ids import Lineage, SessionId
+from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause, SuspicionCause
+from rollcall_protocol.wire.messages import PromptCredit, SessionRefused
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     Group,
     Worker,
@@ -42,8 +42,8 @@ async def test_members_form_a_session_and_get_a_version_and_prompts(tmp_path: Pa
         a, b = await group.join("a"), await group.join("b")
         assert (await group.coordinator.ready()).number == 0
         await group.publish(0)
-        await a.say(Wanted(2))
-        await b.say(Wanted(1))
+        await a.say(PromptCredit(2))
+        await b.say(PromptCredit(1))
         leases = [await asyncio.wait_for(a.leases.get(), 5), await a.leases.get()]
         last = await asyncio.wait_for(b.leases.get(), 5)
         assert {lease.prompt for lease in (*leases, last)} == {0, 1, 2}
@@ -70,7 +70,7 @@ async def test_a_batch_wakes_the_trainer_when_it_is_full(tmp_path: Path) -> None
         await group.coordinator.ready()
         await group.publish(0)
         waiting = asyncio.create_task(group.coordinator.next_batch(0))
-        await worker.say(Wanted(4))
+        await worker.say(PromptCredit(4))
         for _ in range(4):
             assert not waiting.done()
             lease = await asyncio.wait_for(worker.leases.get(), 5)
@@ -86,12 +86,12 @@ async def test_a_broken_stream_costs_an_attempt_and_its_prompts_go_to_another(
         a, b = await group.join("a"), await group.join("b")
         await group.coordinator.ready()
         await group.publish(0)
-        await a.say(Wanted(1))
+        await a.say(PromptCredit(1))
         lease = await asyncio.wait_for(a.leases.get(), 5)
         before = group.counts.sessions[-1].session
         break_stream(a)
         await eventually(lambda: group.counts.sessions[-1].cause is SessionCause.MEMBER_LOST)
-        await b.say(Wanted(1))
+        await b.say(PromptCredit(1))
         again = await asyncio.wait_for(b.leases.get(), 5)
         assert (again.prompt, again.lease != lease.lease) == (lease.prompt, True)
         after = group.counts.sessions[-1].session
@@ -128,7 +128,7 @@ async def test_too_few_rollouts_pause_admission_and_say_so(tmp_path: Path) -> No
         a = await group.join("a")
         await group.coordinator.ready()
         await group.publish(0)
-        await a.say(Wanted(1))
+        await a.say(PromptCredit(1))
         await eventually(lambda: "minRollouts is 2" in group.coordinator.report().progress.paused)
         assert a.leases.empty()
         await group.join("b")
@@ -154,7 +154,7 @@ def break_stream(worker: Worker) -> None:
     connection.transport.abort()
 
 
-@pytest.mark.parametrize("first", ["not json", '{"type": "Wanted", "prompts": 1}'])
+@pytest.mark.parametrize("first", ["not json", '{"type": "PromptCredit", "prompts": 1}'])
 async def test_a_stream_begins_with_a_hello(tmp_path: Path, first: str) -> None:
     async with Group(tmp_path) as group:
         stranger = await group.http.ws_connect(
@@ -171,7 +171,7 @@ async def test_a_rollout_that_asks_before_the_first_roster_is_served_after_it(
 ) -> None:
     async with Group(tmp_path) as group:
         early = await group.join("a")
-        await early.say(Wanted(1))
+        await early.say(PromptCredit(1))
         await eventually(lambda: group.coordinator.groups["default"].machine.members.by_pod)
         assert early.leases.empty()
         await group.push(1, "a")
@@ -187,7 +187,7 @@ async def test_a_superseded_coordinator_learns_it_from_a_member(tmp_path: Path) 
         await group.coordinator.ready()
         await eventually(lambda: group.counts.sessions)
         mine = group.counts.sessions[-1].session
-        await worker.say(Refused(mine, held=SessionId(mine.epoch + 1, 1, 1)))
+        await worker.say(SessionRefused(mine, held=SessionId(mine.epoch + 1, 1, 1)))
         async with asyncio.timeout(5):
             await group.coordinator.fenced.wait()
 

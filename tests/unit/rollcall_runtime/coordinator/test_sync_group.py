@@ -4,10 +4,10 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Sealed
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.wire.messages import SnapshotPartReady
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.opening import OpenEngine
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     CONFIG,
@@ -71,9 +71,9 @@ async def test_several_senders_parts_become_one_version(tmp_path: Path) -> None:
         rollout = await group.join("a")
         second = await group.join("trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
-        await second.say(Sealed(0, Manifest((), 300, MIB, (7,))))
-        await group.publish(1, Manifest((), 200, MIB, (5,)))
-        whole = Manifest((), 500, MIB, (5, 7), (200, 300))
+        await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, (7,))))
+        await group.publish(1, WeightManifest((), 200, MIB, (5,)))
+        whole = WeightManifest((), 500, MIB, (5, 7), (200, 300))
         assert rollout.staged == [whole]
         assert second.staged == [whole]
 
@@ -83,8 +83,8 @@ async def test_senders_are_told_a_versions_name_even_if_no_rollout_takes_it(tmp_
         await group.push(1)
         second = await group.join("trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
-        await second.say(Sealed(0, Manifest((), 300, MIB, (7,))))
-        await group.publish(1, Manifest((), 200, MIB, (5,)))
+        await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, (7,))))
+        await group.publish(1, WeightManifest((), 200, MIB, (5,)))
         await eventually(lambda: second.named)
         assert [(told.number, told.version.number) for told in second.named] == [(0, 1)]
 
@@ -95,9 +95,9 @@ async def test_a_part_that_is_sealed_late_is_waited_for(tmp_path: Path) -> None:
         rollout = await group.join("a")
         second = await group.join("trainer-1", sender=1)
         for number in (0, 1):
-            await second.say(Sealed(number, Manifest((), 3, MIB, (number,))))
-        await group.publish(1, Manifest((), 2, MIB, (9,)))
-        await group.publish(2, Manifest((), 2, MIB, (8,)))
+            await second.say(SnapshotPartReady(number, WeightManifest((), 3, MIB, (number,))))
+        await group.publish(1, WeightManifest((), 2, MIB, (9,)))
+        await group.publish(2, WeightManifest((), 2, MIB, (8,)))
         assert [manifest.checksums for manifest in rollout.staged] == [(9, 0), (8, 1)]
 
 
@@ -107,10 +107,10 @@ async def test_several_senders_deltas_become_one(tmp_path: Path) -> None:
         rollout = await group.join("a")
         second = await group.join("trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
-        part, changes = Manifest((), MIB, MIB, (7,)), Manifest((), 30, MIB, (8,))
-        own = Manifest((), MIB, MIB, (zlib.crc32(bytes(MIB)),))
+        part, changes = WeightManifest((), MIB, MIB, (7,)), WeightManifest((), 30, MIB, (8,))
+        own = WeightManifest((), MIB, MIB, (zlib.crc32(bytes(MIB)),))
         for number, delta in enumerate((None, changes, None)):
-            await second.say(Sealed(number, part, delta))
+            await second.say(SnapshotPartReady(number, part, delta))
             await group.publish(number + 1, own)
         first, both, last = rollout.deltas
         assert (first, last) == (None, None), "a part without a delta is sent whole, and so are all"

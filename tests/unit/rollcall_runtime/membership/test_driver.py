@@ -4,9 +4,18 @@ import asyncio
 
 import pytest
 
-from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Ack, Delta, Join, MemberMessage, Phase, Prepare, Seat, Stage
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import (
+    Ack,
+    AckPhase,
+    Join,
+    MemberMessage,
+    Prepare,
+    Seat,
+    Stage,
+    WeightDelta,
+)
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.sync.engine import SyncSession
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemoryEngine
@@ -14,14 +23,18 @@ from tests.unit.rollcall_runtime.coordinator.fake_group import MemoryEngine
 ME = MemberId("uid-1", "b1")
 SESSION = SessionId(1, 1, 1)
 VERSION = Version(Lineage(1, 1), 1)
-MANIFEST = Manifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
 
 
 class Breaks:
     """Duties that fail in a way that nobody foresaw."""
 
     async def transfer(
-        self, session: SyncSession, version: Version, manifest: Manifest, delta: Delta | None
+        self,
+        session: SyncSession,
+        version: Version,
+        manifest: WeightManifest,
+        delta: WeightDelta | None,
     ) -> None:
         raise KeyError("a bug")
 
@@ -43,9 +56,9 @@ async def test_an_error_that_no_engine_should_raise_is_told_and_accuses_nobody(
     async with asyncio.timeout(5):
         driver.handle(Prepare(SESSION, (Seat(ME, "127.0.0.1", ""),)))
         driver.handle(Join(SESSION))
-        assert await said.get() == Ack(SESSION, Phase.PREPARE)
-        assert await said.get() == Ack(SESSION, Phase.JOIN)
+        assert await said.get() == Ack(SESSION, AckPhase.PREPARE)
+        assert await said.get() == Ack(SESSION, AckPhase.JOIN)
         driver.handle(Stage(SESSION, VERSION, MANIFEST))
-        assert await said.get() == Ack(SESSION, Phase.STAGE, VERSION, "KeyError: 'a bug'")
+        assert await said.get() == Ack(SESSION, AckPhase.STAGE, VERSION, "KeyError: 'a bug'")
     assert "no engine should raise" in caplog.text
     await driver.close()

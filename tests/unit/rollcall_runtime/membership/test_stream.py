@@ -7,22 +7,22 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from rollcall_protocol.config import MembershipConfig
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.messages import (
+from rollcall_protocol.job_config import MembershipConfig
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import (
     CoordinatorMessage,
     Hello,
     Join,
     MemberMessage,
-    Summons,
-    Wanted,
+    PromptCredit,
+    ReconnectRequest,
     dumps,
     loads,
 )
 from rollcall_runtime.membership.credentials import CredentialsRefusedError
 from rollcall_runtime.membership.stream import MemberStream
 
-SPOKEN: tuple[type[Hello | Wanted], ...] = (Hello, Wanted)
+SPOKEN: tuple[type[Hello | PromptCredit], ...] = (Hello, PromptCredit)
 HELLO = Hello("job", "default", MemberId("uid-1", "boot-1"), "pod", "cpu", "127.0.0.2", "")
 BOUNDS = MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=0.5)
 JOIN = Join(SessionId(1, 1, 1))
@@ -82,7 +82,7 @@ class Member:
 
     def _opened(self) -> None:
         self.opened += 1
-        self.stream.send(Wanted(8))
+        self.stream.send(PromptCredit(8))
 
     async def stop(self) -> None:
         self.stream.close()
@@ -94,7 +94,7 @@ async def test_it_says_hello_first_and_hears_the_coordinator(unused_tcp_port: in
     async with coordinator.listening(), asyncio.timeout(10):
         member = Member(unused_tcp_port)
         assert await coordinator.heard.get() == HELLO
-        assert await coordinator.heard.get() == Wanted(8)
+        assert await coordinator.heard.get() == PromptCredit(8)
         assert await member.heard.get() == JOIN
         assert member.stream.connected
         await member.stop()
@@ -106,13 +106,13 @@ async def test_it_waits_for_a_coordinator_and_comes_back_to_it(unused_tcp_port: 
     member = Member(unused_tcp_port)
     await asyncio.sleep(0.05)
     assert not member.stream.connected
-    member.stream.send(Wanted(1))
+    member.stream.send(PromptCredit(1))
     async with coordinator.listening(), asyncio.timeout(10):
         assert await coordinator.heard.get() == HELLO
-        assert await coordinator.heard.get() == Wanted(8), "what was said before is dropped"
+        assert await coordinator.heard.get() == PromptCredit(8), "what was said before is dropped"
         await coordinator.sockets[0].close()
         assert await coordinator.heard.get() == HELLO
-        assert await coordinator.heard.get() == Wanted(8)
+        assert await coordinator.heard.get() == PromptCredit(8)
         assert member.opened == 2
         await member.stop()
 
@@ -163,8 +163,8 @@ async def test_a_call_has_it_open_another_stream_unless_it_leads_to_the_caller(
         member = Member(unused_tcp_port)
         while member.opened < 1:
             await asyncio.sleep(0.01)
-        assert not member.stream.register(Summons("127.0.0.1", "uid"))
-        assert member.stream.register(Summons("127.0.0.9", "uid-of-a-successor"))
+        assert not member.stream.register(ReconnectRequest("127.0.0.1", "uid"))
+        assert member.stream.register(ReconnectRequest("127.0.0.9", "uid-of-a-successor"))
         while member.opened < 2:
             await asyncio.sleep(0.01)
         await member.stop()
@@ -185,7 +185,7 @@ async def test_a_call_of_the_coordinator_that_it_connects_to_just_now_changes_no
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), asyncio.timeout(10):
         member = Member(unused_tcp_port)
-        assert member.stream.register(Summons("127.0.0.1", "uid"))
+        assert member.stream.register(ReconnectRequest("127.0.0.1", "uid"))
         assert await member.heard.get() == JOIN
         await asyncio.sleep(0.3)
         assert member.opened == 1

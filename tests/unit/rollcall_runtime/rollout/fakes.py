@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from rollcall_protocol.messages import Lease
-from rollcall_protocol.partials import Partial
+from rollcall_protocol.wire.messages import PromptLease
+from rollcall_protocol.wire.partial_responses import PartialResponses
 from rollcall_runtime.rollout.inference_engine import Generation, InferenceEngine, PauseMode, Watch
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
@@ -18,8 +18,10 @@ def rollout_metrics() -> RolloutMetrics:
     return RolloutMetrics(namespace="default", job="reverse", pool="cpu", group="default")
 
 
-def lease(number: int, *, group_size: int = 2, begun: Partial | None = None) -> Lease:
-    return Lease(f"1.1.{number}", number, (0, 5, 6, 1), group_size, seed=number, begun=begun)
+def lease(
+    number: int, *, group_size: int = 2, begun: PartialResponses | None = None
+) -> PromptLease:
+    return PromptLease(f"1.1.{number}", number, (0, 5, 6, 1), group_size, seed=number, begun=begun)
 
 
 class FakeEngine(InferenceEngine):

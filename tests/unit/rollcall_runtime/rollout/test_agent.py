@@ -11,28 +11,28 @@ import aiohttp
 from aiohttp import web
 
 from rollcall_protocol import env
-from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
-from rollcall_protocol.messages import (
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import (
     MEMBER_MESSAGES,
     Ack,
+    AckPhase,
     CatchUp,
     CaughtUp,
     Commit,
     Completion,
     CoordinatorMessage,
     Draining,
-    Drawing,
+    GenerationProgress,
     Hello,
     Join,
-    LeaseReturned,
-    LeaseRevoked,
     MemberMessage,
-    Phase,
     Prepare,
+    PromptCredit,
+    PromptLeaseReturned,
+    PromptLeaseRevoked,
     Seat,
     SessionReady,
     Stage,
-    Wanted,
     dumps,
     loads,
 )
@@ -169,13 +169,13 @@ class Bench:
         await self.coordinator.say(Commit(SESSION, version))
         ack = await self.coordinator.hears(Ack)
         assert isinstance(ack, Ack)
-        assert ack.phase is Phase.COMMIT
+        assert ack.phase is AckPhase.COMMIT
         return ack
 
 
 async def test_two_batches_are_kept_in_hand() -> None:
     async with Bench(FakeEngine(blocked=True)).running() as bench:
-        assert await bench.coordinator.hears(Wanted) == Wanted(4)
+        assert await bench.coordinator.hears(PromptCredit) == PromptCredit(4)
         await bench.commit(V1)
         for number in range(4):
             await bench.coordinator.say(lease(number))
@@ -183,8 +183,8 @@ async def test_two_batches_are_kept_in_hand() -> None:
         bench.engine.go.set()
         asked = 0
         while asked < 4:
-            wanted = await bench.coordinator.hears(Wanted)
-            assert isinstance(wanted, Wanted)
+            wanted = await bench.coordinator.hears(PromptCredit)
+            assert isinstance(wanted, PromptCredit)
             asked += wanted.prompts
         assert asked == 4
         done = [await bench.coordinator.completions.get() for _ in range(4)]
@@ -270,8 +270,11 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
             async with session.post(url, headers=TOKEN) as answer:
                 assert answer.status == 202
         assert isinstance(await bench.coordinator.hears(Draining), Draining)
-        returned = [await bench.coordinator.hears(LeaseReturned) for _ in range(2)]
-        assert returned == [LeaseReturned(lease(2).lease), LeaseReturned(lease(3).lease)]
+        returned = [await bench.coordinator.hears(PromptLeaseReturned) for _ in range(2)]
+        assert returned == [
+            PromptLeaseReturned(lease(2).lease),
+            PromptLeaseReturned(lease(3).lease),
+        ]
         bench.engine.go.set()
         await bench.coordinator.ended()
         assert await bench.probe() == (503, "draining")
@@ -292,14 +295,14 @@ async def test_it_reports_what_it_draws_and_stops_what_was_revoked() -> None:
         await bench.commit(V1)
         for number in range(3):
             await bench.coordinator.say(lease(number))
-        drawing = await bench.coordinator.hears(Drawing)
-        assert isinstance(drawing, Drawing)
+        drawing = await bench.coordinator.hears(GenerationProgress)
+        assert isinstance(drawing, GenerationProgress)
         reports = {report.lease: report for report in drawing.reports}
         assert [response.tokens for response in reports[lease(0).lease].responses] == [(3,), (3,)]
         assert reports[lease(0).lease].version == V1
         assert not reports[lease(2).lease].responses, "it only waits"
-        await bench.coordinator.say(LeaseRevoked(lease(2).lease))
-        await bench.coordinator.hears(Wanted)
+        await bench.coordinator.say(PromptLeaseRevoked(lease(2).lease))
+        await bench.coordinator.hears(PromptCredit)
         bench.engine.go.set()
         done = [await bench.coordinator.completions.get() for _ in range(2)]
         assert {completion.lease for completion in done} == {lease(0).lease, lease(1).lease}
@@ -310,15 +313,15 @@ async def test_on_a_new_stream_it_tells_at_once_all_that_it_has_in_hand() -> Non
     async with Bench(FakeEngine(blocked=True, tells=1)).running() as bench:
         await bench.commit(V1)
         await bench.coordinator.say(lease(0))
-        first = await bench.coordinator.hears(Drawing)
+        first = await bench.coordinator.hears(GenerationProgress)
         await bench.coordinator.hang_up()
         await bench.coordinator.hears(Hello)
-        assert await bench.coordinator.hears(Drawing) == first
+        assert await bench.coordinator.hears(GenerationProgress) == first
 
 
 async def test_in_the_deterministic_mode_each_lease_is_drawn_alone() -> None:
     async with Bench(FakeEngine(tells=1), deterministic=True, max_staleness=0).running() as bench:
-        assert await bench.coordinator.hears(Wanted) == Wanted(2)
+        assert await bench.coordinator.hears(PromptCredit) == PromptCredit(2)
         await bench.commit(V1)
         for number in range(2):
             await bench.coordinator.say(lease(number))
@@ -326,6 +329,6 @@ async def test_in_the_deterministic_mode_each_lease_is_drawn_alone() -> None:
             await bench.coordinator.completions.get()
         assert bench.engine.calls == [(1, None), (1, None)]
         assert bench.engine.seeds == [0, 1]
-        drawing = await bench.coordinator.hears(Drawing)
-        assert isinstance(drawing, Drawing)
+        drawing = await bench.coordinator.hears(GenerationProgress)
+        assert isinstance(drawing, GenerationProgress)
         assert not any(report.responses for report in drawing.reports)

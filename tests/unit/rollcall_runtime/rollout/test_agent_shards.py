@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollcall_protocol.config import DeltaConfig, EngineRef, GroupConfig, JobConfig
-from rollcall_protocol.ids import MemberId, Version
+from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig
+from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.messages import Completion, Sample, loads
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.messages import Completion, Sample, loads
 from rollcall_runtime.membership.credentials import CredentialsRefusedError
 from rollcall_runtime.rollout import completion_sender
 from rollcall_runtime.rollout.completion_sender import CompletionSender

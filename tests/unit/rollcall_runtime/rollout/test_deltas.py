@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest, combine
-from rollcall_protocol.messages import Delta, Named, Seat
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import Seat, VersionAssigned, WeightDelta
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
 from rollcall_runtime.rollout.inference_engine import PauseMode
 from rollcall_runtime.rollout.served_versions import ServedVersions
@@ -37,10 +37,10 @@ class Wire(MemorySession):
         super().__init__(session=SessionId(1, 1, 1), seats=seats, rank=rank)
         self._sent = sent
 
-    def publish(self, buffer: Any, manifest: Manifest, *, timeout: float) -> None:
+    def publish(self, buffer: Any, manifest: WeightManifest, *, timeout: float) -> None:
         self._sent[self.rank] = bytes(buffer.memory)
 
-    def receive(self, buffer: Any, manifest: Manifest, *, timeout: float) -> None:
+    def receive(self, buffer: Any, manifest: WeightManifest, *, timeout: float) -> None:
         buffer.memory[:] = b"".join(part for _, part in sorted(self._sent.items()))
 
 
@@ -59,9 +59,9 @@ class Job:
         self.sent: dict[int, bytes] = {}
         self._snapshotters = [Snapshotter(bucket_bytes=5_000) for _ in range(2)]
         self._weights = [torch.arange(WEIGHTS, dtype=torch.float32) for _ in range(2)]
-        self._manifest = Manifest((), 0, 5_000, ())
+        self._manifest = WeightManifest((), 0, 5_000, ())
 
-    async def offer(self, number: int, *, changed: tuple[int, ...] = ()) -> Delta | None:
+    async def offer(self, number: int, *, changed: tuple[int, ...] = ()) -> WeightDelta | None:
         """Version `number`, in which some weights of each part have `changed`."""
         parts = []
         for weights, snapshotter in zip(self._weights, self._snapshotters, strict=True):
@@ -69,11 +69,11 @@ class Job:
             parts.append(snapshotter.take([("w", weights)], timeout=0).seal())
         self.first.offer(version(number), parts[0])
         told = await self.second.offer(number, parts[1])
-        self.second.named(Named(number, version(number)))
-        self._manifest = combine([part.manifest for part in parts])
+        self.second.named(VersionAssigned(number, version(number)))
+        self._manifest = combine_manifests([part.manifest for part in parts])
         return await self.first.encode(version(number), version(number - 1), [told.delta])
 
-    async def send(self, number: int, delta: Delta | None) -> None:
+    async def send(self, number: int, delta: WeightDelta | None) -> None:
         """Stage it on the rollout."""
         for rank, duties in ((0, self.first), (1, self.second)):
             wire = Wire(self.sent, rank)
@@ -81,7 +81,7 @@ class Job:
         wire = Wire(self.sent, 2)
         await self.rollout.transfer(wire, version(number), self._manifest, delta)
 
-    async def publish(self, number: int, delta: Delta | None = None) -> None:
+    async def publish(self, number: int, delta: WeightDelta | None = None) -> None:
         """Stage it, and serve it."""
         await self.send(number, delta)
         await self.rollout.apply(version(number))

@@ -3,8 +3,13 @@
 import asyncio
 from typing import Any
 
-from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.messages import Draining, Drawing, LeaseReturned, MemberMessage
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.messages import (
+    Draining,
+    GenerationProgress,
+    MemberMessage,
+    PromptLeaseReturned,
+)
 from rollcall_runtime.rollout.drain import Drain
 from rollcall_runtime.rollout.inference_engine import Generation
 from rollcall_runtime.rollout.lease_progress import Reporter, Standing
@@ -68,7 +73,7 @@ async def test_what_runs_is_finished_and_what_waits_is_handed_back() -> None:
     drain.begin("SIGTERM")
     assert drain.draining
     assert isinstance(sent[0], Draining)
-    assert sent[-1] == LeaseReturned(WAITS.lease.lease)
+    assert sent[-1] == PromptLeaseReturned(WAITS.lease.lease)
     completing = asyncio.create_task(drain.complete())
     await asyncio.sleep(0.01)
     assert not completing.done()
@@ -83,8 +88,8 @@ async def test_after_its_bound_what_runs_is_handed_back_too() -> None:
     drain, sent = drain_of(work, timeout=0.02)
     drain.begin("scaled down")
     await asyncio.wait_for(drain.complete(), 5)
-    assert sent[-1] == LeaseReturned(RUNS.lease.lease)
-    told = next(message for message in sent if isinstance(message, Drawing))
+    assert sent[-1] == PromptLeaseReturned(RUNS.lease.lease)
+    told = next(message for message in sent if isinstance(message, GenerationProgress))
     assert [response.tokens for response in told.reports[0].responses] == [(3,), (3,)]
     assert work.flushed
 

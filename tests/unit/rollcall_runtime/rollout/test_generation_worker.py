@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.partials import Partial, Response
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.partial_responses import PartialResponses, Response
 from rollcall_runtime.rollout.generation_worker import Drawn, Generator, Progress
 from rollcall_runtime.rollout.inference_engine import Generation
 from rollcall_runtime.rollout.served_versions import ServedVersions
@@ -147,7 +147,9 @@ async def test_how_far_leases_are_is_known_while_they_are_drawn() -> None:
 async def test_without_partial_rollout_only_leases_are_told() -> None:
     bench = Bench(FakeEngine(blocked=True, tells=1), keep=False)
     async with bench.running():
-        bench.generator.add(lease(0, begun=Partial(V0, (Response((3,), (-0.5,), (0,)),) * 2)))
+        bench.generator.add(
+            lease(0, begun=PartialResponses(V0, (Response((3,), (-0.5,), (0,)),) * 2))
+        )
         await bench.told.wait()
         (running,) = bench.generator.standings()
         assert (running.version, running.group) == (None, ())
@@ -159,7 +161,7 @@ async def test_a_lease_goes_on_where_another_rollout_stopped() -> None:
     finished = Response(TOKENS, (-0.5,) * 3, (0,) * 3, finished=True)
     bench = Bench(FakeEngine())
     async with bench.running():
-        begun = Partial(elsewhere, (Response((3,), (-0.5,), (0,)), finished))
+        begun = PartialResponses(elsewhere, (Response((3,), (-0.5,), (0,)), finished))
         bench.generator.add(lease(0, begun=begun))
         await bench.generator.idle()
     (drawn,) = bench.drawn

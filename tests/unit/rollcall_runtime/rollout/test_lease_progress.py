@@ -2,9 +2,10 @@
 
 import pytest
 
-from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.messages import Drawing, Lease
-from rollcall_protocol.partials import Draft, Partial, Report, Response
+from rollcall_protocol.prompts.partial_builder import PartialBuilder
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.messages import GenerationProgress, PromptLease
+from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from rollcall_runtime.rollout import lease_progress
 from rollcall_runtime.rollout.inference_engine import Generation
 from rollcall_runtime.rollout.lease_progress import Reporter, Standing
@@ -19,17 +20,17 @@ def generation(count: int, *, finished: bool = False) -> Generation:
     return Generation(tokens, tuple(-t / 8 for t in tokens), (0,) * count, finished)
 
 
-def standing(*counts: int, of: Lease | None = None, finished: bool = False) -> Standing:
+def standing(*counts: int, of: PromptLease | None = None, finished: bool = False) -> Standing:
     group = [generation(count, finished=finished) for count in counts]
     return Standing(of or lease(0), V0, group)
 
 
 class Bench:
     def __init__(self) -> None:
-        self.sent: list[Drawing] = []
+        self.sent: list[GenerationProgress] = []
         self.reporter = Reporter(self.sent.append)
 
-    def tells(self, *standings: Standing) -> list[Report]:
+    def tells(self, *standings: Standing) -> list[PartialReport]:
         """What is sent of these."""
         self.sent.clear()
         self.reporter.report(standings)
@@ -43,7 +44,7 @@ def test_only_what_is_new_is_told() -> None:
     (second,) = bench.tells(standing(3, 1))
     assert second.since == (2, 1)
     assert [response.tokens for response in second.responses] == [(2,), ()]
-    draft = Draft(2)
+    draft = PartialBuilder(2)
     assert draft.take(first)
     assert draft.take(second)
     partial = draft.partial()
@@ -52,7 +53,7 @@ def test_only_what_is_new_is_told() -> None:
 
 
 def test_what_came_with_the_lease_is_known_already() -> None:
-    begun = Partial(V0, (Response((0, 1), (0.0, -0.125), (0, 0)), Response((), (), ())))
+    begun = PartialResponses(V0, (Response((0, 1), (0.0, -0.125), (0, 0)), Response((), (), ())))
     (report,) = Bench().tells(standing(3, 1, of=lease(0, begun=begun)))
     assert report.since == (2, 0)
 
@@ -67,7 +68,7 @@ def test_on_a_new_stream_all_is_told_again() -> None:
 
 def test_a_lease_without_tokens_is_told_of_to_keep_it() -> None:
     bench = Bench()
-    assert bench.tells(Standing(lease(3))) == [Report(lease(3).lease)]
+    assert bench.tells(Standing(lease(3))) == [PartialReport(lease(3).lease)]
     assert not bench.tells()
     assert not bench.sent
 
@@ -77,7 +78,7 @@ def test_much_is_told_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> No
     bench = Bench()
     reports = bench.tells(standing(7, 4, finished=True), standing(2, 2, of=lease(1)))
     assert len(bench.sent) == 3
-    draft = Draft(2)
+    draft = PartialBuilder(2)
     for report in reports[:-1]:
         assert sum(len(response.tokens) for response in report.responses) <= 5
         assert draft.take(report)

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.world import Remote, settled
 from rollcall_runtime.sync.weights.staging import Snapshot, Stage
@@ -94,7 +94,7 @@ class FaultyMember(members.Member):
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     def receive_and_die(
-        self, group: str, number: int, manifest: Manifest, timeout: float, die_after: int
+        self, group: str, number: int, manifest: WeightManifest, timeout: float, die_after: int
     ) -> None:
         """Die between two steps of a transfer: at the `die_after`-th time."""
         self._arm(group, die_after)

@@ -11,7 +11,7 @@ import os
 import pytest
 import torch
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.bindings.hccl_library import locate
 from tests.unit.rollcall_runtime.sync.cases import Case
 from tests.unit.rollcall_runtime.sync.places import REAL_GPU, REAL_NPU

@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from typing import Any
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_text
 from rollcall_runtime.sync.engines.pull import PullSession
 from rollcall_runtime.sync.engines.pull_engine import PullEngine, PullSettings
@@ -105,14 +105,14 @@ class Local:
             )  # fmt: skip
             self.seats.append(Seat(member, "127.0.0.1", descriptor_text(descriptor)))
 
-    def fill(self, seed: int, *, bucket: int = BUCKET) -> Manifest:
+    def fill(self, seed: int, *, bucket: int = BUCKET) -> WeightManifest:
         """New bytes at the sender."""
         memory = self.buffers[0].memory
         memory[:] = bytes((seed + 7 * index) % 251 for index in range(251)) * (
             len(memory) // 251
         ) + bytes(len(memory) % 251)
         sums = [zlib.crc32(memory[at : at + bucket]) for at in range(0, len(memory), bucket)]
-        return Manifest((), len(memory), bucket, tuple(sums))
+        return WeightManifest((), len(memory), bucket, tuple(sums))
 
     def join(self, members: Sequence[int]) -> dict[int, PullSession]:
         """One session of these members, the sender first."""
@@ -129,7 +129,7 @@ class Local:
         return sessions
 
     def start(
-        self, sessions: dict[int, PullSession], manifest: Manifest, *, timeout: float = 5.0
+        self, sessions: dict[int, PullSession], manifest: WeightManifest, *, timeout: float = 5.0
     ) -> dict[int, "Future[None]"]:
         """Begin to send, and to receive everywhere."""
         return {
@@ -140,7 +140,7 @@ class Local:
             for member, session in sessions.items()
         }  # fmt: skip
 
-    def transfer(self, sessions: dict[int, PullSession], manifest: Manifest) -> None:
+    def transfer(self, sessions: dict[int, PullSession], manifest: WeightManifest) -> None:
         """Send, and compare what arrived."""
         for future in self.start(sessions, manifest).values():
             future.result(10)

@@ -5,8 +5,8 @@ import time
 
 import torch
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import Role, descriptor_text
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.errors import AbortedError

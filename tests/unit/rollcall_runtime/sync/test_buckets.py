@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.buckets import BucketMover, Work
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, TimedOutError
@@ -68,10 +68,10 @@ def soon() -> float:
     return time.monotonic() + 10
 
 
-def weights(nbytes: int) -> tuple[HostBuffer, Manifest]:
+def weights(nbytes: int) -> tuple[HostBuffer, WeightManifest]:
     buffer = HostBuffer(nbytes)
     buffer.memory[:] = bytes(index % 251 for index in range(nbytes))
-    return buffer, Manifest((), nbytes, BUCKET, checksums(buffer.memory, BUCKET))
+    return buffer, WeightManifest((), nbytes, BUCKET, checksums(buffer.memory, BUCKET))
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, BUCKET, 3 * BUCKET + 7])

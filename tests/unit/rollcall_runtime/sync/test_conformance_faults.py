@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rollcall_protocol.ids import SessionId
+from rollcall_protocol.wire.ids import SessionId
 from rollcall_runtime.bench.world import (
     Remote,
     World,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import Reply, digest, odd_tensors
 from rollcall_runtime.bench.world import Remote, World, abort, done, join, publish, settled
 from rollcall_runtime.sync.engine import Role
@@ -54,7 +54,7 @@ def rows(world: World, shard: Shard, seed: int, megabytes: int = SIZE) -> dict[s
     return found
 
 
-def receiving(members: list[Remote], manifest: Manifest, number: int) -> list[Future[Reply]]:
+def receiving(members: list[Remote], manifest: WeightManifest, number: int) -> list[Future[Reply]]:
     kwargs = {"group": GROUP, "number": number, "manifest": manifest, "timeout": 5}
     return [receiver.start("receive", **kwargs) for receiver in members]
 

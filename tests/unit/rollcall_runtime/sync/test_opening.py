@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.config import EngineRef, GroupConfig
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.job_config import EngineRef, GroupConfig
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.opening import OpenEngine, open_engine
 from rollcall_runtime.sync.owned_engine import OwnedEngine

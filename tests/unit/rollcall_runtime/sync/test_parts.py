@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import Role, SyncSession, descriptor_text
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, SyncError
@@ -61,8 +61,8 @@ def filled(size: int, seed: int) -> HostBuffer:
     return buffer
 
 
-def described(parts: list[HostBuffer]) -> Manifest:
-    empty = Manifest((), sum(PARTS), 512, (0,) * 5, PARTS)
+def described(parts: list[HostBuffer]) -> WeightManifest:
+    empty = WeightManifest((), sum(PARTS), 512, (0,) * 5, PARTS)
     whole = b"".join(bytes(part.memory) for part in parts)
     return replace(
         empty, checksums=tuple(zlib.crc32(whole[start:end]) for start, end in empty.buckets())
@@ -116,6 +116,6 @@ def test_an_abort_ends_all_parts(group: Group) -> None:
 
 
 def test_a_manifest_of_other_parts_is_refused(group: Group) -> None:
-    manifest = Manifest((), 512, 512, (0,))
+    manifest = WeightManifest((), 512, 512, (0,))
     with pytest.raises(ChecksumMismatchError, match="1 parts for 2 senders"):
         group.sessions[-1].receive(HostBuffer(512), manifest, timeout=1.0)

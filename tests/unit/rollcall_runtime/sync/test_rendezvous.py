@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import descriptor_text
 from rollcall_runtime.sync.errors import AbortedError, JoinFailedError
 from rollcall_runtime.sync.rendezvous import Address, Rendezvous

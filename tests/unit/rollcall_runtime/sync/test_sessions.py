@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
 from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.errors import JoinFailedError

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import Role, descriptor_text
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.memory.buffers import HostBuffer
@@ -39,7 +39,7 @@ def sync(folder: Path) -> None:
         for rank, engine in enumerate(engines)
     ]
     source, target = HostBuffer(300), HostBuffer(300)
-    manifest = Manifest((), 300, 100, checksums(source.memory, 100))
+    manifest = WeightManifest((), 300, 100, checksums(source.memory, 100))
 
     def receive() -> None:
         receiver.join(timeout=5)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.world import Remote
 from tests.unit.rollcall_runtime.sync.faults import FaultyMember
@@ -58,7 +58,7 @@ class CountingMember(FaultyMember):
         }
 
     def receive_and_stop(
-        self, group: str, number: int, manifest: Manifest, timeout: float, pid: int
+        self, group: str, number: int, manifest: WeightManifest, timeout: float, pid: int
     ) -> None:
         """Stop a process as soon as a read is in flight, before the next one."""
         session: Any = self._sessions[group]

@@ -3,7 +3,7 @@
 import math
 import random
 
-from rollcall_protocol.messages import Sample
+from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.tasks.reverse import prompt
 from rollcall_runtime.train.batch import Batch, collate
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from rollcall_protocol.config import LossConfig, OptimizerConfig
+from rollcall_protocol.job_config import LossConfig, OptimizerConfig
 from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.losses import PolicyLoss, policy_loss

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rollcall_protocol.messages import Sample
+from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.train.batch import Batch, collate
 from tests.unit.rollcall_runtime.train.batches import random_batch
 

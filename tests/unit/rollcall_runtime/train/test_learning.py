@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rollcall_protocol.config import LossConfig, OptimizerConfig
-from rollcall_protocol.messages import Sample
+from rollcall_protocol.job_config import LossConfig, OptimizerConfig
+from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.tasks.prompt_source import open_prompts
 from rollcall_runtime.tasks.reward_function import load_reward

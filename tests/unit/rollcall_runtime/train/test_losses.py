@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollcall_protocol.config import LossConfig
+from rollcall_protocol.job_config import LossConfig
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.losses import LossSums, PolicyLoss, policy_loss
 from rollcall_runtime.worker.errors import SpecError

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rollcall_protocol.config import OptimizerConfig
+from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
 from rollcall_runtime.worker.errors import SpecError
 

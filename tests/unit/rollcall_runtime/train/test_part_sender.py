@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rollcall_protocol.ids import Lineage, MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest, combine
-from rollcall_protocol.messages import Named, Seat
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import Seat, VersionAssigned
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter
 from rollcall_runtime.train.part_sender import PartDuties
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 
-OTHER_PART = Manifest((), 0, 64, ())
+OTHER_PART = WeightManifest((), 0, 64, ())
 
 
 def version(number: int) -> Version:
@@ -24,8 +24,8 @@ def part(value: float) -> Snapshot:
     return Snapshotter(bucket_bytes=64).take([("w", torch.tensor([value]))], timeout=0).seal()
 
 
-def whole(own: Snapshot) -> Manifest:
-    return combine([OTHER_PART, own.manifest])
+def whole(own: Snapshot) -> WeightManifest:
+    return combine_manifests([OTHER_PART, own.manifest])
 
 
 class Recorder(MemorySession):
@@ -36,7 +36,7 @@ class Recorder(MemorySession):
         super().__init__(session=SessionId(1, 1, 1), seats=seats, rank=1)
         self.sent: list[float] = []
 
-    def publish(self, buffer: object, manifest: Manifest, *, timeout: float) -> None:
+    def publish(self, buffer: object, manifest: WeightManifest, *, timeout: float) -> None:
         memory: memoryview = buffer.memory  # type: ignore[attr-defined]
         self.sent.append(float(torch.frombuffer(memory[:4], dtype=torch.float32)))
 
@@ -67,14 +67,14 @@ async def test_newcomers_get_a_version_that_has_its_name(duties: PartDuties) -> 
     own = part(1.0)
     await duties.offer(0, own)
     assert duties.held(version(7)) is None
-    duties.named(Named(0, version(7)))
+    duties.named(VersionAssigned(0, version(7)))
     assert duties.held(version(7)) is own
 
 
 async def test_the_newest_two_are_kept(duties: PartDuties) -> None:
     for number in range(4):
         await duties.offer(number, part(float(number)))
-        duties.named(Named(number, version(number)))
+        duties.named(VersionAssigned(number, version(number)))
     assert [told.number for told in duties.parts] == [2, 3]
     assert duties.held(version(1)) is None
     duties.close()

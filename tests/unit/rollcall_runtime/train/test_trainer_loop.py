@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.messages import Completion, Lease, Sample
-from rollcall_protocol.prompts import Answered, LedgerState
+from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_runtime.membership.incarnation import Life
 from rollcall_runtime.sync.weights.staging import Draft, Snapshot, Snapshotter
 from rollcall_runtime.train import trainer_loop
@@ -30,11 +31,11 @@ LEDGER = LedgerState(cursor=3, pending=(1, 2))
 SAVED = TrainState(step=0, number=6, ledger=LEDGER)
 
 
-def batch(number: int) -> list[Answered]:
+def batch(number: int) -> list[CompletedPrompt]:
     version = Version(FIRST.lineage, number)
     sample = Sample((3, 2), (-1.0, -1.0), (number, number), 0.5)
     completion = Completion("job-uid", MemberId("a", "b"), "1.1.1", version, (sample, sample))
-    return [Answered(Lease("1.1.1", 0, (0, 5, 1), 2, 0), completion)]
+    return [CompletedPrompt(PromptLease("1.1.1", 0, (0, 5, 1), 2, 0), completion)]
 
 
 class FakeRank:
@@ -56,7 +57,7 @@ class FakeRank:
         weights = [("weight", torch.tensor([float(self.step)]))]
         return self.snapshotter.take(weights, timeout=1)
 
-    def lead(self, answered: Sequence[Answered], kept: TrainState) -> StepResult:
+    def lead(self, answered: Sequence[CompletedPrompt], kept: TrainState) -> StepResult:
         assert answered
         self.step += 1
         due = self.publish_every and self.step % self.publish_every == 0
@@ -98,7 +99,7 @@ class FakeRollouts:
             self._kept.release()
         self._kept = snapshot
 
-    async def next_batch(self, number: int) -> list[Answered]:
+    async def next_batch(self, number: int) -> list[CompletedPrompt]:
         self.asked.append(number)
         if len(self.asked) > self.batches:
             await asyncio.Event().wait()

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rollcall_protocol.env import WEIGHTS_ROUTE
-from rollcall_protocol.ids import Lineage, Version
+from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.coordinator.sync_group import Holder
 from rollcall_runtime.membership.incarnation import Life
 from rollcall_runtime.sync.weights.catchup import weights_handler

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import env
-from rollcall_protocol.codec import encode
+from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.worker.environment import new_member, read_rollout, read_trainer
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.buckets import BucketMover, Work
 from rollcall_runtime.sync.engine import EngineKind, SyncSettings
 from rollcall_runtime.sync.engines.gloo_sockets import send_buffers
@@ -88,10 +88,10 @@ class GlooSession(OwnedSession):
             cause = self._explain(error)
             raise JoinFailedError(str(cause), peer=cause.peer) from error
 
-    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         self._mover.send(buffer, manifest, deadline)
 
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         self._mover.receive(buffer, manifest, deadline)
 
     def _disconnect(self) -> None:

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bindings.acl_library import AclLibrary
 from rollcall_runtime.sync.bindings.hccl_library import locate
 from rollcall_runtime.sync.engine import HOST, EngineKind, SyncSettings
@@ -133,11 +133,11 @@ class HcclSession(ProcessSession[Owner]):
         self._engine = engine
         self._pins: list[Pin] = []  # device memory that the process may still write
 
-    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         with self._attached(buffer, deadline):
             super()._send(buffer, manifest, deadline)
 
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         with self._attached(buffer, deadline):
             super()._take(buffer, manifest, deadline)
 

@@ -20,9 +20,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.buckets import Work, drain
 from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_of
 from rollcall_runtime.sync.engines.gloo import SEND_BUFFER_BYTES, broadcast, explain, make_group
@@ -140,7 +140,7 @@ class KimiSession(PullSession):
     def _readers(self) -> Sequence[int]:
         return [node[0] for node in self._nodes]
 
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         number = self._next(deadline)
         told = self._await_source(number, manifest, deadline)
         planned = plan(

@@ -12,7 +12,7 @@ import torch
 from checkpoint_engine.data_types import MemoryBufferMetaList, MemoryBufferMetas, ParameterMeta
 from checkpoint_engine.ps import _gen_h2d_buckets
 
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.buckets import BucketMover, Operation
 from rollcall_runtime.sync.memory.buffers import Buffer
 
@@ -28,7 +28,7 @@ class Plan:
     operations: tuple[tuple[Operation, ...], ...]
 
 
-def plan(manifest: Manifest, *, operation_bytes: int, receivers: Sequence[int]) -> Plan:
+def plan(manifest: WeightManifest, *, operation_bytes: int, receivers: Sequence[int]) -> Plan:
     """What the receivers of one node do. Every one of them comes to the same plan.
 
     Raises RuntimeError if checkpoint-engine plans several readers, which it does for several
@@ -70,6 +70,6 @@ def _memory(pieces: Sequence[Operation], nbytes: int) -> MemoryBufferMetaList:
 class PlannedMover(BucketMover):
     """Moves what was planned; an operation may hold several buckets."""
 
-    def take(self, buffer: Buffer, manifest: Manifest, plan: Plan, deadline: float) -> None:
+    def take(self, buffer: Buffer, manifest: WeightManifest, plan: Plan, deadline: float) -> None:
         """Fill the buffer and compare each bucket's CRC-32; ChecksumMismatchError."""
         self.fill_rows(buffer, manifest, plan.operations, deadline)

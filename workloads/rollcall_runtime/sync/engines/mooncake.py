@@ -11,8 +11,8 @@ from typing import Any
 
 from mooncake.engine import TransferEngine
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.engines.pull import PullSession
 from rollcall_runtime.sync.engines.pull_engine import PullEngine, PullSettings

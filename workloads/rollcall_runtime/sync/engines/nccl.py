@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bindings.clibrary import LibraryError, address_of
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
 from rollcall_runtime.sync.bindings.nccl_library import NcclLibrary
@@ -211,11 +211,11 @@ class NcclSession(OwnedSession):
         except LibraryError as error:
             raise JoinFailedError(f"{self.name}: {error}") from error
 
-    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         with self._ready(buffer):
             self._mover.send(buffer, manifest, deadline)
 
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         with self._ready(buffer):
             self._mover.receive(buffer, manifest, deadline)
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch  # noqa: F401 - first, for what it links
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.engines.pull import PullSession
 from rollcall_runtime.sync.engines.pull_engine import PullEngine, PullSettings

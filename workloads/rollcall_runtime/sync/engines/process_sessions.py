@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.buckets import BucketMover
 from rollcall_runtime.sync.engines.processes import ProcessError, ProcessOwner
 from rollcall_runtime.sync.errors import TransferFailedError
@@ -54,10 +54,10 @@ class ProcessSession(OwnedSession, Generic[P]):
     def _part(self, process: P) -> None:
         process.kill()
 
-    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         self._mover.send(buffer, manifest, deadline)
 
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         self._mover.receive(buffer, manifest, deadline)
 
     def _disconnect(self) -> None:

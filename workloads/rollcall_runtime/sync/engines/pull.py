@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.buckets import BucketMover
 from rollcall_runtime.sync.engine import descriptor_of
 from rollcall_runtime.sync.engines.pull_engine import PullEngine, PullSettings
@@ -61,7 +61,7 @@ class PullSession(OwnedSession):
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         """The room is all that is needed; neighbours are known when there is something to read."""
 
-    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         number = self._next(deadline)
         with buffer.pin():
             self._tell_source(number, buffer, manifest)
@@ -69,16 +69,20 @@ class PullSession(OwnedSession):
         for bucket in range(len(manifest.checksums)):
             self._landed(bucket)
 
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         self._pull(buffer, manifest, None, deadline)
 
     def _take_buckets(
-        self, buffer: Buffer, manifest: Manifest, only: tuple[int, ...], deadline: float
+        self, buffer: Buffer, manifest: WeightManifest, only: tuple[int, ...], deadline: float
     ) -> None:
         self._pull(buffer, manifest, only, deadline)
 
     def _pull(
-        self, buffer: Buffer, manifest: Manifest, only: tuple[int, ...] | None, deadline: float
+        self,
+        buffer: Buffer,
+        manifest: WeightManifest,
+        only: tuple[int, ...] | None,
+        deadline: float,
     ) -> None:
         """Read all buckets, or some, which `buffer` then holds one after the other."""
         number = self._next(deadline)
@@ -118,7 +122,9 @@ class PullSession(OwnedSession):
         """The ranks that the sender waits for."""
         return range(1, len(self.seats))
 
-    def _await_source(self, number: int, manifest: Manifest, deadline: float) -> dict[str, Any]:
+    def _await_source(
+        self, number: int, manifest: WeightManifest, deadline: float
+    ) -> dict[str, Any]:
         """How to read from the sender; ChecksumMismatchError if it sends something else."""
         told: dict[str, Any] = json.loads(self._wait([f"{number}/source/0"], deadline)[0])
         announced = (told["bytes"], told["bucket"])
@@ -153,7 +159,7 @@ class PullSession(OwnedSession):
         """Whether `key` was told already."""
         return self._look([key], time.monotonic())[0] is not None
 
-    def holds(self, number: int, bucket: int, following: int, manifest: Manifest) -> None:
+    def holds(self, number: int, bucket: int, following: int, manifest: WeightManifest) -> None:
         """Buckets of the `number`-th publication before `following` may be read here, from
         `bucket` on; tell of whole stretches. What this receiver leaves out nobody reads here.
         """
@@ -170,7 +176,7 @@ class PullSession(OwnedSession):
         self._publications += 1
         return self._publications
 
-    def _tell_source(self, number: int, buffer: Buffer, manifest: Manifest) -> None:
+    def _tell_source(self, number: int, buffer: Buffer, manifest: WeightManifest) -> None:
         sizes = {"bytes": manifest.total_bytes, "bucket": manifest.bucket_bytes}
         told = json.dumps(self.pulls.source(buffer) | sizes).encode()
         self._tell(f"{number}/source/{self.rank}", told)
@@ -197,7 +203,7 @@ class PullSession(OwnedSession):
         return self._room.wait(keys, deadline=deadline)
 
     def _await_readers(
-        self, number: int, ranks: Sequence[int], manifest: Manifest, deadline: float
+        self, number: int, ranks: Sequence[int], manifest: WeightManifest, deadline: float
     ) -> None:
         """Wait until `ranks` hold everything. Each stretch has `operation_timeout` at each of
         them: in a chain the last one gets it when all others have it.
@@ -212,6 +218,6 @@ class PullSession(OwnedSession):
             if lacking:
                 self._wait(keys, time.monotonic(), who=ranks)
 
-    def stretch(self, bucket: int, manifest: Manifest) -> int:
+    def stretch(self, bucket: int, manifest: WeightManifest) -> int:
         """Small buckets are told of together, as many as an operation holds."""
         return bucket // max(1, self.settings.operation_bytes // manifest.bucket_bytes)

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.engines.pull_reads import Read
 from rollcall_runtime.sync.engines.pull_topology import Topology

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.memory.buffers import Buffer
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Reader:
 
     def __init__(
         self, session: "PullSession", *, number: int, source: int, told: dict[str, Any],
-        buffer: Buffer, manifest: Manifest, only: Sequence[int] | None = None,
+        buffer: Buffer, manifest: WeightManifest, only: Sequence[int] | None = None,
         patience: int = 1,
     ) -> None:  # fmt: skip
         self._session, self._number, self._source = session, number, source

@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.errors import TimedOutError
 from rollcall_runtime.sync.memory.buffers import Pin
 

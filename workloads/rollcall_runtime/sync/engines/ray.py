@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.engines.process_sessions import ProcessSession
 from rollcall_runtime.sync.engines.processes import ProcessError

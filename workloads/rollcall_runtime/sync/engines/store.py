@@ -26,10 +26,10 @@ from urllib.parse import quote
 import fsspec.core
 from zlib_ng.zlib_ng import crc32
 
-from rollcall_protocol.codec import CodecError, decode, encode
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.json_codec import CodecError, decode, encode
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.buckets import wrong_checksums
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.errors import (
@@ -143,7 +143,7 @@ class StoreSession(OwnedSession):
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         """Never asked: members meet in the store."""
 
-    def _send(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         folder = self._next()
         size = self.settings.operation_bytes
         told = {
@@ -165,16 +165,16 @@ class StoreSession(OwnedSession):
             self._landed(bucket)
         self._prune(folder)
 
-    def _take(self, buffer: Buffer, manifest: Manifest, deadline: float) -> None:
+    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         self._read(buffer, manifest, range(len(manifest.checksums)), deadline)
 
     def _take_buckets(
-        self, buffer: Buffer, manifest: Manifest, only: tuple[int, ...], deadline: float
+        self, buffer: Buffer, manifest: WeightManifest, only: tuple[int, ...], deadline: float
     ) -> None:
         self._read(buffer, manifest, only, deadline)
 
     def _read(
-        self, buffer: Buffer, manifest: Manifest, numbers: Sequence[int], deadline: float
+        self, buffer: Buffer, manifest: WeightManifest, numbers: Sequence[int], deadline: float
     ) -> None:
         """Read these buckets, which `buffer` holds one after the other."""
         folder = self._next()
@@ -258,7 +258,7 @@ class StoreSession(OwnedSession):
         self._check()
         self._files.pipe_file(f"{folder}/{_MARKER}", mark)
 
-    def _await_version(self, folder: str, deadline: float) -> tuple[Manifest, int]:
+    def _await_version(self, folder: str, deadline: float) -> tuple[WeightManifest, int]:
         while True:
             self._check()
             told = self._read_version(folder)
@@ -267,7 +267,7 @@ class StoreSession(OwnedSession):
             time_left(deadline, doing=f"for {folder}")
             self._rest(self._own.poll_seconds)
 
-    def _read_version(self, folder: str) -> tuple[Manifest, int] | None:
+    def _read_version(self, folder: str) -> tuple[WeightManifest, int] | None:
         """The manifest and the size of chunks."""
         try:
             self._files.invalidate_cache()
@@ -279,7 +279,7 @@ class StoreSession(OwnedSession):
             return None  # one of them is not written out yet
         try:
             told = json.loads(text)
-            return decode(Manifest, told["manifest"]), int(told["chunk_bytes"])
+            return decode(WeightManifest, told["manifest"]), int(told["chunk_bytes"])
         except (CodecError, KeyError) as error:
             raise TransferFailedError(f"{folder} has no manifest of this release") from error
 

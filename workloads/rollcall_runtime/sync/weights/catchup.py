@@ -18,10 +18,10 @@ import aiohttp
 from aiohttp import web
 from zlib_ng.zlib_ng import crc32
 
-from rollcall_protocol.codec import CodecError, decode, encode
 from rollcall_protocol.env import WEIGHTS_ROUTE
-from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.manifest import Manifest, combine
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.json_codec import CodecError, decode, encode
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer, WholeBuffer
 from rollcall_runtime.sync.weights.shards import Selection, Shard, batches, parse_buckets, select
@@ -191,7 +191,7 @@ async def _fetch_from(
         ]
         try:
             parts = [await _read_manifest(stream) for stream in streams]
-            manifest = parts[0] if len(parts) == 1 else combine(parts)
+            manifest = parts[0] if len(parts) == 1 else combine_manifests(parts)
             # No wait for a buffer: this is an event loop's thread.
             with stage.staging(version, manifest, timeout=0) as buffer:
                 starts = accumulate((part.total_bytes for part in parts), initial=0)
@@ -217,13 +217,15 @@ async def _fetch_shard(
             async with _ask(client, host, version, **query, buckets="") as answer:
                 parts.append(await _read_manifest(answer.content))
                 same = answer.headers.get(SHARD_HEADER) == shard.key
-        whole = parts[0] if len(parts) == 1 else combine(parts)
+        whole = parts[0] if len(parts) == 1 else combine_manifests(parts)
         all_of_it = Selection(whole, tuple(range(len(whole.checksums))))
         taken = all_of_it if same else select(whole, shard)
         each = taken.manifest.bounds() if len(parts) > 1 else [(0, taken.manifest.total_bytes)]
         numbers = whole.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
 
-        async def read(host: str, part: Manifest, own: tuple[int, ...], window: Buffer) -> None:
+        async def read(
+            host: str, part: WeightManifest, own: tuple[int, ...], window: Buffer
+        ) -> None:
             start = 0
             for names, batch in batches(own):
                 kept = part.only(batch)
@@ -262,18 +264,18 @@ async def _ask(
         yield answer
 
 
-async def _read_manifest(stream: aiohttp.StreamReader) -> Manifest:
+async def _read_manifest(stream: aiohttp.StreamReader) -> WeightManifest:
     (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
     if length > _MAX_MANIFEST_BYTES:
         raise CatchUpError(f"announces a manifest of {length} bytes")
     try:
-        return decode(Manifest, json.loads(await stream.readexactly(length)))
+        return decode(WeightManifest, json.loads(await stream.readexactly(length)))
     except ValueError as error:
         raise CatchUpError(f"bad manifest: {error}") from error
 
 
 async def _read_buffer(
-    stream: aiohttp.StreamReader, manifest: Manifest, buffer: Buffer,
+    stream: aiohttp.StreamReader, manifest: WeightManifest, buffer: Buffer,
     numbers: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
     """Fill the buffer; `numbers` are what an error calls its buckets, if they are some of many."""

@@ -22,8 +22,8 @@ import torch
 import zstandard
 from zlib_ng.zlib_ng import crc32
 
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.buckets import wrong_checksums
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
 from rollcall_runtime.sync.memory.buffers import GrowingPool, Pin, Window
@@ -53,7 +53,7 @@ _UNREADABLE = (ValueError, IndexError, RuntimeError, struct.error, zstandard.Zst
 class Encoded:
     """A delta, and what describes the buffer that holds it. Released by its owner, or dropped."""
 
-    manifest: Manifest
+    manifest: WeightManifest
     buffer: Window
     pin: Pin
 
@@ -87,7 +87,7 @@ class Encoder:
 
 
 def encode(
-    base: memoryview, new: memoryview, manifest: Manifest, *, config: DeltaConfig,
+    base: memoryview, new: memoryview, manifest: WeightManifest, *, config: DeltaConfig,
     pool: GrowingPool, timeout: float = 0,
 ) -> Encoded | None:  # fmt: skip
     """What makes `new` (which `manifest` describes) of `base`.
@@ -123,7 +123,7 @@ def encode(
 
 
 def decode(
-    encoded: memoryview, short: Manifest, manifest: Manifest, target: memoryview, *,
+    encoded: memoryview, short: WeightManifest, manifest: WeightManifest, target: memoryview, *,
     base: memoryview | None, config: DeltaConfig, only: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
     """Make the weights that `manifest` describes in `target`, of what was `encoded`.
@@ -245,7 +245,9 @@ def _unpack(stream: memoryview, changes: int) -> Bytes:
     return np.frombuffer(zstandard.ZstdDecompressor().decompress(stream), np.uint8)
 
 
-def _pieces(encoded: memoryview, short: Manifest, manifest: Manifest) -> list[memoryview]:
+def _pieces(
+    encoded: memoryview, short: WeightManifest, manifest: WeightManifest
+) -> list[memoryview]:
     """Each bucket's piece, in the order of the weights' buckets."""
     if len(short.bounds()) != len(manifest.bounds()):
         raise ChecksumMismatchError(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from rollcall_protocol.manifest import TensorSpec
+from rollcall_protocol.wire.weight_manifest import TensorSpec
 from rollcall_runtime.sync.errors import StagingError
 from rollcall_runtime.sync.memory.buffers import WholeBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer

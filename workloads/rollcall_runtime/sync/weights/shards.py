@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from rollcall_protocol.ids import Version
-from rollcall_protocol.manifest import Manifest, TensorSpec
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import StagingError
 from rollcall_runtime.sync.weights.staging import Snapshot, Stage
@@ -69,11 +69,11 @@ class Selection:
     tensors are the rows that it needs.
     """
 
-    manifest: Manifest
+    manifest: WeightManifest
     buckets: tuple[int, ...]
 
 
-def select(whole: Manifest, shard: Shard) -> Selection:
+def select(whole: WeightManifest, shard: Shard) -> Selection:
     """The buckets of `whole` that hold any of what `shard` needs. Raises StagingError."""
     wanted = cut(whole, shard)
     bounds = whole.buckets()
@@ -97,7 +97,7 @@ def select(whole: Manifest, shard: Shard) -> Selection:
 
 
 def receive(
-    session: SyncSession, version: Version, manifest: Manifest, *, shard: Shard | None,
+    session: SyncSession, version: Version, manifest: WeightManifest, *, shard: Shard | None,
     stage: Stage, patience: float, timeout: float,
 ) -> None:  # fmt: skip
     """Stage `version`, or what `shard` needs of it; `patience` is for a buffer, both in seconds."""
@@ -119,7 +119,7 @@ def tensors(weights: Snapshot, shard: Shard | None) -> Iterator[tuple[str, torch
         yield from Snapshot(cut(weights.manifest, shard), pin).tensors()
 
 
-def cut(whole: Manifest, shard: Shard) -> Manifest:
+def cut(whole: WeightManifest, shard: Shard) -> WeightManifest:
     """The same buffer, in which the tensors are the rows that `shard` needs.
 
     Raises StagingError when it wants rows that there are not.
@@ -170,7 +170,7 @@ def batches(buckets: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
         yield names, [number for stretch in some for number in stretch]
 
 
-def parse_buckets(text: str | None, manifest: Manifest) -> list[tuple[int, int]]:
+def parse_buckets(text: str | None, manifest: WeightManifest) -> list[tuple[int, int]]:
     """First byte and end of stretches of the buckets that `batches` named, of all if None.
 
     Raises ValueError.

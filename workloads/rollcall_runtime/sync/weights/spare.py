@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rollcall_protocol.ids import Version
+from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.sync.errors import ExhaustedError
 from rollcall_runtime.sync.memory.buffers import BufferPool, Pin, WholeBuffer
 

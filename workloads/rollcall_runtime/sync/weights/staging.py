@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import torch
 
-from rollcall_protocol.ids import Version
-from rollcall_protocol.manifest import Manifest, TensorSpec
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.sync.errors import StagingError, SyncError
 from rollcall_runtime.sync.memory.buffers import BufferPool, Pin, PoolState, WholeBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceMemory, maker
@@ -36,7 +36,7 @@ class Snapshot:
 
     __slots__ = ("_copy", "_pin", "manifest")
 
-    def __init__(self, manifest: Manifest, pin: Pin, copy: Pin | None = None) -> None:
+    def __init__(self, manifest: WeightManifest, pin: Pin, copy: Pin | None = None) -> None:
         self.manifest = manifest
         self._pin, self._copy = pin, copy
 
@@ -104,7 +104,7 @@ class Draft:
         buffer = self._pin.buffer
         copy = self._copy.buffer if self._copy else None
         sums = checksums_of(buffer, self._bucket_bytes, copy=copy)
-        manifest = Manifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
+        manifest = WeightManifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
         if self._copy is None or self._stays:
             return Snapshot(manifest, self._pin, self._copy)
         self._pin.release()
@@ -212,7 +212,7 @@ class Stage:
 
     @contextmanager
     def staging(
-        self, version: Version, manifest: Manifest, *, timeout: float
+        self, version: Version, manifest: WeightManifest, *, timeout: float
     ) -> Iterator[WholeBuffer]:
         """Lend a buffer to be filled. Leaving well stages it as `version`; an error drops it.
 
@@ -225,7 +225,7 @@ class Stage:
 
     @contextmanager
     def patching(
-        self, version: Version, manifest: Manifest, *, base: Version, timeout: float
+        self, version: Version, manifest: WeightManifest, *, base: Version, timeout: float
     ) -> Iterator[tuple[WholeBuffer, Snapshot | None]]:
         """As `staging`, for changes of `base`: a buffer that holds it already and None, or a buffer
         and what is to be copied into it first.
@@ -255,7 +255,7 @@ class Stage:
             weights.release()
 
     @contextmanager
-    def _filling(self, pin: Pin, version: Version, manifest: Manifest) -> Iterator[None]:
+    def _filling(self, pin: Pin, version: Version, manifest: WeightManifest) -> Iterator[None]:
         try:
             yield
         except BaseException:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollcall_protocol.codec import CodecError, decode, encode
-from rollcall_protocol.config import CheckpointConfig
-from rollcall_protocol.prompts import LedgerState
+from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_runtime.membership.incarnation import Life
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.ownership import claim

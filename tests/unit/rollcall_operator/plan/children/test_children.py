@@ -11,8 +11,8 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
 from rollcall_protocol import env
-from rollcall_protocol.codec import decode
-from rollcall_protocol.config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
+from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
+from rollcall_protocol.wire.json_codec import decode
 from tests.integration.bad_manifests.manifests import Changes
 from tests.unit.rollcall_operator.plan.simulator import Stage, good_job
 

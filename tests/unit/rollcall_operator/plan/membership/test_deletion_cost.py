@@ -1,7 +1,7 @@
 """Scale-down: the cheapest rollouts are marked, before the Deployment is lowered, and only then."""
 
 from rollcall_operator.plan.model import Plan, PodFacts
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_operator.plan.simulator import Stage
 
 POOL = "bad-cpu"

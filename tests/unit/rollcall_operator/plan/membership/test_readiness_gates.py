@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rollcall_protocol.reports import Finished, MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState, TrainingResult
 from tests.unit.rollcall_operator.plan.simulator import Stage
 
 
@@ -65,5 +65,7 @@ def test_no_news_moves_no_gate() -> None:
 def test_gates_of_a_finished_job_are_left_alone() -> None:
     stage = Stage({"spec.cleanPodPolicy": "None"})
     stage.to_running()
-    stage.report(states=dict.fromkeys(stage.pods, MemberState.STALE), finished=Finished(step=200))
+    stage.report(
+        states=dict.fromkeys(stage.pods, MemberState.STALE), finished=TrainingResult(step=200)
+    )
     assert stage.reconcile(1).gates == ()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rollcall_operator.plan.model import Memory, Plan
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_operator.plan.simulator import Stage
 
 POOL, BOUND = "bad-cpu", 60

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rollcall_operator.plan.model import Memory
-from rollcall_protocol.roster import EpochCause
+from rollcall_protocol.wire.roster import EpochCause
 from tests.unit.rollcall_operator.plan.simulator import Stage
 
 

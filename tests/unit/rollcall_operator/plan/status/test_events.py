@@ -1,6 +1,6 @@
 """Events: once each, for what a person would want to be told."""
 
-from rollcall_protocol.reports import Finished
+from rollcall_protocol.wire.job_snapshot import TrainingResult
 from tests.unit.rollcall_operator.plan.simulator import Stage
 
 
@@ -39,7 +39,7 @@ def test_trouble_is_told_once() -> None:
 def test_the_end_is_told() -> None:
     stage = Stage()
     stage.to_running()
-    stage.report(finished=Finished(step=9, error="diverged"))
+    stage.report(finished=TrainingResult(step=9, error="diverged"))
     stage.converge(1)
     stage.converge(60)
     assert reasons(stage)[-1] == ("Warning", "TrainingFailed")

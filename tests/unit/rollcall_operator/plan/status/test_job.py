@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_operator.plan.simulator import Stage
 
 

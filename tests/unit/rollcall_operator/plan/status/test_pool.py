@@ -1,6 +1,6 @@
 """The status of a pool, for people and for autoscalers."""
 
-from rollcall_protocol.reports import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_operator.plan.simulator import Stage
 
 

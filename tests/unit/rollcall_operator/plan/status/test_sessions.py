@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from rollcall_operator.plan.status.sessions import remembered
-from rollcall_protocol.ids import SessionId
-from rollcall_protocol.reports import KEPT_SESSIONS, SessionCause, SessionReport
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.job_snapshot import KEPT_SESSIONS, SessionCause, SessionReport
 from tests.unit.rollcall_operator.plan.simulator import START, Stage
 
 

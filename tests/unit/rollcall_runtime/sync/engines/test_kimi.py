@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import descriptor_text
 from rollcall_runtime.sync.errors import JoinFailedError
 
@@ -33,9 +33,11 @@ def seat(rank: int, **descriptor: str) -> Seat:
     )
 
 
-def manifest(*, total: int, bucket: int) -> Manifest:
+def manifest(*, total: int, bucket: int) -> WeightManifest:
     count = -(-total // bucket)
-    return Manifest(tensors=(), total_bytes=total, bucket_bytes=bucket, checksums=(0,) * count)
+    return WeightManifest(
+        tensors=(), total_bytes=total, bucket_bytes=bucket, checksums=(0,) * count
+    )
 
 
 def test_receivers_are_grouped_by_node_and_the_lowest_rank_leads() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.world import Remote, World, abort, done, join, settled
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import SyncError
@@ -56,12 +56,12 @@ def members(world: World) -> list[Remote]:
     return open_at(world, [(TRAINER, Role.SENDER), *receivers])
 
 
-def snapshot(sender: Remote, seed: int) -> Manifest:
-    made: Manifest = sender.do("snapshot", seed=seed, megabytes=64, bucket_bytes=8 * MIB)
+def snapshot(sender: Remote, seed: int) -> WeightManifest:
+    made: WeightManifest = sender.do("snapshot", seed=seed, megabytes=64, bucket_bytes=8 * MIB)
     return made
 
 
-def deliver(members: list[Remote], manifest: Manifest) -> list[dict[str, str]]:
+def deliver(members: list[Remote], manifest: WeightManifest) -> list[dict[str, str]]:
     """Send a version to all receivers; the digests of what each serves then."""
     sender, *receivers = members
     kwargs = {"group": GROUP, "number": next(_NUMBERS), "manifest": manifest, "timeout": 5}

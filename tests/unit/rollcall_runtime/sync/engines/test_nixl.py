@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull_topology import Topology
 from tests.unit.rollcall_runtime.sync.pulling import Local, abort
@@ -153,7 +153,7 @@ def name_of(seat: Seat) -> str:
 
 
 _PROGRAM = """
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.nixl import NixlEngine, NixlSettings
 

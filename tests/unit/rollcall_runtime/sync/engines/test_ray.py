@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.ids import MemberId
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench.world import Remote, World, abort, join, publish, settled
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import TransferFailedError

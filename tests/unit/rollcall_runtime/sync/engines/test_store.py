@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import Role, descriptor_text
 from rollcall_runtime.sync.engines.store import StoreEngine, StoreSession, StoreSettings
 from rollcall_runtime.sync.errors import SyncError, TimedOutError
@@ -18,7 +18,7 @@ from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.settings import read_settings
 
 WEIGHTS = bytes(range(256)) * 4
-MANIFEST = Manifest(
+MANIFEST = WeightManifest(
     (), len(WEIGHTS), 512, tuple(zlib.crc32(WEIGHTS[i : i + 512]) for i in (0, 512))
 )
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from rollcall_protocol.env import WEIGHTS_ROUTE
-from rollcall_protocol.ids import Version
+from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.bench.member import digests, odd_tensors, version
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
 from rollcall_runtime.sync.weights.catchup import FetchLimits, fetch, parse_version, weights_handler

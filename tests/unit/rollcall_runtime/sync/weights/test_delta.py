@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.manifest import Manifest, combine
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
 from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import Encoded, decode, encode
@@ -30,8 +30,8 @@ def changed(base: HostBuffer, positions: Any) -> HostBuffer:
     return buffer
 
 
-def described(buffer: HostBuffer) -> Manifest:
-    return Manifest((), SIZE, BUCKET, checksums(buffer.memory, BUCKET))
+def described(buffer: HostBuffer) -> WeightManifest:
+    return WeightManifest((), SIZE, BUCKET, checksums(buffer.memory, BUCKET))
 
 
 def delta(base: HostBuffer, new: HostBuffer, config: DeltaConfig = CONFIG) -> Encoded | None:
@@ -78,14 +78,19 @@ def test_parts_of_several_senders_make_the_new_weights() -> None:
     manifests, made = [], []
     for start, end in bounds:
         old, part = base.memory[start:end], new.memory[start:end]
-        manifests.append(Manifest((), end - start, BUCKET, checksums(part, BUCKET)))
+        manifests.append(WeightManifest((), end - start, BUCKET, checksums(part, BUCKET)))
         one = encode(old, part, manifests[-1], config=CONFIG, pool=GrowingPool(limit=1))
         assert one is not None
         made.append(one)
-    short = combine([one.manifest for one in made])
+    short = combine_manifests([one.manifest for one in made])
     sent = b"".join(one.buffer.memory for one in made)
     decode(
-        memoryview(sent), short, combine(manifests), target.memory, base=base.memory, config=CONFIG
+        memoryview(sent),
+        short,
+        combine_manifests(manifests),
+        target.memory,
+        base=base.memory,
+        config=CONFIG,
     )
     assert target.memory == new.memory
     with pytest.raises(ChecksumMismatchError, match="parts"):
@@ -157,7 +162,7 @@ def test_changes_behind_a_bucket_are_refused() -> None:
     made = delta(base, new)
     assert made is not None
     narrow = 260_000  # as many buckets
-    other = Manifest((), SIZE, narrow, checksums(new.memory, narrow))
+    other = WeightManifest((), SIZE, narrow, checksums(new.memory, narrow))
     with pytest.raises(ChecksumMismatchError, match="cannot be read"):
         decode(
             made.buffer.memory, made.manifest, other, HostBuffer(SIZE).memory,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from zlib_ng.zlib_ng import crc32
 
-from rollcall_protocol.config import DeltaConfig, EngineRef, GroupConfig, WeightSyncConfig
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.manifest import Manifest, combine
-from rollcall_protocol.messages import Seat
+from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, WeightSyncConfig
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
 from rollcall_runtime.rollout import agent
@@ -213,7 +213,7 @@ class _Session:
         self.memories = frozenset(memories)
         self.sent: list[WholeBuffer] = []
 
-    def publish(self, buffer: WholeBuffer, manifest: Manifest, *, timeout: float) -> None:
+    def publish(self, buffer: WholeBuffer, manifest: WeightManifest, *, timeout: float) -> None:
         assert buffer.nbytes == manifest.total_bytes
         assert timeout > 0
         self.sent.append(buffer)
@@ -226,7 +226,7 @@ async def test_each_group_is_sent_the_copy_that_its_engine_takes() -> None:
     sender.offer(version(1), snapshot)
     await part.offer(1, snapshot)
     direct, other = _Session("cpu", "fake"), _Session("cpu")
-    manifest, whole = snapshot.manifest, combine([snapshot.manifest])
+    manifest, whole = snapshot.manifest, combine_manifests([snapshot.manifest])
     for session in (direct, other):
         made: Any = session
         await sender.transfer(made, version(1), manifest, None)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from rollcall_protocol.config import DeltaConfig
-from rollcall_protocol.manifest import Manifest, combine
+from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.bench.member import odd_tensors
 from rollcall_runtime.sync.errors import ChecksumMismatchError, StagingError
 from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
@@ -119,7 +119,7 @@ def pieces(rows: tuple[int, ...], bucket_bytes: int) -> tuple[torch.Tensor, Snap
         .seal()
         for number, piece in enumerate(tensor.tensor_split([rows[0], rows[0] + rows[1]]))
     ]
-    manifest = combine([part.manifest for part in parts])
+    manifest = combine_manifests([part.manifest for part in parts])
     buffer = HostBuffer(manifest.total_bytes)
     for part, (start, end) in zip(parts, manifest.bounds(), strict=True):
         buffer.memory[start:end] = part.buffer.memory
@@ -137,9 +137,9 @@ def test_rows_that_several_senders_hold_are_put_together(wanted: Rows, bucket_by
 
 
 def test_buckets_that_are_left_out_keep_the_parts_apart() -> None:
-    whole = Manifest((), 300, 64, (1, 2, 3, 4, 5, 6), (100, 0, 200))
+    whole = WeightManifest((), 300, 64, (1, 2, 3, 4, 5, 6), (100, 0, 200))
     kept = whole.only([1, 2, 5])
-    assert kept == Manifest((), 36 + 64 + 8, 64, (2, 3, 6), (36, 0, 72))
+    assert kept == WeightManifest((), 36 + 64 + 8, 64, (2, 3, 6), (36, 0, 72))
 
 
 @pytest.mark.parametrize("rows", [(0, 5), (-1, 2), (3, 2)])

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from rollcall_protocol.ids import Lineage, Version
-from rollcall_protocol.manifest import Manifest
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
 from rollcall_runtime.sync.weights import spare as spare_module
@@ -26,10 +26,10 @@ def filled(value: int) -> HostBuffer:
     return buffer
 
 
-def serve(stage: Stage, number: int) -> Manifest:
+def serve(stage: Stage, number: int) -> WeightManifest:
     """Stage and commit weights whose bytes are the version's number."""
     memory = filled(number).memory
-    manifest = Manifest((), SIZE, SIZE, checksums(memory, SIZE))
+    manifest = WeightManifest((), SIZE, SIZE, checksums(memory, SIZE))
     with stage.staging(version(number), manifest, timeout=0) as buffer:
         buffer.memory[:] = memory
     with stage.committing(version(number)):

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from rollcall_protocol.manifest import Manifest, TensorSpec, combine
+from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest, combine_manifests
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
@@ -72,7 +72,7 @@ def test_pieces_of_a_tensor_are_put_together_in_their_order() -> None:
         Snapshotter(bucket_bytes=64).take([("w", part)], timeout=0).seal()
         for part in (whole[:3], whole[3:])
     ]
-    manifest = combine([piece.manifest for piece in pieces])
+    manifest = combine_manifests([piece.manifest for piece in pieces])
     buffer = HostBuffer(manifest.total_bytes)
     for piece, (start, end) in zip(pieces, manifest.bounds(), strict=True):
         buffer.memory[start:end] = piece.buffer.memory
@@ -196,7 +196,7 @@ def test_discarding_frees_the_buffer() -> None:
 
 def test_a_dtype_that_this_torch_lacks_is_an_error_of_this_process() -> None:
     pin = BufferPool(limit=1).take(64, timeout=0)
-    manifest = Manifest((TensorSpec("w", "float3", (1,), 0, 1),), 64, 64, (0,))
+    manifest = WeightManifest((TensorSpec("w", "float3", (1,), 0, 1),), 64, 64, (0,))
     with pytest.raises(StagingError, match="no dtype 'float3'") as caught:
         dict(Snapshot(manifest, pin).tensors())
     assert caught.value.own_fault

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.config import CheckpointConfig
+from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
 from rollcall_runtime.train.checkpoint.files import (
     begin_checkpoint,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from rollcall_protocol.config import CheckpointConfig
+from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine

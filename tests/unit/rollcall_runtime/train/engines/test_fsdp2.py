@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rollcall_protocol.config import OptimizerConfig
+from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
 from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.batch import Batch

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from rollcall_protocol.ids import MemberId, SessionId, Version
-from rollcall_protocol.messages import SessionMessage
-from rollcall_protocol.reports import SessionReport, SuspicionCause
+from rollcall_protocol.wire.ids import MemberId, SessionId, Version
+from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
+from rollcall_protocol.wire.messages import SessionMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ProtocolTimeouts:
     """Bounds of every wait, seconds."""
 
     settle: float
@@ -19,7 +19,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendMessage:
     """Send `message` to a member (the trainer's own sender is one)."""
 
     to: MemberId
@@ -27,7 +27,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseStream:
     """Close the member's stream: it has to register again."""
 
     to: MemberId
@@ -35,7 +35,7 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspected:
+class MemberSuspected:
     """A member is out of the session from now on. `since`: when the question was asked that it
     did not answer (the machine's clock); None when its own stream or somebody's word told.
     """
@@ -47,7 +47,7 @@ class Suspected:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class VersionPublished:
     """`version` is served by all members of the live session, `members` of them."""
 
     version: Version
@@ -62,13 +62,20 @@ class SessionFormed:
 
 
 @dataclass(frozen=True, slots=True)
-class Fenced:
+class CoordinatorSuperseded:
     """A member follows a later epoch than this coordinator was ever given: step down."""
 
     held: SessionId
 
 
-Effect = Send | Close | Suspected | Published | SessionFormed | Fenced
+CoordinatorEffect = (
+    SendMessage
+    | CloseStream
+    | MemberSuspected
+    | VersionPublished
+    | SessionFormed
+    | CoordinatorSuperseded
+)
 
 
 class RosterRefusedError(ValueError):

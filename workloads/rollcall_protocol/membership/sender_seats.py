@@ -1,11 +1,11 @@
 """The trainer's own seats: rank 0, and with several senders its other ranks."""
 
 from rollcall_protocol.env import MEMBERSHIP_PORT
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.messages import Hello, Seat
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import Hello, Seat
 
 
-class Senders:
+class SenderSeats:
     """Who sends, in the order of ranks; `first` is always there."""
 
     def __init__(self, first: Seat, *, expected: int) -> None:

@@ -5,16 +5,36 @@ values; the driver does the I/O. Below it `sessions` forms sessions. A version i
 session and COMMITted when every member holds it whole.
 """
 
-from rollcall_protocol.effects import Close, Effect, Fenced, Published, Send, Suspected
-from rollcall_protocol.formation import MAX_ENGINE_FAILURES, Forming
-from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.members import Member
-from rollcall_protocol.messages import Ack, CaughtUp, Delta, Draining, Hello, Phase, Refused
-from rollcall_protocol.publication import Publication
-from rollcall_protocol.reports import MemberReport, MemberState, SessionCause, SuspicionCause
-from rollcall_protocol.roster import EpochCause, Roster
-from rollcall_protocol.sessions import SessionMachine
+from rollcall_protocol.membership.coordinator_effects import (
+    CloseStream,
+    CoordinatorEffect,
+    CoordinatorSuperseded,
+    MemberSuspected,
+    SendMessage,
+    VersionPublished,
+)
+from rollcall_protocol.membership.member_table import MemberRecord
+from rollcall_protocol.membership.session_formation import MAX_ENGINE_FAILURES, FormationPhase
+from rollcall_protocol.membership.session_machine import SessionMachine
+from rollcall_protocol.membership.version_publication import VersionPublication
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.job_snapshot import (
+    MemberReport,
+    MemberState,
+    SessionCause,
+    SuspicionCause,
+)
+from rollcall_protocol.wire.messages import (
+    Ack,
+    AckPhase,
+    CaughtUp,
+    Draining,
+    Hello,
+    SessionRefused,
+    WeightDelta,
+)
+from rollcall_protocol.wire.roster import EpochCause, Roster
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 
 class CoordinatorMachine(SessionMachine):
@@ -22,7 +42,7 @@ class CoordinatorMachine(SessionMachine):
 
     # --- events --------------------------------------------------------------------------------
 
-    def push_roster(self, roster: Roster, now: float) -> list[Effect]:
+    def push_roster(self, roster: Roster, now: float) -> list[CoordinatorEffect]:
         """Take a roster; raises RosterRefusedError for an older, contradicting or foreign one."""
         if not self.members.take_roster(roster):
             return []
@@ -32,39 +52,43 @@ class CoordinatorMachine(SessionMachine):
         if gone:
             if roster.cause is EpochCause.MEMBER_LOST:
                 left = SuspicionCause.LEFT_ROSTER
-                self._out += [Suspected(seat, left, "left the roster") for seat in gone]
+                self._out += [MemberSuspected(seat, left, "left the roster") for seat in gone]
             self._form(SessionCause.NEW_ROSTER, roster.cause.value, now)
         return self._settle(now)
 
-    def hello(self, hello: Hello, now: float) -> list[Effect]:
+    def hello(self, hello: Hello, now: float) -> list[CoordinatorEffect]:
         """A member opened its stream. Another life of the same pod is lost by that.
 
         Which of two lives is the later one nobody can tell: a dead one's Hello may be read last.
         So the other's stream is closed; whoever lives registers again.
         """
         if not self.members.belongs(hello):
-            self._out.append(Close(hello.member, "belongs to another job or sync group"))
+            self._out.append(CloseStream(hello.member, "belongs to another job or sync group"))
             return self._settle(now)
         if hello.sender is not None:
             return self._sender_joined(hello.sender, hello, now)
         old = self.members.by_pod.get(hello.member.pod_uid)
         if old is not None:
             if old.id != hello.member:
-                self._out.append(Close(old.id, "another life of its pod registered"))
+                self._out.append(CloseStream(old.id, "another life of its pod registered"))
             lost = SuspicionCause.CONNECTION_LOST
             self._drop(old, MemberState.SUSPECT, "registered again", now, lost)
         self.members.absent.pop(hello.member.pod_uid, None)
-        self.members.by_pod[hello.member.pod_uid] = Member(hello=hello, held=hello.held)
+        self.members.by_pod[hello.member.pod_uid] = MemberRecord(hello=hello, held=hello.held)
         return self._settle(now)
 
     def lost(
-        self, member: MemberId, reason: str, now: float, *,
+        self,
+        member: MemberId,
+        reason: str,
+        now: float,
+        *,
         cause: SuspicionCause = SuspicionCause.CONNECTION_LOST,
-    ) -> list[Effect]:  # fmt: skip
+    ) -> list[CoordinatorEffect]:
         """The stream of `member` ended or its heartbeats stopped."""
         rank = self._senders.leave(member)
         if rank is not None:
-            self._out.append(Suspected(member, cause, reason))
+            self._out.append(MemberSuspected(member, cause, reason))
             self._form(SessionCause.MEMBER_LOST, f"sender {rank}: {cause}: {reason}", now)
         known = self.members.find(member)
         if known is not None:
@@ -74,15 +98,15 @@ class CoordinatorMachine(SessionMachine):
             self.members.disconnected(known)
         return self._settle(now)
 
-    def absent(self, pod_uid: str, reason: str, now: float) -> list[Effect]:
+    def absent(self, pod_uid: str, reason: str, now: float) -> list[CoordinatorEffect]:
         """A pod of the roster has not registered in time; `reason` is what a call found out."""
         if pod_uid in self.members.listed and pod_uid not in self.members.by_pod:
             self.members.absent[pod_uid] = reason
         return self._settle(now)
 
     def receive(
-        self, sender: MemberId, message: Ack | CaughtUp | Refused | Draining, now: float
-    ) -> list[Effect]:
+        self, sender: MemberId, message: Ack | CaughtUp | SessionRefused | Draining, now: float
+    ) -> list[CoordinatorEffect]:
         """A message of a member (or of the trainer's own sender)."""
         known = self.members.find(sender)
         if isinstance(message, Ack):
@@ -95,24 +119,29 @@ class CoordinatorMachine(SessionMachine):
         elif isinstance(message, Draining):
             known.state, known.reason = MemberState.DRAINING, message.reason
         elif self.session is not None and message.held.epoch > self.session.epoch:
-            self._out.append(Fenced(message.held))
+            self._out.append(CoordinatorSuperseded(message.held))
         elif message.session == self.session:
             reason = f"holds session {message.held}, which is newer than {message.session}"
             self._suspect({sender}, reason, now, SuspicionCause.REFUSED)
         return self._settle(now)
 
     def publish(
-        self, version: Version, manifest: Manifest, now: float, *, delta: Delta | None = None
-    ) -> list[Effect]:
+        self,
+        version: Version,
+        manifest: WeightManifest,
+        now: float,
+        *,
+        delta: WeightDelta | None = None,
+    ) -> list[CoordinatorEffect]:
         """Bring `version` to the session. One at a time; ends with Published."""
         if self._publication is not None:
             raise RuntimeError(f"{self._publication.version} is still being published")
-        self._publication = Publication(version=version, manifest=manifest, delta=delta)
-        if self.forming is Forming.STABLE:
+        self._publication = VersionPublication(version=version, manifest=manifest, delta=delta)
+        if self.forming is FormationPhase.STABLE:
             self._stage(now)
         return self._settle(now)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[CoordinatorEffect]:
         """Act on deadlines that have passed."""
         deadline = self._formation.deadline
         if deadline is not None and now >= deadline:
@@ -165,14 +194,14 @@ class CoordinatorMachine(SessionMachine):
     # --- acknowledgements -------------------------------------------------------------------------
 
     def _on_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
-        if ack.phase is Phase.COMMIT:
+        if ack.phase is AckPhase.COMMIT:
             self._on_commit_ack(sender, ack, now)
         elif ack.session != self.session:
             pass  # of an attempt that was given up
         elif ack.error and ack.own_fault and sender not in self.senders:
             reason = f"{ack.phase.value} failed: {ack.error}"
             self._suspect({sender}, reason, now, SuspicionCause.ENGINE_ERROR)
-        elif ack.phase is Phase.STAGE:
+        elif ack.phase is AckPhase.STAGE:
             self._on_stage_ack(sender, ack, now)
         elif self._formation.awaits(sender, ack.phase):
             if ack.error:
@@ -194,7 +223,7 @@ class CoordinatorMachine(SessionMachine):
         held = {member.held if member else None for member in seated}
         deadline = now + self.timing.stage_timeout
         message = publication.stage(self.session, everybody, deadline, held=held)
-        self._out += [Send(member, message) for member in everybody]
+        self._out += [SendMessage(member, message) for member in everybody]
 
     def _on_stage_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
         publication = self._publication
@@ -205,7 +234,7 @@ class CoordinatorMachine(SessionMachine):
         elif publication.acknowledged(sender):
             self._commit(publication, now)
 
-    def _stage_failed(self, publication: Publication, error: str, now: float) -> None:
+    def _stage_failed(self, publication: VersionPublication, error: str, now: float) -> None:
         publication.failed()
         accused = publication.waiting - set(self.senders) or set(self.seated)
         if publication.failures >= MAX_ENGINE_FAILURES:
@@ -214,12 +243,12 @@ class CoordinatorMachine(SessionMachine):
         else:
             self._form(SessionCause.ENGINE_ERROR, error, now)
 
-    def _commit(self, publication: Publication, now: float) -> None:
+    def _commit(self, publication: VersionPublication, now: float) -> None:
         if self.session is None:
             return
         self.members.current = publication.version
         message = publication.commit(self.session, self.seated, now + self.timing.commit_timeout)
-        self._out += [Send(member, message) for member in self.seated]
+        self._out += [SendMessage(member, message) for member in self.seated]
         self._check_commit()
 
     def _on_commit_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
@@ -242,11 +271,11 @@ class CoordinatorMachine(SessionMachine):
         if publication is None or not publication.committing or publication.waiting:
             return
         self._publication = None
-        if self.forming is Forming.STABLE:  # else the seats are of a session not yet usable
+        if self.forming is FormationPhase.STABLE:  # else the seats are of a session not yet usable
             self.members.settle_states(self.seated)
-        self._out.append(Published(publication.version, len(self.seated) + 1))
+        self._out.append(VersionPublished(publication.version, len(self.seated) + 1))
 
-    def _publication_timed_out(self, publication: Publication, now: float) -> None:
+    def _publication_timed_out(self, publication: VersionPublication, now: float) -> None:
         if publication.committing:
             late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.commit_timeout
             waiting = set(publication.waiting)

@@ -15,16 +15,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rollcall_protocol.ids import Lineage, MemberId, Version
-from rollcall_protocol.ledger_state import Begun, Buffered, Counts, LedgerState
-from rollcall_protocol.messages import Completion, Lease
-from rollcall_protocol.partials import Draft, Report
-from rollcall_protocol.prompt_queues import Buffer, Finished, Held, Kept, Leases, Waiting
+from rollcall_protocol.prompts.ledger_state import (
+    LedgerCounts,
+    LedgerState,
+    SavedPartial,
+    SavedSamples,
+)
+from rollcall_protocol.prompts.partial_builder import PartialBuilder
+from rollcall_protocol.prompts.prompt_queues import (
+    BufferedSamples,
+    HeldLease,
+    LeaseTable,
+    PendingPrompts,
+    ResumablePartial,
+    SampleBuffer,
+)
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.messages import Completion, PromptLease
+from rollcall_protocol.wire.partial_responses import PartialReport
 
-__all__ = ["Answered", "LedgerState", "PromptLedger", "Rejection"]
+__all__ = ["CompletedPrompt", "LedgerState", "PromptLedger", "RejectionReason"]
 
 
-class Rejection(StrEnum):
+class RejectionReason(StrEnum):
     """Why the samples of a prompt were thrown away."""
 
     STALE = "Stale"
@@ -32,13 +45,13 @@ class Rejection(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class CompletedPrompt:
     """A prompt (in its lease), the samples that came back, and how many versions behind they are.
 
     Use `age`, not the difference of numbers: after a restart of the trainer that is too large.
     """
 
-    lease: Lease
+    lease: PromptLease
     completion: Completion
     age: int = 0
 
@@ -59,17 +72,26 @@ class PromptLedger:
     """
 
     def __init__(
-        self, *, source: Callable[[int], tuple[int, ...]], group_size: int,
-        batch: int, max_concurrent: int, max_staleness: int, lease_seconds: float, seed: int = 0,
-        state: LedgerState | None = None, batches_per_version: int = 1, keep_partial: bool = True,
+        self,
+        *,
+        source: Callable[[int], tuple[int, ...]],
+        group_size: int,
+        batch: int,
+        max_concurrent: int,
+        max_staleness: int,
+        lease_seconds: float,
+        seed: int = 0,
+        state: LedgerState | None = None,
+        batches_per_version: int = 1,
+        keep_partial: bool = True,
         deterministic: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         state = state or LedgerState(0, ())
         counts = state.counts
         self.dispatched, self.accepted = counts.dispatched, counts.accepted
         self.requeued, self.duplicates = counts.requeued, counts.duplicates
         self.moved_tokens = counts.moved_tokens
-        self.rejected = Counter({Rejection(why): n for why, n in counts.rejected.items()})
+        self.rejected = Counter({RejectionReason(why): n for why, n in counts.rejected.items()})
         self.cursor = state.cursor
         self._source, self._group_size = source, group_size
         self._batch, self._max_concurrent = batch, max_concurrent
@@ -80,12 +102,15 @@ class PromptLedger:
         self._published, self._trained = 0, -1  # newest versions, from the first
         self._accepted_before = self.accepted  # by former lives
         self._wanted: dict[MemberId, int] = {}
-        self._leases = Leases()
+        self._leases = LeaseTable()
         begun = [b for b in state.begun if len(b.partial.responses) == group_size and self._keeps]
-        self._waiting = Waiting(
-            state.pending, {item.prompt: Kept(item.partial, -item.age) for item in begun}
+        self._waiting = PendingPrompts(
+            state.pending,
+            {item.prompt: ResumablePartial(item.partial, -item.age) for item in begun},
         )
-        self._buffer = Buffer(Finished(b.lease, b.completion, -b.age) for b in state.buffer)
+        self._buffer = SampleBuffer(
+            BufferedSamples(b.lease, b.completion, -b.age) for b in state.buffer
+        )
 
     # --- rollouts ------------------------------------------------------------------------------
 
@@ -97,7 +122,9 @@ class PromptLedger:
         """`member` speaks on a new stream: what it asked for on the old one is void."""
         self._wanted.pop(member, None)
 
-    def dispatch(self, serving: Iterable[MemberId], now: float) -> list[tuple[MemberId, Lease]]:
+    def dispatch(
+        self, serving: Iterable[MemberId], now: float
+    ) -> list[tuple[MemberId, PromptLease]]:
         """Lease prompts round robin to serving members that want some, as far as admitted."""
         leases = []
         takers = deque(m for m in serving if self._wanted.get(m, 0) > 0)
@@ -109,7 +136,7 @@ class PromptLedger:
                 takers.append(member)
         return leases
 
-    def progressed(self, report: Report, member: MemberId, now: float) -> bool:
+    def progressed(self, report: PartialReport, member: MemberId, now: float) -> bool:
         """Renew a lease and keep its new tokens; False when it is not the current one any more."""
         held = self._leases.current(report.lease, member)
         if held is None:
@@ -128,12 +155,12 @@ class PromptLedger:
         born = self._born(completion.version, held)
         if born is not None:
             self._leases.drop(held)
-            self._buffer.put(Finished(replace(held.lease, begun=None), completion, born))
+            self._buffer.put(BufferedSamples(replace(held.lease, begun=None), completion, born))
         elif self._deterministic:
             self._requeue(held)
         else:
             self._leases.drop(held)
-            self.rejected[Rejection.ABANDONED_LINEAGE] += 1
+            self.rejected[RejectionReason.ABANDONED_LINEAGE] += 1
         return True
 
     def give_back(self, lease: str, member: MemberId) -> None:
@@ -167,7 +194,7 @@ class PromptLedger:
         self._first = self._first or version
         self._published = version.number - self._first.number
 
-    def take_batch(self, number: int) -> list[Answered] | None:
+    def take_batch(self, number: int) -> list[CompletedPrompt] | None:
         """A batch fit to train on version `number`, oldest first; None while there is none."""
         if self._first is None:
             return None
@@ -176,7 +203,7 @@ class PromptLedger:
             if self._deterministic:
                 self._wait(stale.lease.prompt, None)
             else:
-                self.rejected[Rejection.STALE] += 1
+                self.rejected[RejectionReason.STALE] += 1
         taken = (
             self._buffer.take_next(self._batch, before=self._first_missing())
             if self._deterministic
@@ -185,7 +212,10 @@ class PromptLedger:
         if taken is None:
             return None
         self.accepted += len(taken)
-        return [Answered(item.lease, item.completion, self._trained - item.born) for item in taken]
+        return [
+            CompletedPrompt(item.lease, item.completion, self._trained - item.born)
+            for item in taken
+        ]
 
     # --- figures -------------------------------------------------------------------------------
 
@@ -238,19 +268,23 @@ class PromptLedger:
         begun = [(prompt, kept) for prompt, kept in sorted(waiting.items()) if kept is not None]
         buffer = () if self._deterministic else self._buffer
         return LedgerState(
-            self.cursor, tuple(sorted(waiting)),
-            begun=tuple(Begun(p, kept.partial, now - kept.born) for p, kept in begun),
-            buffer=tuple(Buffered(i.lease, i.completion, now - i.born) for i in buffer),
-            counts=Counts(
-                self.dispatched, self.accepted, self.requeued + self.running + redrawn,
-                self.duplicates, self.moved_tokens,
+            self.cursor,
+            tuple(sorted(waiting)),
+            begun=tuple(SavedPartial(p, kept.partial, now - kept.born) for p, kept in begun),
+            buffer=tuple(SavedSamples(i.lease, i.completion, now - i.born) for i in buffer),
+            counts=LedgerCounts(
+                self.dispatched,
+                self.accepted,
+                self.requeued + self.running + redrawn,
+                self.duplicates,
+                self.moved_tokens,
                 {why.value: count for why, count in self.rejected.items()},
             ),
-        )  # fmt: skip
+        )
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _born(self, version: Version, held: Held) -> int | None:
+    def _born(self, version: Version, held: HeldLease) -> int | None:
         """Which version that is, from this life's first; None if it does not lead to this life."""
         if self._first is not None and version.lineage == self._first.lineage:
             return version.number - self._first.number
@@ -258,23 +292,25 @@ class PromptLedger:
             return held.kept.born
         return None
 
-    def _lease(self, member: MemberId, lineage: Lineage, now: float) -> Lease:
+    def _lease(self, member: MemberId, lineage: Lineage, now: float) -> PromptLease:
         prompt, kept = self._next_prompt()
         if kept is not None:
             self.moved_tokens += kept.partial.tokens
         self.dispatched += 1
         begun = kept.partial if kept else None
-        lease = Lease(
-            f"{lineage.epoch}.{lineage.boot}.{self.dispatched}", prompt, self._source(prompt),
+        lease = PromptLease(
+            f"{lineage.epoch}.{lineage.boot}.{self.dispatched}",
+            prompt,
+            self._source(prompt),
             self._group_size,
             seed=self._seed * 1_000_003 + (prompt if self._deterministic else self.dispatched),
             begun=begun,
-        )  # fmt: skip
-        draft = Draft(self._group_size, begun)
-        self._leases.put(Held(lease, member, now + self._lease_seconds, draft, kept))
+        )
+        draft = PartialBuilder(self._group_size, begun)
+        self._leases.put(HeldLease(lease, member, now + self._lease_seconds, draft, kept))
         return lease
 
-    def _next_prompt(self) -> tuple[int, Kept | None]:
+    def _next_prompt(self) -> tuple[int, ResumablePartial | None]:
         """The oldest that waits, or a new one. Tokens that nobody could train on are left out."""
         waiting = self._waiting.pop()
         if waiting is None:
@@ -286,18 +322,18 @@ class PromptLedger:
             kept = None
         return prompt, kept
 
-    def _requeue(self, held: Held) -> None:
+    def _requeue(self, held: HeldLease) -> None:
         self._leases.drop(held)
         self._wait(held.lease.prompt, self._kept(held))
 
-    def _wait(self, prompt: int, kept: Kept | None) -> None:
+    def _wait(self, prompt: int, kept: ResumablePartial | None) -> None:
         self.requeued += 1
         self._waiting.put(prompt, kept)
 
-    def _kept(self, held: Held) -> Kept | None:
+    def _kept(self, held: HeldLease) -> ResumablePartial | None:
         partial = held.draft.partial() if self._keeps else None
         born = self._born(partial.version, held) if partial else None
-        return Kept(partial, born) if partial is not None and born is not None else None
+        return ResumablePartial(partial, born) if partial is not None and born is not None else None
 
     def _first_missing(self) -> int:
         """The first prompt whose samples are not here yet; all before were trained on, or are."""

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rollcall_protocol.ids import MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import Commit, Delta, Stage
+from rollcall_protocol.wire.ids import MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import Commit, Stage, WeightDelta
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 
-class Step(StrEnum):
+class PublicationStep(StrEnum):
     """Where a publication stands."""
 
     QUEUED = "queued"
@@ -17,16 +17,16 @@ class Step(StrEnum):
 
 
 @dataclass(slots=True)
-class Publication:
+class VersionPublication:
     """Book-keeping of one version; `waiting` are the members whose ack is still to come.
 
     `delta` may be sent to a session whose members all serve its base; not after a failure.
     """
 
     version: Version
-    manifest: Manifest
-    delta: Delta | None = None
-    step: Step = Step.QUEUED
+    manifest: WeightManifest
+    delta: WeightDelta | None = None
+    step: PublicationStep = PublicationStep.QUEUED
     waiting: set[MemberId] = field(default_factory=set)
     deadline: float | None = None
     failures: int = 0
@@ -34,25 +34,29 @@ class Publication:
     @property
     def staging(self) -> bool:
         """Chunks flow."""
-        return self.step is Step.STAGING
+        return self.step is PublicationStep.STAGING
 
     @property
     def committing(self) -> bool:
         """Every receiver has staged it whole; no way back."""
-        return self.step is Step.COMMITTING
+        return self.step is PublicationStep.COMMITTING
 
     def stage(
-        self, session: SessionId, members: tuple[MemberId, ...], deadline: float,
-        *, held: set[Version | None],
-    ) -> Stage:  # fmt: skip
+        self,
+        session: SessionId,
+        members: tuple[MemberId, ...],
+        deadline: float,
+        *,
+        held: set[Version | None],
+    ) -> Stage:
         """Begin to send in `session`, whose receivers serve `held`."""
-        self.step, self.waiting, self.deadline = Step.STAGING, set(members), deadline
+        self.step, self.waiting, self.deadline = PublicationStep.STAGING, set(members), deadline
         delta = self.delta if self.delta and held == {self.delta.base} else None
         return Stage(session, self.version, self.manifest, delta)
 
     def commit(self, session: SessionId, members: tuple[MemberId, ...], deadline: float) -> Commit:
         """Begin to commit; nobody to wait for ends it at once."""
-        self.step, self.waiting, self.deadline = Step.COMMITTING, set(members), deadline
+        self.step, self.waiting, self.deadline = PublicationStep.COMMITTING, set(members), deadline
         return Commit(session, self.version)
 
     def acknowledged(self, member: MemberId) -> bool:
@@ -70,6 +74,6 @@ class Publication:
         a COMMIT waits for those alone.
         """
         if self.staging:
-            self.step, self.waiting, self.deadline = Step.QUEUED, set(), None
+            self.step, self.waiting, self.deadline = PublicationStep.QUEUED, set(), None
         elif self.committing:
             self.waiting &= set(seated)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollcall_protocol.roster import DEFAULT_GROUP
+from rollcall_protocol.wire.roster import DEFAULT_GROUP
 
 
 @dataclass(frozen=True, slots=True)

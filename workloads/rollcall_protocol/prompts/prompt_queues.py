@@ -9,30 +9,33 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rollcall_protocol.ids import MemberId
-from rollcall_protocol.messages import Completion, Lease
-from rollcall_protocol.partials import Draft, Partial
+from rollcall_protocol.prompts.partial_builder import PartialBuilder
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import Completion, PromptLease
+from rollcall_protocol.wire.partial_responses import PartialResponses
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ResumablePartial:
     """Tokens of a prompt that is to go on elsewhere; `born` is the oldest one's version."""
 
-    partial: Partial
+    partial: PartialResponses
     born: int
 
 
-class Waiting:
+class PendingPrompts:
     """Prompts to be drawn again, the oldest (lowest number) first."""
 
-    def __init__(self, prompts: Iterable[int], kept: Mapping[int, Kept]) -> None:
-        self._kept: dict[int, Kept | None] = {prompt: kept.get(prompt) for prompt in prompts}
+    def __init__(self, prompts: Iterable[int], kept: Mapping[int, ResumablePartial]) -> None:
+        self._kept: dict[int, ResumablePartial | None] = {
+            prompt: kept.get(prompt) for prompt in prompts
+        }
         self._order = sorted(self._kept)  # a heap
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._kept)
 
-    def items(self) -> dict[int, Kept | None]:
+    def items(self) -> dict[int, ResumablePartial | None]:
         """What there is of each, as a copy."""
         return dict(self._kept)
 
@@ -43,12 +46,12 @@ class Waiting:
             for prompt, kept in self._kept.items()
         }
 
-    def put(self, prompt: int, kept: Kept | None) -> None:
+    def put(self, prompt: int, kept: ResumablePartial | None) -> None:
         """Add a prompt."""
         self._kept[prompt] = kept
         heapq.heappush(self._order, prompt)
 
-    def pop(self) -> tuple[int, Kept | None] | None:
+    def pop(self) -> tuple[int, ResumablePartial | None] | None:
         """Take out the oldest; None if there is none."""
         if not self._order:
             return None
@@ -57,46 +60,46 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldLease:
     """A lease that is out; `kept` is what it began with."""
 
-    lease: Lease
+    lease: PromptLease
     member: MemberId
     deadline: float
-    draft: Draft
-    kept: Kept | None
+    draft: PartialBuilder
+    kept: ResumablePartial | None
 
 
-class Leases:
+class LeaseTable:
     """The leases that are out."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldLease] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[HeldLease]:
         return iter(self._held.values())
 
-    def put(self, held: Held) -> None:
+    def put(self, held: HeldLease) -> None:
         """Add one."""
         self._held[held.lease.lease] = held
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: HeldLease) -> None:
         """Take one out."""
         del self._held[held.lease.lease]
 
-    def current(self, lease: str, member: MemberId) -> Held | None:
+    def current(self, lease: str, member: MemberId) -> HeldLease | None:
         """The lease of this name, if it is out and `member` holds it."""
         held = self._held.get(lease)
         return held if held is not None and held.member == member else None
 
-    def of(self, member: MemberId) -> list[Held]:
+    def of(self, member: MemberId) -> list[HeldLease]:
         """What `member` holds."""
         return [held for held in self if held.member == member]
 
-    def late(self, now: float) -> list[Held]:
+    def late(self, now: float) -> list[HeldLease]:
         """Those past their deadline."""
         return [held for held in self if now >= held.deadline]
 
@@ -110,56 +113,56 @@ class Leases:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class BufferedSamples:
     """Samples that wait for a batch; `born` is their oldest token's version."""
 
-    lease: Lease
+    lease: PromptLease
     completion: Completion
     born: int
 
 
-class Buffer:
+class SampleBuffer:
     """Samples until a batch takes them."""
 
-    def __init__(self, items: Iterable[Finished] = ()) -> None:
+    def __init__(self, items: Iterable[BufferedSamples] = ()) -> None:
         self._items = list(items)
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def __iter__(self) -> Iterator[Finished]:
+    def __iter__(self) -> Iterator[BufferedSamples]:
         return iter(self._items)
 
     def outdate(self, versions: int) -> None:
         """Make all samples that much older."""
         self._items = [replace(item, born=item.born - versions) for item in self._items]
 
-    def put(self, item: Finished) -> None:
+    def put(self, item: BufferedSamples) -> None:
         """Add samples."""
         self._items.append(item)
 
-    def drop_older(self, born: int) -> list[Finished]:
+    def drop_older(self, born: int) -> list[BufferedSamples]:
         """Take out what is older than `born`."""
         old = [item for item in self._items if item.born < born]
         self._remove(old)
         return old
 
-    def take_oldest(self, count: int) -> list[Finished] | None:
+    def take_oldest(self, count: int) -> list[BufferedSamples] | None:
         """Take out `count`, those of the oldest versions first; None if there are less."""
         return self._take(sorted(self._items, key=lambda item: item.born), count)
 
-    def take_next(self, count: int, *, before: int) -> list[Finished] | None:
+    def take_next(self, count: int, *, before: int) -> list[BufferedSamples] | None:
         """Take out `count` in the order of their prompts, all below `before`, or None."""
         fit = [item for item in self._items if item.lease.prompt < before]
         return self._take(sorted(fit, key=lambda item: item.lease.prompt), count)
 
-    def _take(self, fit: list[Finished], count: int) -> list[Finished] | None:
+    def _take(self, fit: list[BufferedSamples], count: int) -> list[BufferedSamples] | None:
         if len(fit) < count:
             return None
         taken = fit[:count]
         self._remove(taken)
         return taken
 
-    def _remove(self, items: list[Finished]) -> None:
+    def _remove(self, items: list[BufferedSamples]) -> None:
         gone = {item.lease.lease for item in items}
         self._items = [item for item in self._items if item.lease.lease not in gone]

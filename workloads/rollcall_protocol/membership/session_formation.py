@@ -3,30 +3,30 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.messages import Phase
-from rollcall_protocol.reports import SessionCause, SessionReport
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.job_snapshot import SessionCause, SessionReport
+from rollcall_protocol.wire.messages import AckPhase
 
 MAX_ENGINE_FAILURES = 3  # in a row, before the members that did not acknowledge are left out
 
 
-class Forming(StrEnum):
+class FormationPhase(StrEnum):
     """Where the session stands; the middle two are the phases that are acknowledged."""
 
     NONE = "none"
-    PREPARE = Phase.PREPARE.value
-    JOIN = Phase.JOIN.value
+    PREPARE = AckPhase.PREPARE.value
+    JOIN = AckPhase.JOIN.value
     STABLE = "stable"
 
 
 @dataclass(slots=True)
-class Formation:
+class SessionFormation:
     """Book-keeping; `waiting` are the members that have not acknowledged the phase.
 
     `due` is when gathered joins form a session. Times are on the machine's clock.
     """
 
-    phase: Forming = Forming.NONE
+    phase: FormationPhase = FormationPhase.NONE
     waiting: set[MemberId] = field(default_factory=set)
     deadline: float | None = None
     due: float | None = None
@@ -36,18 +36,18 @@ class Formation:
     @property
     def busy(self) -> bool:
         """Whether acknowledgements are waited for."""
-        return self.phase in {Forming.PREPARE, Forming.JOIN}
+        return self.phase in {FormationPhase.PREPARE, FormationPhase.JOIN}
 
     def begin(self, cause: SessionCause, detail: str, now: float) -> None:
         """An attempt begins. The first one's time and cause count until one succeeds."""
-        self.phase, self.due, self.deadline = Forming.NONE, None, None
+        self.phase, self.due, self.deadline = FormationPhase.NONE, None, None
         self._began = self._began or (now, cause, detail)
 
-    def ask(self, phase: Forming, members: set[MemberId], deadline: float) -> None:
+    def ask(self, phase: FormationPhase, members: set[MemberId], deadline: float) -> None:
         """Wait for the acknowledgements of a phase."""
         self.phase, self.waiting, self.deadline = phase, members, deadline
 
-    def awaits(self, member: MemberId, phase: Phase) -> bool:
+    def awaits(self, member: MemberId, phase: AckPhase) -> bool:
         """Whether this acknowledgement counts."""
         return self.busy and phase.value == self.phase.value and member in self.waiting
 
@@ -66,7 +66,7 @@ class Formation:
 
     def succeeded(self, session: SessionId, size: int, now: float) -> SessionReport:
         """All have joined."""
-        self.phase, self.deadline, self.failures = Forming.STABLE, None, 0
+        self.phase, self.deadline, self.failures = FormationPhase.STABLE, None, 0
         since, cause, detail = self._began or (now, SessionCause.NEW_ROSTER, "")
         self._began = None
         return SessionReport(session, cause, size, now - since, detail)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rollcall_protocol.ids import SessionId
+from rollcall_protocol.wire.ids import SessionId
 
 KEPT_SESSIONS = 20  # so many are told of, however late somebody asks
 
@@ -75,7 +75,7 @@ class SessionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     """Where training stands; `rollout_reward` is the mean over samples drawn by rollouts.
 
     `paused` says why it waits, `warning` what is wrong though it goes on.
@@ -90,7 +90,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class TrainingResult:
     """The trainer did its `max_steps` (error empty) or gave up."""
 
     step: int
@@ -112,7 +112,7 @@ class GroupReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class JobSnapshot:
     """First line of the operator's stream and again after each change: the whole state.
 
     The default one comes first in `groups`. A group whose members stay the same keeps its epoch
@@ -124,8 +124,8 @@ class Snapshot:
     roster_epoch: int
     roster_digest: str
     members: tuple[MemberReport, ...]
-    progress: Progress
-    finished: Finished | None = None
+    progress: TrainingProgress
+    finished: TrainingResult | None = None
     groups: tuple[GroupReport, ...] = ()
 
     @property

@@ -7,28 +7,28 @@ out the effects; the machine decides what is allowed. The trainer's sender is a 
 
 from dataclasses import dataclass
 
-from rollcall_protocol.ids import SessionId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.messages import (
+from rollcall_protocol.wire.ids import SessionId, Version
+from rollcall_protocol.wire.messages import (
     Ack,
+    AckPhase,
     CatchUp,
     CaughtUp,
     Commit,
-    Delta,
     Join,
     MemberMessage,
-    Phase,
     Prepare,
-    Refused,
     Seat,
     SessionMessage,
     SessionReady,
+    SessionRefused,
     Stage,
+    WeightDelta,
 )
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SendToCoordinator:
     """Send `message` on the stream to the coordinator."""
 
     message: MemberMessage
@@ -49,17 +49,17 @@ class JoinEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TransferVersion:
     """Receive (a rollout) or send (the trainer) `version`; report with `staged`."""
 
     session: SessionId
     version: Version
-    manifest: Manifest
-    delta: Delta | None = None
+    manifest: WeightManifest
+    delta: WeightDelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class ApplyVersion:
     """Serve the staged `version`; report with `applied`. No session: it was fetched."""
 
     version: Version
@@ -67,14 +67,16 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchVersion:
     """Fetch `version` from the first donor that has it; report with `fetched`."""
 
     version: Version
     donors: tuple[str, ...]
 
 
-MemberEffect = Reply | AbortEngine | JoinEngine | Transfer | Apply | Fetch
+MemberEffect = (
+    SendToCoordinator | AbortEngine | JoinEngine | TransferVersion | ApplyVersion | FetchVersion
+)
 
 
 class MemberMachine:
@@ -91,15 +93,15 @@ class MemberMachine:
         self._seats: tuple[Seat, ...] = ()
         self._senders = 1
         self._staged: Version | None = None
-        self._applying: Apply | None = None
-        self._next: list[Apply] = []
+        self._applying: ApplyVersion | None = None
+        self._next: list[ApplyVersion] = []
 
     def receive(self, message: SessionMessage) -> list[MemberEffect]:
         """React to a message of the coordinator; older sessions are refused, without effect."""
         if isinstance(message, CatchUp):
             return self._catch_up(message)
         if self.session is not None and message.session < self.session:
-            return [Reply(Refused(session=message.session, held=self.session))]
+            return [SendToCoordinator(SessionRefused(session=message.session, held=self.session))]
         if isinstance(message, Prepare):
             return self._prepare(message)
         if message.session != self.session:
@@ -117,7 +119,7 @@ class MemberMachine:
         """The engine's join ended; only the session that is still current is acknowledged."""
         if session != self.session:
             return []
-        return [Reply(Ack(session, Phase.JOIN, error=error))]
+        return [SendToCoordinator(Ack(session, AckPhase.JOIN, error=error))]
 
     def staged(
         self, session: SessionId, version: Version, *, error: str = "", own_fault: bool = False
@@ -126,7 +128,7 @@ class MemberMachine:
         if session != self.session:
             return []
         self._staged = None if error else version
-        return [Reply(Ack(session, Phase.STAGE, version, error, own_fault))]
+        return [SendToCoordinator(Ack(session, AckPhase.STAGE, version, error, own_fault))]
 
     def applied(
         self, version: Version, session: SessionId | None, *, error: str = ""
@@ -143,11 +145,11 @@ class MemberMachine:
     def fetched(self, version: Version, *, error: str = "") -> list[MemberEffect]:
         """A catch-up ended."""
         if error:
-            return [Reply(CaughtUp(version, error))]
+            return [SendToCoordinator(CaughtUp(version, error))]
         self._staged = version
-        return self._apply(Apply(version, None))
+        return self._apply(ApplyVersion(version, None))
 
-    def _apply(self, effect: Apply) -> list[MemberEffect]:
+    def _apply(self, effect: ApplyVersion) -> list[MemberEffect]:
         """Begin, or wait for what is being applied; versions never go back."""
         version, session = effect.version, effect.session
         if self.held is not None and version <= self.held:
@@ -164,18 +166,20 @@ class MemberMachine:
     def _already(self, version: Version, session: SessionId | None) -> MemberEffect:
         held = self.held or version
         if session is None:
-            return Reply(CaughtUp(held))
+            return SendToCoordinator(CaughtUp(held))
         error = "" if version == held else f"holds {held}, which is newer"
         return self._outcome(version, session, error)
 
     @staticmethod
     def _outcome(version: Version, session: SessionId | None, error: str) -> MemberEffect:
         if session is None:
-            return Reply(CaughtUp(version, error))
-        return Reply(Ack(session, Phase.COMMIT, version, error, own_fault=bool(error)))
+            return SendToCoordinator(CaughtUp(version, error))
+        return SendToCoordinator(
+            Ack(session, AckPhase.COMMIT, version, error, own_fault=bool(error))
+        )
 
     def _prepare(self, message: Prepare) -> list[MemberEffect]:
-        ack = Reply(Ack(message.session, Phase.PREPARE))
+        ack = SendToCoordinator(Ack(message.session, AckPhase.PREPARE))
         if message.session == self.session:
             return [ack]
         self.session = message.session
@@ -187,23 +191,25 @@ class MemberMachine:
     def _stage(self, message: Stage) -> list[MemberEffect]:
         if self.held is not None and message.version < self.held:
             error = f"holds {self.held}, which is newer"
-            ack = Ack(message.session, Phase.STAGE, message.version, error, own_fault=True)
-            return [Reply(ack)]
+            ack = Ack(message.session, AckPhase.STAGE, message.version, error, own_fault=True)
+            return [SendToCoordinator(ack)]
         # A member that has this version already takes part all the same: the send is collective.
         self._staged = None
-        return [Transfer(message.session, message.version, message.manifest, message.delta)]
+        return [TransferVersion(message.session, message.version, message.manifest, message.delta)]
 
     def _commit(self, message: Commit) -> list[MemberEffect]:
-        return self._apply(Apply(message.version, message.session))
+        return self._apply(ApplyVersion(message.version, message.session))
 
     def _catch_up(self, message: CatchUp) -> list[MemberEffect]:
         if self.held is not None and message.version <= self.held:
-            return [Reply(CaughtUp(self.held))]
-        return [Fetch(message.version, message.donors)]
+            return [SendToCoordinator(CaughtUp(self.held))]
+        return [FetchVersion(message.version, message.donors)]
 
     @staticmethod
     def _never_prepared(message: Join | SessionReady | Stage | Commit) -> MemberEffect:
-        phases = {Join: Phase.JOIN, SessionReady: Phase.JOIN, Stage: Phase.STAGE}
-        phase = phases.get(type(message), Phase.COMMIT)
+        phases = {Join: AckPhase.JOIN, SessionReady: AckPhase.JOIN, Stage: AckPhase.STAGE}
+        phase = phases.get(type(message), AckPhase.COMMIT)
         version = message.version if isinstance(message, (Stage, Commit)) else None
-        return Reply(Ack(message.session, phase, version, "session was not prepared here", True))
+        return SendToCoordinator(
+            Ack(message.session, phase, version, "session was not prepared here", True)
+        )

@@ -3,18 +3,18 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from rollcall_protocol.effects import RosterRefusedError, Send
 from rollcall_protocol.env import AGENT_PORT
-from rollcall_protocol.ids import MemberId, Version
-from rollcall_protocol.messages import CatchUp, Hello, Seat
-from rollcall_protocol.reports import MemberReport, MemberState, SuspicionCause
-from rollcall_protocol.roster import Roster
+from rollcall_protocol.membership.coordinator_effects import RosterRefusedError, SendMessage
+from rollcall_protocol.wire.ids import MemberId, Version
+from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState, SuspicionCause
+from rollcall_protocol.wire.messages import CatchUp, Hello, Seat
+from rollcall_protocol.wire.roster import Roster
 
 MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a suspect
 MAX_DONORS = 3
 
 
-def is_newer(
+def is_newer_roster(
     roster: Roster, held: Roster | None, *, job: tuple[str, str], coordinator: str
 ) -> bool:
     """Whether `roster` replaces `held`; False when it is the same. Raises RosterRefusedError.
@@ -36,7 +36,7 @@ def is_newer(
 
 
 @dataclass(slots=True)
-class Member:
+class MemberRecord:
     """A registered worker. `ready`: may sit in the next session. `deadline` bounds a catch-up."""
 
     hello: Hello
@@ -74,7 +74,7 @@ class Member:
         return MemberReport(self.id.pod_uid, pod, pool, self.state, version, self.reason, cause)
 
 
-class Members:
+class MemberTable:
     """Registered members of one group, the roster they are checked against, and their versions.
 
     `current` is the newest version that a COMMIT went out for; `max_staleness` counts versions.
@@ -83,12 +83,18 @@ class Members:
     """
 
     def __init__(
-        self, *, job_uid: str, group: str, coordinator_uid: str, max_staleness: int,
-        fallback_donor: str, catch_up_timeout: float,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        job_uid: str,
+        group: str,
+        coordinator_uid: str,
+        max_staleness: int,
+        fallback_donor: str,
+        catch_up_timeout: float,
+    ) -> None:
         self.roster: Roster | None = None
         self.current: Version | None = None
-        self.by_pod: dict[str, Member] = {}
+        self.by_pod: dict[str, MemberRecord] = {}
         self._job = (job_uid, group)
         self._coordinator_uid = coordinator_uid
         self._max_staleness = max_staleness
@@ -101,7 +107,7 @@ class Members:
         """Pod uids on the roster."""
         return {member.pod_uid for member in self.roster.members} if self.roster else set()
 
-    def find(self, member: MemberId) -> Member | None:
+    def find(self, member: MemberId) -> MemberRecord | None:
         """The member, unless another life of its pod took its place."""
         known = self.by_pod.get(member.pod_uid)
         return known if known is not None and known.id == member else None
@@ -112,7 +118,9 @@ class Members:
 
     def take_roster(self, roster: Roster) -> bool:
         """Take a newer roster; False when it is known. Raises RosterRefusedError."""
-        if not is_newer(roster, self.roster, job=self._job, coordinator=self._coordinator_uid):
+        if not is_newer_roster(
+            roster, self.roster, job=self._job, coordinator=self._coordinator_uid
+        ):
             return False
         self.roster = roster
         self.absent = {u: reason for u, reason in self.absent.items() if u in self.listed}
@@ -123,22 +131,23 @@ class Members:
                 member.state, member.reason = MemberState.REGISTERED, ""
         return True
 
-    def disconnected(self, member: Member) -> None:
+    def disconnected(self, member: MemberRecord) -> None:
         """Its stream is gone; nothing is kept of those that are not on the roster either."""
         member.connected = False
         if member.id.pod_uid not in self.listed:
             self.by_pod.pop(member.id.pod_uid, None)
 
-    def eligible(self, committing: set[MemberId]) -> list[Member]:
+    def eligible(self, committing: set[MemberId]) -> list[MemberRecord]:
         """Who may sit in the next session, in the order of ranks.
 
         Whom a COMMIT has overtaken since it got ready has to catch up again, unless it is one of
         those that are `committing`.
         """
         ready = [
-            m for uid, m in self.by_pod.items()
+            m
+            for uid, m in self.by_pod.items()
             if m.ready and uid in self.listed and (self.is_current(m.held) or m.id in committing)
-        ]  # fmt: skip
+        ]
         return sorted(ready, key=lambda m: (m.hello.pod, m.id))
 
     def is_current(self, held: Version | None) -> bool:
@@ -151,13 +160,15 @@ class Members:
             and self.current.number - held.number <= self._max_staleness
         )
 
-    def admit_waiting(self, now: float, *, but: set[MemberId]) -> list[Send]:
+    def admit_waiting(self, now: float, *, but: set[MemberId]) -> list[SendMessage]:
         """Let those who wait in, or have them catch up. `but`: who sits in the session."""
         asked = []
         for uid, member in sorted(self.by_pod.items()):
             waiting = member.state in {
-                MemberState.REGISTERED, MemberState.STALE, MemberState.CATCHING_UP,
-            }  # fmt: skip
+                MemberState.REGISTERED,
+                MemberState.STALE,
+                MemberState.CATCHING_UP,
+            }
             if uid in self.listed and member.connected and waiting and member.id not in but:
                 asked += self._admit(member, now)
         return asked
@@ -165,10 +176,11 @@ class Members:
     def overdue(self, now: float) -> set[MemberId]:
         """Newcomers that take too long or too many turns to catch up."""
         return {
-            m.id for m in self.by_pod.values()
+            m.id
+            for m in self.by_pod.values()
             if (m.deadline is not None and now >= m.deadline)
             or (m.connected and m.state is MemberState.CATCHING_UP and m.catch_ups > MAX_CATCH_UPS)
-        }  # fmt: skip
+        }
 
     def settle_states(self, seated: tuple[MemberId, ...]) -> None:
         """Members of the session that serve a current version are InSync."""
@@ -183,12 +195,17 @@ class Members:
         known = [m.report() for uid, m in self.by_pod.items() if uid in self.listed]
         known += [
             MemberReport(
-                seat.pod_uid, seat.pod, seat.pool, MemberState.SUSPECT, None,
-                self.absent[seat.pod_uid], SuspicionCause.NOT_REGISTERED,
+                seat.pod_uid,
+                seat.pod,
+                seat.pool,
+                MemberState.SUSPECT,
+                None,
+                self.absent[seat.pod_uid],
+                SuspicionCause.NOT_REGISTERED,
             )
             for seat in (self.roster.members if self.roster else ())
             if seat.pod_uid in self.absent and seat.pod_uid not in self.by_pod
-        ]  # fmt: skip
+        ]
         return tuple(sorted(known, key=lambda report: report.pod))
 
     def _off_roster(self, uid: str) -> None:
@@ -200,7 +217,7 @@ class Members:
         else:
             member.out(MemberState.GONE, "left the roster")
 
-    def _admit(self, member: Member, now: float) -> list[Send]:
+    def _admit(self, member: MemberRecord, now: float) -> list[SendMessage]:
         if self.current is None or self.is_current(member.held):
             member.ready, member.deadline, member.donors = True, None, ()
             return []
@@ -210,7 +227,7 @@ class Members:
         member.state, member.catch_ups = MemberState.CATCHING_UP, member.catch_ups + 1
         member.donors = self._choose_donors(self.current, member.hello.shard)
         member.deadline = now + self._catch_up_timeout
-        return [Send(member.id, CatchUp(self.current, member.donors))]
+        return [SendMessage(member.id, CatchUp(self.current, member.donors))]
 
     def _choose_donors(self, version: Version, shard: str) -> tuple[str, ...]:
         """Peers that hold `version`, or `shard` of it, least busy with other newcomers first; then

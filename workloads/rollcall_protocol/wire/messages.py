@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from rollcall_protocol.codec import CodecError, decode, encode
-from rollcall_protocol.ids import MemberId, SessionId, Version
-from rollcall_protocol.manifest import Manifest
-from rollcall_protocol.partials import Partial, Report
-from rollcall_protocol.reports import Snapshot
+from rollcall_protocol.wire.ids import MemberId, SessionId, Version
+from rollcall_protocol.wire.job_snapshot import JobSnapshot
+from rollcall_protocol.wire.json_codec import CodecError, decode, encode
+from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 # --- member -> coordinator ---------------------------------------------------------------------
 
 
-class Phase(StrEnum):
+class AckPhase(StrEnum):
     """The steps of a session and of a publication that are acknowledged one by one."""
 
     PREPARE = "prepare"
@@ -60,7 +60,7 @@ class Ack:
     """
 
     session: SessionId
-    phase: Phase
+    phase: AckPhase
     version: Version | None = None
     error: str = ""
     own_fault: bool = False
@@ -75,7 +75,7 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SessionRefused:
     """A message of an older session was refused; `held` is the session that the member holds."""
 
     session: SessionId
@@ -83,7 +83,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PromptCredit:
     """The rollout can take `prompts` more prompts (a credit, not a total)."""
 
     prompts: int
@@ -98,29 +98,29 @@ class Draining:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class GenerationProgress:
     """How far the rollout is with its leases; those that only wait are named too."""
 
-    reports: tuple[Report, ...]
+    reports: tuple[PartialReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseReturned:
-    """A draining rollout hands back a prompt that it will not finish, after a last Drawing."""
+class PromptLeaseReturned:
+    """A draining rollout returns a lease unfinished, after a last GenerationProgress."""
 
     lease: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SnapshotPartReady:
     """A sender's part of the trainer's `number`-th snapshot is ready; `part` describes it.
 
     `delta` describes what makes it of this sender's part of the snapshot before, if that is short.
     """
 
     number: int
-    part: Manifest
-    delta: Manifest | None = None
+    part: WeightManifest
+    delta: WeightManifest | None = None
 
 
 # --- coordinator -> member ---------------------------------------------------------------------
@@ -162,13 +162,13 @@ class SessionReady:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class WeightDelta:
     """What is sent instead of a whole version: `manifest` describes the bytes that make it of
     `base`, in as many parts as there are senders.
     """
 
     base: Version
-    manifest: Manifest
+    manifest: WeightManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,8 @@ class Stage:
 
     session: SessionId
     version: Version
-    manifest: Manifest
-    delta: Delta | None = None
+    manifest: WeightManifest
+    delta: WeightDelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class VersionAssigned:
     """To a sender: the trainer's `number`-th snapshot is `version`, which newcomers may fetch."""
 
     number: int
@@ -209,7 +209,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class PromptLease:
     """One prompt to sample `group_size` responses for; completions quote `lease`.
 
     `begun` is what somebody else has drawn already, to be continued.
@@ -220,18 +220,18 @@ class Lease:
     tokens: tuple[int, ...]
     group_size: int
     seed: int
-    begun: Partial | None = None
+    begun: PartialResponses | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRevoked:
+class PromptLeaseRevoked:
     """Stop working on `lease`; its completion will not count."""
 
     lease: str
 
 
 @dataclass(frozen=True, slots=True)
-class Summons:
+class ReconnectRequest:
     """To a member's own port: the coordinator, a pod of this `address`, misses a stream from it."""
 
     address: str
@@ -262,30 +262,31 @@ class Completion:
     samples: tuple[Sample, ...]
 
 
-_TYPES: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        Hello, Ack, CaughtUp, Refused, Wanted, Draining, Drawing, LeaseReturned, Sealed,
-        Prepare, Join, SessionReady, Stage, Commit, CatchUp, Named, Lease, LeaseRevoked,
-        Summons, Completion, Snapshot,
-    )
-}  # fmt: skip
-
 MemberMessage = (
-    Hello | Ack | CaughtUp | Refused | Wanted | Draining | Drawing | LeaseReturned | Sealed
+    Hello
+    | Ack
+    | CaughtUp
+    | SessionRefused
+    | PromptCredit
+    | Draining
+    | GenerationProgress
+    | PromptLeaseReturned
+    | SnapshotPartReady
 )
 SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
-CoordinatorMessage = SessionMessage | Named | Lease | LeaseRevoked
-MachineMessage = Ack | CaughtUp | Refused | Draining  # for the coordinator's machine
+CoordinatorMessage = SessionMessage | VersionAssigned | PromptLease | PromptLeaseRevoked
+MachineMessage = Ack | CaughtUp | SessionRefused | Draining  # for the coordinator's machine
+WireMessage = MemberMessage | CoordinatorMessage | ReconnectRequest | Completion | JobSnapshot
+
 MACHINE_MESSAGES: tuple[type[MachineMessage], ...] = typing.get_args(MachineMessage)
 MEMBER_MESSAGES: tuple[type[MemberMessage], ...] = typing.get_args(MemberMessage)
 COORDINATOR_MESSAGES: tuple[type[CoordinatorMessage], ...] = typing.get_args(CoordinatorMessage)
-Wire = MemberMessage | CoordinatorMessage | Summons | Completion | Snapshot
+_BY_NAME: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(WireMessage)}
 
 M = TypeVar("M")
 
 
-def dumps(message: Wire) -> str:
+def dumps(message: WireMessage) -> str:
     """One JSON object on one line, with the message's name in `type`."""
     return json.dumps({"type": type(message).__name__, **encode(message)}, separators=(",", ":"))
 
@@ -298,7 +299,7 @@ def loads(text: str | bytes, expected: type[M] | tuple[type[M], ...]) -> M:
         raise CodecError(f"not JSON: {error}") from error
     name = body.pop("type", None) if isinstance(body, dict) else None
     allowed = expected if isinstance(expected, tuple) else (expected,)
-    cls = _TYPES.get(name) if isinstance(name, str) else None
+    cls = _BY_NAME.get(name) if isinstance(name, str) else None
     if cls is None or cls not in allowed:
         raise CodecError(f"type: {name!r} is not one of {[kind.__name__ for kind in allowed]}")
     message: M = decode(cls, body)

@@ -6,12 +6,12 @@ published as after a restart.
 
 from dataclasses import dataclass, field
 
-from rollcall_protocol.messages import Completion, Lease
-from rollcall_protocol.partials import Partial
+from rollcall_protocol.wire.messages import Completion, PromptLease
+from rollcall_protocol.wire.partial_responses import PartialResponses
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class LedgerCounts:
     """What became of prompts so far; `rejected` by reason."""
 
     dispatched: int = 0
@@ -23,19 +23,19 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class SavedPartial:
     """What there is of a prompt that waits."""
 
     prompt: int
-    partial: Partial
+    partial: PartialResponses
     age: int
 
 
 @dataclass(frozen=True, slots=True)
-class Buffered:
+class SavedSamples:
     """Samples that wait for a batch."""
 
-    lease: Lease
+    lease: PromptLease
     completion: Completion
     age: int
 
@@ -48,6 +48,6 @@ class LedgerState:
 
     cursor: int
     pending: tuple[int, ...]
-    begun: tuple[Begun, ...] = ()
-    buffer: tuple[Buffered, ...] = ()
-    counts: Counts = field(default_factory=Counts)
+    begun: tuple[SavedPartial, ...] = ()
+    buffer: tuple[SavedSamples, ...] = ()
+    counts: LedgerCounts = field(default_factory=LedgerCounts)

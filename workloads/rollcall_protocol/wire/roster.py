@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rollcall_protocol.codec import encode
+from rollcall_protocol.wire.json_codec import encode
 
 DEFAULT_GROUP = "default"
 

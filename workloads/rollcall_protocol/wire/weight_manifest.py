@@ -18,7 +18,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class WeightManifest:
     """Layout and checksums of one version. `checksums` are CRC-32 values, one a bucket.
 
     `total_bytes` is the flat buffer's length, padding included. The buffer consists of `parts`
@@ -57,7 +57,7 @@ class Manifest:
             for start in range(begin, end, size)
         ]
 
-    def part(self, index: int) -> "Manifest":
+    def part(self, index: int) -> "WeightManifest":
         """What sender `index` sends, as a manifest of its own, without tensors."""
         begin, end = self.bounds()[index]
         inside = [
@@ -67,7 +67,7 @@ class Manifest:
         ]
         return replace(self, tensors=(), total_bytes=end - begin, checksums=tuple(inside), parts=())
 
-    def only(self, buckets: Sequence[int]) -> "Manifest":
+    def only(self, buckets: Sequence[int]) -> "WeightManifest":
         """These buckets (numbers, ascending) one after the other, without tensors.
 
         As many parts as there are here; each keeps the length of its buckets.
@@ -101,14 +101,14 @@ class Manifest:
         return list(pairwise(accumulate(counts, initial=0)))
 
 
-def combine(parts: Sequence[Manifest]) -> Manifest:
+def combine_manifests(parts: Sequence[WeightManifest]) -> WeightManifest:
     """The manifest of what several senders hold, in their order. ValueError when buckets differ."""
     sizes = {part.bucket_bytes for part in parts}
     if len(sizes) != 1:
         raise ValueError(f"parts are cut into buckets of {sorted(sizes)} bytes")
     lengths = tuple(part.total_bytes for part in parts)
     starts = accumulate(lengths, initial=0)
-    return Manifest(
+    return WeightManifest(
         tensors=tuple(
             replace(spec, offset=start + spec.offset)
             for part, start in zip(parts, starts, strict=False)

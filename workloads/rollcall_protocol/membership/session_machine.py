@@ -3,16 +3,32 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from rollcall_protocol.effects import Close, Effect, Send, SessionFormed, Suspected, Timing
-from rollcall_protocol.formation import MAX_ENGINE_FAILURES, Formation, Forming
-from rollcall_protocol.ids import MemberId, SessionId
-from rollcall_protocol.members import Member, Members
-from rollcall_protocol.messages import CaughtUp, Hello, Join, Prepare, Seat, SessionReady
-from rollcall_protocol.reports import MemberState, SessionCause, SessionReport, SuspicionCause
-from rollcall_protocol.senders import Senders
+from rollcall_protocol.membership.coordinator_effects import (
+    CloseStream,
+    CoordinatorEffect,
+    MemberSuspected,
+    ProtocolTimeouts,
+    SendMessage,
+    SessionFormed,
+)
+from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
+from rollcall_protocol.membership.sender_seats import SenderSeats
+from rollcall_protocol.membership.session_formation import (
+    MAX_ENGINE_FAILURES,
+    FormationPhase,
+    SessionFormation,
+)
+from rollcall_protocol.wire.ids import MemberId, SessionId
+from rollcall_protocol.wire.job_snapshot import (
+    MemberState,
+    SessionCause,
+    SessionReport,
+    SuspicionCause,
+)
+from rollcall_protocol.wire.messages import CaughtUp, Hello, Join, Prepare, Seat, SessionReady
 
 if TYPE_CHECKING:
-    from rollcall_protocol.publication import Publication
+    from rollcall_protocol.membership.version_publication import VersionPublication
 
 
 class SessionMachine(ABC):
@@ -27,24 +43,36 @@ class SessionMachine(ABC):
     """
 
     def __init__(
-        self, *, job_uid: str, group: str, boot: int, sender: Seat, fallback_donor: str,
-        timing: Timing, max_staleness: int, since_epoch: int | None = None, senders: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        job_uid: str,
+        group: str,
+        boot: int,
+        sender: Seat,
+        fallback_donor: str,
+        timing: ProtocolTimeouts,
+        max_staleness: int,
+        since_epoch: int | None = None,
+        senders: int = 1,
+    ) -> None:
         self.boot, self.sender, self.timing = boot, sender.member, timing
-        self._senders = Senders(sender, expected=senders)
+        self._senders = SenderSeats(sender, expected=senders)
         self.since_epoch = since_epoch
-        self.members = Members(
-            job_uid=job_uid, group=group, coordinator_uid=sender.member.pod_uid,
-            max_staleness=max_staleness, fallback_donor=fallback_donor,
+        self.members = MemberTable(
+            job_uid=job_uid,
+            group=group,
+            coordinator_uid=sender.member.pod_uid,
+            max_staleness=max_staleness,
+            fallback_donor=fallback_donor,
             catch_up_timeout=timing.stage_timeout,
-        )  # fmt: skip
+        )
         self.session: SessionId | None = None
         self.seated: tuple[MemberId, ...] = ()  # receivers, without the sender
         self.last_report: SessionReport | None = None
         self.rebuilds = 0
-        self._formation = Formation()
-        self._publication: Publication | None = None
-        self._out: list[Effect] = []
+        self._formation = SessionFormation()
+        self._publication: VersionPublication | None = None
+        self._out: list[CoordinatorEffect] = []
 
     @property
     def senders(self) -> tuple[MemberId, ...]:
@@ -52,7 +80,7 @@ class SessionMachine(ABC):
         return self._senders.members
 
     @property
-    def forming(self) -> Forming:
+    def forming(self) -> FormationPhase:
         """Where the session stands."""
         return self._formation.phase
 
@@ -74,7 +102,7 @@ class SessionMachine(ABC):
         staging = self._publication is not None and self._publication.staging
         return staging or self._formation.busy
 
-    def _settle(self, now: float) -> list[Effect]:
+    def _settle(self, now: float) -> list[CoordinatorEffect]:
         """After every event: let newcomers in, drop the overdue, form a session for joins."""
         self._out += self.members.admit_waiting(now, but=set(self.seated))
         overdue = self.members.overdue(now)
@@ -104,13 +132,13 @@ class SessionMachine(ABC):
             cause = SessionCause.MEMBER_CAUGHT_UP if same_epoch else SessionCause.NEW_ROSTER
             self._form(cause, "" if same_epoch else roster.cause.value, now)
 
-    def _sender_joined(self, rank: int, hello: Hello, now: float) -> list[Effect]:
+    def _sender_joined(self, rank: int, hello: Hello, now: float) -> list[CoordinatorEffect]:
         old = self._senders.at(rank)
         refused = self._senders.enter(rank, hello)
         if not refused and old is not None and old != hello.member:
-            self._out.append(Close(old, "another life of its rank registered"))
+            self._out.append(CloseStream(old, "another life of its rank registered"))
         if refused:
-            self._out.append(Close(hello.member, refused))
+            self._out.append(CloseStream(hello.member, refused))
             return self._settle(now)
         self.members.fallback_donor = self._senders.donors
         if self.session is not None:
@@ -132,26 +160,26 @@ class SessionMachine(ABC):
             trainers = self._senders.seats
             seats = (*trainers, *(member.seat() for member in members))
             prepare = Prepare(self.session, seats, len(trainers))
-            self._ask(Forming.PREPARE, prepare, now + self.timing.ack_timeout)
+            self._ask(FormationPhase.PREPARE, prepare, now + self.timing.ack_timeout)
 
-    def _eligible(self) -> list[Member]:
+    def _eligible(self) -> list[MemberRecord]:
         publication = self._publication
         committing = publication is not None and publication.committing
         return self.members.eligible(publication.waiting if publication and committing else set())
 
-    def _ask(self, phase: Forming, message: Prepare | Join, deadline: float) -> None:
+    def _ask(self, phase: FormationPhase, message: Prepare | Join, deadline: float) -> None:
         everybody = (*self.senders, *self.seated)
         self._formation.ask(phase, set(everybody), deadline)
-        self._out += [Send(member, message) for member in everybody]
+        self._out += [SendMessage(member, message) for member in everybody]
 
     def _next_phase(self, session: SessionId, now: float) -> None:
-        if self.forming is Forming.PREPARE:
-            self._ask(Forming.JOIN, Join(session), now + self.timing.join_timeout)
+        if self.forming is FormationPhase.PREPARE:
+            self._ask(FormationPhase.JOIN, Join(session), now + self.timing.join_timeout)
             return
         self.rebuilds += 1
         report = self._formation.succeeded(session, len(self.seated) + 1, now)
         self.last_report = report
-        self._out += [Send(m, SessionReady(session)) for m in (*self.senders, *self.seated)]
+        self._out += [SendMessage(m, SessionReady(session)) for m in (*self.senders, *self.seated)]
         self._out.append(SessionFormed(report))
         self.members.settle_states(self.seated)
         if self._publication is not None:
@@ -159,7 +187,7 @@ class SessionMachine(ABC):
 
     def _forming_timed_out(self, now: float) -> None:
         silent = self._formation.waiting - set(self.senders)
-        if self.forming is Forming.PREPARE and silent:
+        if self.forming is FormationPhase.PREPARE and silent:
             late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.ack_timeout
             self._suspect(silent, "did not answer PREPARE in time", now, late, bound=bound)
         else:
@@ -177,7 +205,7 @@ class SessionMachine(ABC):
 
     # --- members -------------------------------------------------------------------------------
 
-    def _on_caught_up(self, member: Member, message: CaughtUp) -> None:
+    def _on_caught_up(self, member: MemberRecord, message: CaughtUp) -> None:
         if member.state is not MemberState.CATCHING_UP:
             return
         member.deadline, member.reason = None, message.error
@@ -185,20 +213,31 @@ class SessionMachine(ABC):
             member.held = message.version
 
     def _drop(
-        self, member: Member, state: MemberState, reason: str, now: float,
-        cause: SuspicionCause | None = None, *, since: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        member: MemberRecord,
+        state: MemberState,
+        reason: str,
+        now: float,
+        cause: SuspicionCause | None = None,
+        *,
+        since: float | None = None,
+    ) -> None:
         if state is MemberState.SUSPECT and member.state is not state and cause is not None:
-            self._out.append(Suspected(member.id, cause, reason, since))
+            self._out.append(MemberSuspected(member.id, cause, reason, since))
         member.out(state, reason, cause)
         if member.id in self.seated:
             told = f"{cause}: {reason}" if cause else reason
             self._form(SessionCause.MEMBER_LOST, f"{member.hello.pod}: {told}", now)
 
     def _suspect(
-        self, members: set[MemberId], reason: str, now: float, cause: SuspicionCause, *,
+        self,
+        members: set[MemberId],
+        reason: str,
+        now: float,
+        cause: SuspicionCause,
+        *,
         bound: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Exclude `members`. `bound`: the time that they had for what they did not do."""
         since = None if bound is None else now - bound
         # All are marked before a session is formed, so that a batch of losses costs one attempt.
@@ -206,5 +245,5 @@ class SessionMachine(ABC):
         for member in known:
             member.ready = False
         for member in known:
-            self._out.append(Close(member.id, reason))
+            self._out.append(CloseStream(member.id, reason))
             self._drop(member, MemberState.SUSPECT, reason, now, cause, since=since)

@@ -1,0 +1,1 @@
+"""The state machines of coordinator and member: sessions, weight versions, catch-up."""

@@ -1,0 +1,1 @@
+"""The ledger of prompts: leases, partial responses, finished samples, checkpoints of these."""

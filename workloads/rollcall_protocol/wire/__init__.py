@@ -1,0 +1,1 @@
+"""What crosses a wire: identities, rosters, messages, weight manifests, and their JSON form."""

@@ -1,0 +1,58 @@
+"""Samples that are not finished: what travels when a prompt goes on elsewhere.
+
+A rollout reports only what is new of each response, from a cursor on: at a thousand tokens each,
+a hundred prompts of sixteen responses are some 50 MB as text, too much to send every second. The
+stream keeps the order, so a gap can only come from a stream that broke; its successor begins at 0.
+"""
+
+from dataclasses import dataclass
+
+from rollcall_protocol.wire.ids import Version
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Tokens of one response, each with its behaviour log-probability and its weight version.
+
+    ValueError if the three are not of one length.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.tokens) == len(self.logprobs) == len(self.versions):
+            raise ValueError("tokens, logprobs and versions differ in length")
+
+
+@dataclass(frozen=True, slots=True)
+class PartialResponses:
+    """All that there is of a group of responses; `version` is the oldest token's."""
+
+    version: Version
+    responses: tuple[Response, ...]
+
+    @property
+    def tokens(self) -> int:
+        """How many there are in all."""
+        return sum(len(response.tokens) for response in self.responses)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialReport:
+    """What is new of a lease: `responses[i]` has the tokens from number `since[i]` on.
+
+    `version` is the oldest token's of all so far, also of those told before. Without responses it
+    says no more than that the lease is worked on. ValueError if the lists do not fit together.
+    """
+
+    lease: str
+    version: Version | None = None
+    since: tuple[int, ...] = ()
+    responses: tuple[Response, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.since) != len(self.responses) or any(at < 0 for at in self.since):
+            raise ValueError("since must have a number, at least 0, for each response")
