@@ -3,10 +3,10 @@
 import sys
 import time
 
-from hack.cluster import stack
+from hack.cluster import installation
 from hack.cluster.kubectl import Kubectl, KubectlError, example, name_of, wait_for
-from hack.demo.follow import Follower, Sight
-from hack.demo.verdict import check_epochs, check_learned
+from hack.demo.job_progress import JobProgress, JobWatcher
+from hack.demo.learning_checks import check_epochs, check_learned
 
 JOB = "reverse"
 POOL = "reverse-cpu"
@@ -23,13 +23,13 @@ class Story:
         print(f"[{time.monotonic() - self._began:5.0f} s] {line}", flush=True)
 
 
-def run(kubectl: Kubectl, story: Story) -> Sight:
+def run(kubectl: Kubectl, story: Story) -> JobProgress:
     """Apply the job, scale it up, kill a rollout, and follow it to its end."""
     kubectl.run("delete", "rljob", JOB, "--ignore-not-found", "--wait", seconds=120)
     wait_for("the old job's pods to go", lambda: not kubectl.rollouts(JOB), seconds=90)
     story.say("kubectl apply -f examples/reverse.yaml")
     kubectl.apply(example("reverse.yaml"))
-    job = Follower(kubectl, JOB, say=story.say)
+    job = JobWatcher(kubectl, JOB, say=story.say)
     job.until(lambda s: s.step >= 30, seconds=240)
 
     story.say(f"kubectl scale rolloutpool/{POOL} --replicas=4")
@@ -47,16 +47,16 @@ def run(kubectl: Kubectl, story: Story) -> Sight:
 def main() -> int:
     """Returns 0 when the job learned in spite of everything."""
     story = Story()
-    kubectl = stack.ensure()
+    kubectl = installation.ensure()
     try:
-        sight = run(kubectl, story)
-        check_learned(sight, max_staleness=2)
-        check_epochs(sight, least=3)
+        seen = run(kubectl, story)
+        check_learned(seen, max_staleness=2)
+        check_epochs(seen, least=3)
     except (AssertionError, TimeoutError, KubectlError) as error:
         story.say(f"FAILED: {error}")
         return 1
-    rewards = ", ".join(f"{reward:.2f}" for reward in sight.rewards.values())
-    story.say(f"LEARNED: rewards of the rollouts' own samples: {rewards}; {sight.epoch} epochs")
+    rewards = ", ".join(f"{reward:.2f}" for reward in seen.rewards.values())
+    story.say(f"LEARNED: rewards of the rollouts' own samples: {rewards}; {seen.epoch} epochs")
     story.say("the job is there for a look:")
     print("export KUBECONFIG=$(make -s kubeconfig); kubectl get rljob,rolloutpool,pods")
     return 0

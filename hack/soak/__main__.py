@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import stack
+from hack.cluster import installation
 from hack.soak import soak
 from hack.soak.plan import Kind, make_plan
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = make_plan(options.seed, options.seconds, kinds)
     for fault in plan:
         print(f"plan: {fault.at:6.1f} s  {fault.kind:<18} for {fault.lasts:4.1f} s", flush=True)
-    kubectl = stack.connect() if options.keep_images else stack.ensure()
+    kubectl = installation.connect() if options.keep_images else installation.ensure()
     kubectl.run("delete", "namespace", options.namespace, "--ignore-not-found", seconds=180)
     kubectl.run("create", "namespace", options.namespace)
     began = time.monotonic()

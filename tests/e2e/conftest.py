@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.cluster import stack
+from hack.cluster import installation
 from hack.cluster.kubectl import Kubectl
 
 
 @pytest.fixture(scope="session")
 def installed() -> Kubectl:
     """The cluster with the operator in it."""
-    return stack.ensure()
+    return installation.ensure()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What only running pods show to be wrong is told in a condition, with the path and what to do."""
+"""Mistakes that only running pods reveal appear in a condition, with the field and what to do."""
 
 from typing import Any
 
@@ -11,28 +11,28 @@ from tests.integration.bad_manifests.told_in_a_condition import TOLD_WHEN_PODS_R
 
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
-def test_each_is_told_in_a_condition(kubectl: Kubectl) -> None:
+def test_each_mistake_appears_in_a_condition(kubectl: Kubectl) -> None:
     waiting = {f"bad-{index}": case for index, case in enumerate(TOLD_WHEN_PODS_RUN)}
     for name, case in waiting.items():
         kubectl.apply(_named(case.manifest, name))
     seen: dict[str, Any] = {}
 
-    def all_told() -> bool:
+    def all_reported() -> bool:
         for name, case in list(waiting.items()):
             seen[case.name] = _condition(kubectl, name, case)
-            if _is_told(seen[case.name], case):
+            if _is_reported(seen[case.name], case):
                 # At once: two cores do not carry nine jobs for long.
                 kubectl.run("delete", "rljob", name, "--wait=false")
                 del waiting[name]
         return not waiting
 
     try:
-        wait_for("all cases to be told", all_told, seconds=240, every=1)
+        wait_for("all mistakes to be reported", all_reported, seconds=240, every=1)
     except TimeoutError as error:
-        untold = {
+        unreported = {
             case.name: (case.expected, case.says, seen[case.name]) for case in waiting.values()
         }
-        raise AssertionError(f"{error}: {untold}") from error
+        raise AssertionError(f"{error}: {unreported}") from error
 
 
 def _named(manifest: dict[str, Any], name: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _condition(kubectl: Kubectl, name: str, case: Case) -> dict[str, Any] | None
     return next((c for c in conditions if c["type"] == case.expected.type), None)
 
 
-def _is_told(condition: dict[str, Any] | None, case: Case) -> bool:
+def _is_reported(condition: dict[str, Any] | None, case: Case) -> bool:
     if condition is None:
         return False
     found = (condition["status"], condition["reason"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hack.cluster.kubectl import Kubectl, example
-from hack.demo.follow import Follower
+from hack.demo.job_progress import JobWatcher
 
 JOB = "reverse"
 STEPS = 12
@@ -19,11 +19,14 @@ RUNS = [
 ]
 
 CLAIM = {
-    "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "weights"},
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "weights"},
     "spec": {
-        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
     },
-}  # fmt: skip
+}
 
 
 def job_with(engine: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -49,10 +52,10 @@ def test_versions_travel_between_pods_with_every_engine(
     if engine == "store":
         kubectl.apply(CLAIM)
     kubectl.apply(job_with(engine, config))
-    job = Follower(kubectl, JOB)
-    sight = job.until(lambda s: s.phase == "Succeeded", seconds=240)
-    assert len(sight.rollouts) == 2
-    for pod, metrics in sight.rollouts.items():
+    job = JobWatcher(kubectl, JOB)
+    seen = job.until(lambda s: s.phase == "Succeeded", seconds=240)
+    assert len(seen.rollouts) == 2
+    for pod, metrics in seen.rollouts.items():
         assert metrics.get("rollcall_weight_version") == STEPS, pod
     (group,) = kubectl.get("rljob", JOB)["status"]["syncGroups"]
     assert (group["engine"], group["phase"]) == (engine, "Stable")

@@ -15,7 +15,7 @@ from pathlib import Path
 from hack.bench.recovery import chart, faults, join, limit, naive, report, scale, trainer
 from hack.bench.recovery.bench_job import BenchJob, Settings
 from hack.bench.recovery.stats import Record, summarize
-from hack.cluster import stack
+from hack.cluster import installation
 from hack.cluster.kubectl import ROOT, KubectlError
 from hack.cluster.shell import ClusterError
 
@@ -49,7 +49,7 @@ def main() -> int:
     arguments = _arguments()
     events = arguments.only or list(EVENTS)
     if not arguments.summary:
-        cluster = stack.connect() if arguments.no_setup else stack.ensure()
+        cluster = installation.connect() if arguments.no_setup else installation.ensure()
         for event in events:
             wanted = min(arguments.trials, FEWER.get(event, arguments.trials))
             for attempt in range(MOST_FAILURES):

@@ -1,4 +1,4 @@
-"""A job in progress, as lines that a person can follow; the demo and the tests share it."""
+"""A job's progress, read from its status and its pods' metrics, and printed as lines for people."""
 
 import math
 import time
@@ -10,8 +10,8 @@ from hack.cluster.kubectl import Kubectl, KubectlError, is_ready, name_of
 
 
 @dataclass(slots=True)
-class Sight:
-    """One look at a job: status, and what trainer and rollouts say themselves."""
+class JobProgress:
+    """A job at one moment: its status, and the metrics of its trainer and rollouts."""
 
     phase: str = "Pending"
     step: int = 0
@@ -23,7 +23,6 @@ class Sight:
     rollouts: dict[str, dict[str, float]] = field(default_factory=dict)  # pod to its metrics
     history: list[dict[str, Any]] = field(default_factory=list)
     conditions: list[dict[str, Any]] = field(default_factory=list)
-    trouble: str = ""
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -43,12 +42,12 @@ class Sight:
         )
 
 
-def look(kubectl: Kubectl, job: str) -> Sight:
-    """Look once. Pods that do not answer are there without figures."""
+def read_progress(kubectl: Kubectl, job: str) -> JobProgress:
+    """Read status and metrics once. A pod that does not answer is listed without metrics."""
     found = kubectl.get("rljob", job)
     status = found.get("status", {})
     groups = status.get("syncGroups") or [{}]
-    sight = Sight(
+    seen = JobProgress(
         phase=status.get("phase", "Pending"),
         max_steps=found["spec"]["algorithm"]["maxSteps"],
         epoch=groups[0].get("epoch", 0),
@@ -57,55 +56,60 @@ def look(kubectl: Kubectl, job: str) -> Sight:
         conditions=status.get("conditions", []),
     )
     for pod in kubectl.rollouts(job):
-        sight.ready += is_ready(pod)
-        sight.rollouts[name_of(pod)] = _metrics(kubectl, name_of(pod))
+        seen.ready += is_ready(pod)
+        seen.rollouts[name_of(pod)] = _metrics(kubectl, name_of(pod))
     trainer = _metrics(kubectl, f"{job}-trainer-0")
     progress = status.get("progress", {})
-    sight.step = int(trainer.get("rollcall_step", progress.get("step", 0)))
-    sight.version = int(trainer.get("rollcall_weight_version", progress.get("weightVersion", -1)))
-    return sight
+    seen.step = int(trainer.get("rollcall_step", progress.get("step", 0)))
+    seen.version = int(trainer.get("rollcall_weight_version", progress.get("weightVersion", -1)))
+    return seen
 
 
-class Follower:
-    """Watches one job and says what changed; epochs are told once."""
+class JobWatcher:
+    """Prints what changes in one job: each epoch once, each new progress line once."""
 
     def __init__(self, kubectl: Kubectl, job: str, *, say: Callable[[str], None] = print) -> None:
         self._kubectl, self._job, self._say = kubectl, job, say
         self._epoch = 0
         self._line = ""
 
-    def until(self, happened: Callable[[Sight], bool], *, seconds: float) -> Sight:
-        """Look until it `happened`. TimeoutError when it never does, AssertionError on failure."""
+    def until(self, happened: Callable[[JobProgress], bool], *, seconds: float) -> JobProgress:
+        """Read the job's progress once a second until `happened(progress)` is true; returns it.
+
+        Raises:
+            TimeoutError: it was not true within `seconds`.
+            AssertionError: the job failed.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            sight = look(self._kubectl, self._job)
-            self._tell(sight)
-            if happened(sight):
-                return sight
-            if sight.phase == "Failed":
-                raise AssertionError(f"{self._job} failed: {describe(sight)}")
+            seen = read_progress(self._kubectl, self._job)
+            self._report(seen)
+            if happened(seen):
+                return seen
+            if seen.phase == "Failed":
+                raise AssertionError(f"{self._job} failed: {describe(seen)}")
             time.sleep(1)
-        raise TimeoutError(f"{self._job}: not within {seconds:.0f} s; {describe(sight)}")
+        raise TimeoutError(f"{self._job}: not within {seconds:.0f} s; {describe(seen)}")
 
-    def _tell(self, sight: Sight) -> None:
-        for entry in sight.history:
+    def _report(self, seen: JobProgress) -> None:
+        for entry in seen.history:
             if entry["epoch"] > self._epoch:
                 self._epoch = entry["epoch"]
                 why = f"{entry['cause']}: {entry.get('message', '')}".rstrip(": ")
                 self._say(f"  epoch {self._epoch} opened, {why}")
-        if sight.line() != self._line:
-            self._line = sight.line()
+        if seen.line() != self._line:
+            self._line = seen.line()
             self._say(self._line)
 
 
-def describe(sight: Sight) -> str:
+def describe(seen: JobProgress) -> str:
     """The conditions that are not as they should be, for an error message."""
     bad = [
         f"{c['type']}={c['status']} {c['reason']}: {c['message']}"
-        for c in sight.conditions
+        for c in seen.conditions
         if c["status"] != "True" or c["type"] == "Failed"
     ]
-    return f"last seen: {sight.line()}; {'; '.join(bad)}"
+    return f"last seen: {seen.line()}; {'; '.join(bad)}"
 
 
 def _metrics(kubectl: Kubectl, pod: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Everything that a job needs, up and running: cluster, images, operator."""
+"""Installs what a job needs: the cluster, the images and the operator's chart."""
 
 import os
 import subprocess
@@ -40,19 +40,39 @@ def install(kubectl: Kubectl) -> None:
     built = TAG if EXISTING else _output("image-id", OPERATOR_IMAGE)
     subprocess.run(
         [
-            helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "rollcall-operator"),
-            "--kubeconfig", config, "--namespace", SYSTEM_NAMESPACE, "--create-namespace",
-            "--set", f"image.repository={PREFIX}/operator", "--set", f"image.tag={TAG}",
-            "--set", "image.pullPolicy=IfNotPresent",
-            "--set-string", f"podAnnotations.image={built}",
-            "--wait", "--timeout", "180s",
+            helm,
+            "upgrade",
+            "--install",
+            RELEASE,
+            str(ROOT / "charts" / "rollcall-operator"),
+            "--kubeconfig",
+            config,
+            "--namespace",
+            SYSTEM_NAMESPACE,
+            "--create-namespace",
+            "--set",
+            f"image.repository={PREFIX}/operator",
+            "--set",
+            f"image.tag={TAG}",
+            "--set",
+            "image.pullPolicy=IfNotPresent",
+            "--set-string",
+            f"podAnnotations.image={built}",
+            "--wait",
+            "--timeout",
+            "180s",
         ],
-        check=True, timeout=240, stdout=sys.stderr,
-    )  # fmt: skip
+        check=True,
+        timeout=240,
+        stdout=sys.stderr,
+    )
     kubectl.run(
-        "wait", "--for=condition=Established", "crd/rljobs.rollcall.dev",
-        "crd/rolloutpools.rollcall.dev", "--timeout=60s",
-    )  # fmt: skip
+        "wait",
+        "--for=condition=Established",
+        "crd/rljobs.rollcall.dev",
+        "crd/rolloutpools.rollcall.dev",
+        "--timeout=60s",
+    )
 
 
 def _cluster(*arguments: str) -> None:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from hack.cluster.installation import EXISTING
 from hack.cluster.kubectl import Kubectl
-from hack.cluster.stack import EXISTING
 from hack.soak import soak
 from hack.soak.plan import QUICK, Kind, make_plan
 

@@ -3,8 +3,8 @@
 import pytest
 
 from hack.cluster.kubectl import Kubectl, example, is_ready, name_of, wait_for
-from hack.demo.follow import Follower
-from hack.demo.verdict import check_epochs, check_learned
+from hack.demo.job_progress import JobWatcher
+from hack.demo.learning_checks import check_epochs, check_learned
 
 MAX_STALENESS = 2
 JOB, POOL = "reverse", "reverse-cpu"
@@ -14,18 +14,18 @@ JOB, POOL = "reverse", "reverse-cpu"
 @pytest.mark.timeout(600)
 def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
     kubectl.apply(example("reverse.yaml"))
-    job = Follower(kubectl, JOB)
+    job = JobWatcher(kubectl, JOB)
     job.until(lambda s: s.step >= 10, seconds=180)
     trainer = kubectl.get("pod", f"{JOB}-trainer-0")["metadata"]["uid"]
 
     kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=4")
-    sight = job.until(lambda s: s.ready >= 4, seconds=120)
-    newcomers = dict(sight.rollouts)
-    sight = job.until(
+    seen = job.until(lambda s: s.ready >= 4, seconds=120)
+    newcomers = dict(seen.rollouts)
+    seen = job.until(
         lambda s: all(_samples(s.rollouts[pod]) > 0 for pod in newcomers if pod in s.rollouts),
         seconds=60,
     )
-    assert set(newcomers) == set(sight.rollouts), "all four serve"
+    assert set(newcomers) == set(seen.rollouts), "all four serve"
 
     victim = name_of(kubectl.rollouts(JOB)[0])
     kubectl.run("delete", "pod", victim, "--grace-period=0", "--force")
@@ -34,13 +34,13 @@ def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
     kubectl.apply(example("extra-pool.yaml"))
     extra = wait_for("a rollout of the lent pool", lambda: _ready(kubectl, "extra"), seconds=90)
     kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=2")
-    sight = job.until(lambda s: s.phase == "Succeeded", seconds=400)
-    sight = job.until(lambda s: len(s.rollouts) == 3 and s.ready == 3, seconds=60)
+    seen = job.until(lambda s: s.phase == "Succeeded", seconds=400)
+    seen = job.until(lambda s: len(s.rollouts) == 3 and s.ready == 3, seconds=60)
 
-    check_learned(sight, max_staleness=MAX_STALENESS)
-    assert extra in sight.rollouts
-    check_epochs(sight, least=4)
-    causes = {entry["cause"] for entry in sight.history}
+    check_learned(seen, max_staleness=MAX_STALENESS)
+    assert extra in seen.rollouts
+    check_epochs(seen, least=4)
+    causes = {entry["cause"] for entry in seen.history}
     assert {"JobStarted", "MembersJoined", "MemberLost", "ScaledDown"} <= causes
     status = kubectl.get("rljob", JOB)["status"]
     assert status["trainer"]["restarts"] == 0
@@ -51,12 +51,12 @@ def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
 @pytest.mark.timeout(600)
 def test_without_weight_sync_the_verdict_fails(kubectl: Kubectl) -> None:
     kubectl.apply(example("reverse-no-sync.yaml"))
-    job = Follower(kubectl, "reverse-no-sync")
-    sight = job.until(lambda s: s.phase == "Succeeded", seconds=400)
-    assert len(sight.rewards) == 2
-    assert all(reward < 0.3 for reward in sight.rewards.values()), sight.rewards
+    job = JobWatcher(kubectl, "reverse-no-sync")
+    seen = job.until(lambda s: s.phase == "Succeeded", seconds=400)
+    assert len(seen.rewards) == 2
+    assert all(reward < 0.3 for reward in seen.rewards.values()), seen.rewards
     with pytest.raises(AssertionError, match="reward of its own samples"):
-        check_learned(sight, max_staleness=MAX_STALENESS)
+        check_learned(seen, max_staleness=MAX_STALENESS)
 
 
 def _samples(metrics: dict[str, float]) -> float:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from hack.cluster.installation import SYSTEM_NAMESPACE
 from hack.cluster.kubectl import Kubectl, example
-from hack.cluster.stack import SYSTEM_NAMESPACE
-from hack.demo.follow import Follower
+from hack.demo.job_progress import JobWatcher
 
 JOB, POOL = "reverse", "reverse-cpu"
 
@@ -15,18 +15,18 @@ def test_an_operator_killed_in_mid_scale_leaves_one_epoch_with_all_members(
     kubectl: Kubectl,
 ) -> None:
     kubectl.apply(example("reverse.yaml", maxSteps=5000))
-    job = Follower(kubectl, JOB)
+    job = JobWatcher(kubectl, JOB)
     job.until(lambda s: s.step >= 5 and s.ready == 2, seconds=180)
     kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=4")
     system = kubectl.within(SYSTEM_NAMESPACE)
     # No grace: the kubelet sends SIGKILL.
     system.run("delete", "pod", "--all", "--grace-period=0", "--force")
-    sight = job.until(lambda s: s.ready == 4 and s.members == 5, seconds=120)
+    seen = job.until(lambda s: s.ready == 4 and s.members == 5, seconds=120)
     group = kubectl.get("rljob", JOB)["status"]["syncGroups"][0]
     assert group["phase"] == "Stable"
-    assert group["epoch"] == sight.history[-1]["epoch"]
-    epochs = [entry["epoch"] for entry in sight.history]
+    assert group["epoch"] == seen.history[-1]["epoch"]
+    epochs = [entry["epoch"] for entry in seen.history]
     assert epochs == sorted(set(epochs)), "one roster an epoch"
-    goal = sight.step + 5
-    sight = job.until(lambda s: s.step >= goal, seconds=60)
-    assert sight.epoch == group["epoch"], "nothing more happens to the group"
+    goal = seen.step + 5
+    seen = job.until(lambda s: s.step >= goal, seconds=60)
+    assert seen.epoch == group["epoch"], "nothing more happens to the group"
