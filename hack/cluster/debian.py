@@ -212,8 +212,9 @@ def root_file_system(
             )
         say(f"{name}: Debian {suite} ({variant}) with {len(packages)} packages")
         with cache.fresh(archive) as made:
+            programs = _mmdebstrap_folder()
             words: list[str | Path] = [
-                _mmdebstrap(),
+                programs / "mmdebstrap",
                 "--quiet",
                 f"--variant={variant}",
                 "--mode=root",
@@ -227,7 +228,11 @@ def root_file_system(
             run(
                 [*words, suite, made, *sources(suite)],
                 timeout_s=900,
-                env={"TMPDIR": str(made.parent)},
+                env={
+                    "TMPDIR": str(made.parent),
+                    # mmdebstrap runs programs of its own package, such as mmtarfilter, by name.
+                    "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+                },
                 log=cache.log(f"rootfs-{name}"),
             )
         return archive
@@ -238,13 +243,14 @@ def architecture() -> str:
     return run(["dpkg", "--print-architecture"], timeout_s=30).strip()
 
 
-def _mmdebstrap() -> Path:
+def _mmdebstrap_folder() -> Path:
+    """The folder of mmdebstrap and the programs that it runs: the machine's, or unpacked now."""
     found = shutil.which("mmdebstrap")
     if found:
-        return Path(found)
+        return Path(found).parent
     home = cache.root() / "host-tools" / "mmdebstrap"
     with cache.lock("mmdebstrap"):
         if not home.exists():
             with cache.fresh(home) as made:
                 unpack(["mmdebstrap"], suite=host_release()[1], target=made)
-    return home / "usr" / "bin" / "mmdebstrap"
+    return home / "usr" / "bin"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from typing import TYPE_CHECKING
+
 import pytest
 
 from hack.cluster import debian
 from hack.cluster.shell import ClusterError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEB822 = """\
 Types: deb
@@ -82,3 +89,24 @@ def test_a_system_that_is_no_debian_is_told_what_to_do(monkeypatch: pytest.Monke
     monkeypatch.setattr(debian, "host_release", lambda: ("ubuntu", "noble"))
     with pytest.raises(ClusterError, match="use Debian 12 or newer, or a Docker"):
         debian.sources("trixie")
+
+
+def test_mmdebstrap_of_the_cache_finds_the_programs_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs mmtarfilter by name, and the machine may have neither of them."""
+    monkeypatch.setenv("ROLLCALL_CACHE", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(debian, "sources", lambda _: [])
+    monkeypatch.setattr(debian, "apt_options", list)
+    monkeypatch.setattr(debian, "architecture", lambda: "amd64")
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: path and name)
+    folder = tmp_path / "host-tools" / "mmdebstrap" / "usr" / "bin"
+    folder.mkdir(parents=True)
+    for name, line in (
+        ("mmdebstrap", 'shift 7; exec mmtarfilter "$1"'),
+        ("mmtarfilter", 'touch "$1"'),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    assert debian.root_file_system("bookworm", [], name="any").exists()
