@@ -15,9 +15,13 @@ from typing import Any, TypeVar
 from rollcall_operator import handlers
 from rollcall_operator.config import Settings, SettingsError, add_arguments, from_arguments
 from rollcall_operator.control.apply import Applier
-from rollcall_operator.control.job_reader import Observer
-from rollcall_operator.control.leader_election import LeaseElector, LeaseLostError, LeaseSettings
-from rollcall_operator.control.node_watch import NodeBook
+from rollcall_operator.control.job_reader import JobReader
+from rollcall_operator.control.leader_election import (
+    LeaderElectionSettings,
+    LeaderElector,
+    LeadershipLostError,
+)
+from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.reconciler import Reconciler
 from rollcall_operator.control.startup import may_watch_nodes, wait_for_definitions
 from rollcall_operator.control.work_queue import QueueSettings, WorkQueue
@@ -27,7 +31,7 @@ from rollcall_operator.kube.event_recorder import EventRecorder
 from rollcall_operator.kube.pod_dialer import PodDialer
 from rollcall_operator.kube.transport import Transport
 from rollcall_operator.telemetry.logs import configure
-from rollcall_operator.telemetry.metrics import Metrics
+from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_operator.telemetry.probes import Heartbeat, ProbeServer
 
 log = logging.getLogger(__name__)
@@ -73,7 +77,7 @@ class Operator:
         self._stop = asyncio.Event()
         self._drain = settings.drain
         self._not_ready = "starting"
-        self._metrics = Metrics()
+        self._metrics = OperatorMetrics()
         self._heartbeat = Heartbeat()
         self._probes = ProbeServer(metrics=self._metrics, live=self._live, ready=self._ready)
         self._queue: WorkQueue[tuple[str, str]] | None = None
@@ -98,7 +102,7 @@ class Operator:
         except ConfigurationError as error:
             log.critical("Exiting: %s", error)
             return EXIT_BAD_SETTINGS
-        except LeaseLostError as error:
+        except LeadershipLostError as error:
             log.critical("Exiting: %s", error)
         except Exception:
             log.exception("Exiting: a part of the operator failed")
@@ -122,7 +126,7 @@ class Operator:
         log.info("Probes and metrics on port %d", self._probes.port)
         heartbeat = _start(stack, self._heartbeat.run(), "heartbeat")
 
-        elector = LeaseElector(self._client(connection, None), self._lease_settings(connection))
+        elector = LeaderElector(self._client(connection, None), self._lease_settings(connection))
         vital = [heartbeat]
         if settings.leader_elect:
             self._not_ready = ""  # a standby is ready to take over
@@ -158,11 +162,11 @@ class Operator:
         vital.append(_start(stack, recorder.run(), "events"))
         stack.push_async_callback(recorder.flush, seconds=_FLUSH_SECONDS)
 
-        nodes = NodeBook(
+        nodes = NodeWatch(
             taints=settings.preemption_taints, wake=lambda key: queue.add(key, delay=0.0)
         )
         reconciler = Reconciler(
-            observer=Observer(client, clock=time.time, nodes=nodes),
+            observer=JobReader(client, clock=time.time, nodes=nodes),
             applier=Applier(client, recorder, timestamp=_timestamp),
             dialer=dialer,
             metrics=self._metrics,
@@ -200,7 +204,7 @@ class Operator:
             stop.cancel()
         for task in done - {stop}:
             error = task.exception()
-            if isinstance(error, LeaseLostError):
+            if isinstance(error, LeadershipLostError):
                 self._drain = 0.0  # somebody else may be acting
             if error is not None:
                 self._limit_shutdown()
@@ -218,10 +222,10 @@ class Operator:
             )
         )
 
-    def _lease_settings(self, connection: Connection) -> LeaseSettings:
+    def _lease_settings(self, connection: Connection) -> LeaderElectionSettings:
         settings = self._settings
         duration = settings.lease_duration
-        return LeaseSettings(
+        return LeaderElectionSettings(
             namespace=settings.lease_namespace or connection.namespace,
             name=settings.lease_name,
             identity=settings.identity,

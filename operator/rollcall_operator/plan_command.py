@@ -11,7 +11,7 @@ from rollcall_operator.api.rljob import JOB_RULES, RLJobSpec
 from rollcall_operator.api.rolloutpool import POOL_RULES, RolloutPoolSpec
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.plan.job import make_plan
-from rollcall_operator.plan.model import Manifest, Observed
+from rollcall_operator.plan.model import Manifest, ObservedJob
 from rollcall_operator.plan.validate import job_errors, parse, template_errors
 
 _UID = "00000000-0000-0000-0000-{:012d}"
@@ -49,8 +49,8 @@ def children(text: str, *, namespace: str) -> str:
 
 
 def _of_job(job: Manifest, pools: list[Manifest]) -> list[Manifest]:
-    """Plan twice: the second time the job's own pools are there, so they get Deployments."""
-    observed = Observed(
+    """JobPlan twice: the second time the job's own pools are there, so they get Deployments."""
+    observed = ObservedJob(
         namespace=job["metadata"]["namespace"],
         name=job["metadata"]["name"],
         now=0.0,
@@ -64,7 +64,7 @@ def _of_job(job: Manifest, pools: list[Manifest]) -> list[Manifest]:
         if manifest["kind"] == "RolloutPool"
     ]
     second = make_plan(
-        Observed(
+        ObservedJob(
             namespace=observed.namespace,
             name=observed.name,
             now=0.0,

@@ -24,7 +24,7 @@ class PoolCondition(StrEnum):
     READY = "Ready"
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """One word for a job, derived from its conditions."""
 
     PENDING = "Pending"
@@ -36,7 +36,7 @@ class Phase(StrEnum):
     FAILED = "Failed"
 
 
-class GroupPhase(StrEnum):
+class SyncGroupPhase(StrEnum):
     """Where a sync group stands."""
 
     FORMING = "Forming"
@@ -83,7 +83,7 @@ class Reason(StrEnum):
     JOB_NOT_FOUND = "JobNotFound"
 
 
-TROUBLES = frozenset(
+PROBLEM_REASONS = frozenset(
     {
         Reason.INVALID_SPEC,
         Reason.BAD_CONFIG,

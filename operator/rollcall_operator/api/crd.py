@@ -20,7 +20,7 @@ _LAST = ("required", "properties", "items")
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class CustomResource:
     """One custom resource. `columns` are (name, type, JSON path, description) of kubectl get.
 
     `selectable` are the JSON paths that a field selector may name.
@@ -46,7 +46,7 @@ class Resource:
         return f"{GROUP}_{self.plural}.yaml"
 
 
-RLJOB = Resource(
+RLJOB = CustomResource(
     kind="RLJob",
     short_name="rlj",
     spec=RLJobSpec,
@@ -62,7 +62,7 @@ RLJOB = Resource(
         ("Age", "date", ".metadata.creationTimestamp", "Time since creation"),
     ),
 )
-ROLLOUTPOOL = Resource(
+ROLLOUTPOOL = CustomResource(
     kind="RolloutPool",
     short_name="rpool",
     spec=RolloutPoolSpec,
@@ -136,7 +136,7 @@ def _inlined(node: Schema, defs: dict[str, Schema]) -> Schema:
     return beside
 
 
-def crd(resource: Resource) -> Schema:
+def crd(resource: CustomResource) -> Schema:
     """The CustomResourceDefinition of one resource."""
     schema: Schema = {
         "type": "object",

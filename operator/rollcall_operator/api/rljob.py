@@ -22,23 +22,23 @@ from rollcall_operator.api.scalars import (
     named,
 )
 from rollcall_operator.api.training import (
-    Algorithm,
-    Data,
-    ModelSource,
-    Reward,
-    Trainer,
+    AlgorithmSpec,
+    DataSpec,
+    ModelSpec,
+    RewardSpec,
+    TrainerSpec,
     nested,
 )
 
 
-class Rollout(RolloutBase):
+class RolloutSpec(RolloutBase):
     """Rollouts that the job owns; each entry becomes a RolloutPool."""
 
     name: RolloutName
     """Its RolloutPool is named <job>-<name>."""
 
 
-class Delta(Model):
+class DeltaSpec(Model):
     """Sending only what has changed."""
 
     enabled: bool = False
@@ -52,7 +52,7 @@ class Delta(Model):
     """So many bytes are compared at a time; they should fit into a core's cache."""
 
 
-class Profile(Model):
+class ProfileSpec(Model):
     """Traces of weight sync, for chrome://tracing or Perfetto."""
 
     enabled: bool = False
@@ -61,7 +61,7 @@ class Profile(Model):
     """The folder in the pods. The default is in the pod's own volume and goes with it."""
 
 
-class SyncGroup(Model):
+class SyncGroupSpec(Model):
     """A sync group beside the default one, with a transport of its own."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -82,11 +82,11 @@ class SyncGroup(Model):
     """Settings of this group's engine."""
 
 
-def _unique_groups(groups: list[SyncGroup]) -> bool:
+def _unique_groups(groups: list[SyncGroupSpec]) -> bool:
     return len({group.name for group in groups}) == len(groups)
 
 
-class WeightSync(Model):
+class WeightSyncSpec(Model):
     """How new weights reach the rollouts."""
 
     engine: SyncEngineName = "auto"
@@ -94,7 +94,7 @@ class WeightSync(Model):
     config: EngineConfig
     """Settings of the engine, such as operationTimeout or interface. The pods check them."""
     groups: Annotated[
-        list[SyncGroup],
+        list[SyncGroupSpec],
         Field(
             default_factory=list,
             max_length=7,
@@ -129,11 +129,11 @@ class WeightSync(Model):
     memory, which is faster and takes at least twice as much of it as the weights, at rollouts too;
     engines that cannot send from there get a copy in host memory. Streamed: one copy in host
     memory, so the next version waits until this one has arrived."""
-    delta: Delta = nested(Delta)
-    profile: Profile = nested(Profile)
+    delta: DeltaSpec = nested(DeltaSpec)
+    profile: ProfileSpec = nested(ProfileSpec)
 
 
-class Membership(Model):
+class MembershipSpec(Model):
     """How the sync group gathers and drops members."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -192,7 +192,7 @@ class FailurePolicy(Model):
     """The first rule with the trainer's exit code decides; other codes count as restarts."""
 
 
-def _unique_names(rollouts: list[Rollout]) -> bool:
+def _unique_names(rollouts: list[RolloutSpec]) -> bool:
     return len({rollout.name for rollout in rollouts}) == len(rollouts)
 
 
@@ -249,12 +249,12 @@ class RLJobSpec(Model):
 
     suspend: bool = False
     """true frees all pods and keeps the job; false goes on from the last checkpoint."""
-    model: ModelSource
-    data: Data
-    reward: Reward
-    trainer: Trainer
+    model: ModelSpec
+    data: DataSpec
+    reward: RewardSpec
+    trainer: TrainerSpec
     rollouts: Annotated[
-        list[Rollout],
+        list[RolloutSpec],
         Field(
             min_length=1,
             max_length=32,
@@ -266,9 +266,9 @@ class RLJobSpec(Model):
         Rule(message="each name may occur once only", holds=_unique_names),
     ]
     """Pools of rollouts that the job owns. More may be lent: apply a RolloutPool."""
-    algorithm: Algorithm
-    weight_sync: WeightSync = nested(WeightSync)
-    membership: Membership = nested(Membership)
+    algorithm: AlgorithmSpec
+    weight_sync: WeightSyncSpec = nested(WeightSyncSpec)
+    membership: MembershipSpec = nested(MembershipSpec)
     failure_policy: FailurePolicy = nested(FailurePolicy)
     clean_pod_policy: Literal["All", "None"] = "All"
     """All frees the pods of a finished job; None leaves them running for a look."""

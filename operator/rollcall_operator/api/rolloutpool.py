@@ -23,7 +23,7 @@ EngineConfig = Annotated[
 ]
 
 
-class RolloutEngine(Model):
+class RolloutEngineSpec(Model):
     """An inference engine by name, with its own settings."""
 
     name: RolloutEngineName
@@ -32,7 +32,7 @@ class RolloutEngine(Model):
     """Settings that only this engine reads."""
 
 
-class Drain(Model):
+class DrainSpec(Model):
     """How a rollout leaves."""
 
     timeout_seconds: Seconds = 30
@@ -76,12 +76,12 @@ class RolloutBase(Model):
     """The fewest that anybody may scale this pool to."""
     max_replicas: Replicas | None = None
     """The most that anybody may scale this pool to."""
-    engine: RolloutEngine
+    engine: RolloutEngineSpec
     """What generates."""
     sync_group: GroupName = GROUP_DEFAULT
     """The sync group through which it gets weights: `default`, or one of the job's
     weightSync.groups."""
-    drain: Drain = Field(default_factory=Drain, json_schema_extra={"default": {}})
+    drain: DrainSpec = Field(default_factory=DrainSpec, json_schema_extra={"default": {}})
     template: PodTemplate
     """The pods. The container named `rollout`, or the only one, is the worker."""
 

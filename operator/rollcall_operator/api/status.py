@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rollcall_operator.api.conditions import GroupPhase, Phase
+from rollcall_operator.api.conditions import JobPhase, SyncGroupPhase
 from rollcall_operator.api.rules import Model
 
 HISTORY = 20
@@ -112,7 +112,7 @@ class SyncGroupStatus(Model):
     """Of the job's roster; the default group has it."""
     coordinator: str | None = None
     """Uid of the pod that this epoch names as coordinator."""
-    phase: GroupPhase
+    phase: SyncGroupPhase
     members: Number = 0
     """Members of the session that is in use, the trainer included."""
     rebuilds: Number = 0
@@ -137,7 +137,7 @@ class RLJobStatus(Model):
     """What is the case."""
 
     observed_generation: Number = 0
-    phase: Phase | None = None
+    phase: JobPhase | None = None
     epoch: Number = 0
     """Epoch of the default sync group."""
     rollouts: str | None = None

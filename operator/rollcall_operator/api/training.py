@@ -24,7 +24,7 @@ def nested(model: type[Model]) -> Any:
     return Field(default_factory=model, json_schema_extra={"default": {}})
 
 
-class ModelSource(Model):
+class ModelSpec(Model):
     """The weights to begin with."""
 
     path: Annotated[
@@ -39,7 +39,7 @@ class ModelSource(Model):
     """A builtin (builtin:reverse-tiny), a folder in the images or volumes, a Hugging Face id."""
 
 
-class Data(Model):
+class DataSpec(Model):
     """The prompts."""
 
     prompts: Annotated[
@@ -56,7 +56,7 @@ class Data(Model):
     """Order of the prompts and randomness of the builtin tasks."""
 
 
-class Reward(Model):
+class RewardSpec(Model):
     """How a response is judged."""
 
     function: Annotated[
@@ -71,7 +71,7 @@ class Reward(Model):
     """module:callable as the rollout's image can import it, or a verifier by name."""
 
 
-class TrainEngine(Model):
+class TrainEngineSpec(Model):
     """A training engine by name, with its own settings."""
 
     name: TrainEngineName = "fsdp2"
@@ -113,7 +113,7 @@ class CheckpointVolume(Model):
     """Survives everything; shared by all trainer pods."""
 
 
-class Checkpoint(Model):
+class CheckpointSpec(Model):
     """How the trainer saves its state."""
 
     every_steps: Count = 20
@@ -122,13 +122,13 @@ class Checkpoint(Model):
     """Mounted at /var/lib/rollcall/checkpoints."""
 
 
-class Trainer(Model):
+class TrainerSpec(Model):
     """A gang of trainer pods: all or nothing. Rank 0 is the coordinator."""
 
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
     """Number of trainer pods."""
-    engine: TrainEngine = nested(TrainEngine)
-    checkpoint: Checkpoint | None = None
+    engine: TrainEngineSpec = nested(TrainEngineSpec)
+    checkpoint: CheckpointSpec | None = None
     """Without it a trainer that restarts begins anew."""
     recover_from: Literal["Checkpoint", "Rollouts"] = "Checkpoint"
     """Where a restarted trainer takes its weights from. Rollouts: from a rollout's memory when it
@@ -139,7 +139,7 @@ class Trainer(Model):
     effect when the pods are made again: suspend the job and resume it."""
 
 
-class Loss(Model):
+class LossSpec(Model):
     """The policy loss and its off-policy correction."""
 
     type: Literal["decoupled", "tis", "grpo"] = "decoupled"
@@ -151,7 +151,7 @@ class Loss(Model):
     """Cap of the importance weight."""
 
 
-class Optimizer(Model):
+class OptimizerSpec(Model):
     """The optimizer."""
 
     name: Literal["adamw"] = "adamw"
@@ -160,7 +160,7 @@ class Optimizer(Model):
     """A decimal string."""
 
 
-class Algorithm(Model):
+class AlgorithmSpec(Model):
     """The asynchronous loop."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -195,5 +195,5 @@ class Algorithm(Model):
     deterministic: bool = False
     """true makes runs repeatable, also after a restart: prompts in order, draws that depend on
     nothing but prompt and weights. Slower; for tests and debugging."""
-    loss: Loss = nested(Loss)
-    optimizer: Optimizer = nested(Optimizer)
+    loss: LossSpec = nested(LossSpec)
+    optimizer: OptimizerSpec = nested(OptimizerSpec)

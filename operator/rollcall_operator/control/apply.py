@@ -18,7 +18,14 @@ from rollcall_operator.kube.errors import (
 from rollcall_operator.kube.event_recorder import EventRecorder
 from rollcall_operator.kube.resources import PODS, ROLLOUT_POOLS, SECRETS, resource_of
 from rollcall_operator.plan import diff
-from rollcall_operator.plan.model import DeletionCost, GatePatch, Observed, Plan, Refusal, Removal
+from rollcall_operator.plan.model import (
+    DeletionCost,
+    JobPlan,
+    ObservedJob,
+    PodDeletion,
+    ReadinessGatePatch,
+    Refusal,
+)
 from rollcall_protocol.env import READINESS_GATE
 
 log = logging.getLogger(__name__)
@@ -45,7 +52,9 @@ class Applier:
         self._timestamp = timestamp
         self._clock = clock
 
-    async def carry_out(self, observed: Observed, plan: Plan, state: JobState) -> float | None:
+    async def carry_out(
+        self, observed: ObservedJob, plan: JobPlan, state: JobState
+    ) -> float | None:
         """Write in order; returns seconds after which to look again, if there is a reason.
 
         The planner's memory is kept, and the roster handed to the link, only once the status that
@@ -137,7 +146,7 @@ class Applier:
         )
 
     async def _write_pool_statuses(
-        self, observed: Observed, plan: Plan, versions: dict[str, str]
+        self, observed: ObservedJob, plan: JobPlan, versions: dict[str, str]
     ) -> None:
         by_name = {pool["metadata"]["name"]: pool for pool in observed.pools}
         for name, status in plan.pool_statuses.items():
@@ -172,9 +181,9 @@ class Applier:
         except (NotFoundError, ConflictError):
             log.debug("Pod %s is gone; it needs no deletion cost", cost.pod)
         except RefusedError as error:
-            log.warning("Deletion cost of pod %s refused: %s", cost.pod, error.message)
+            log.warning("ObjectDeletion cost of pod %s refused: %s", cost.pod, error.message)
 
-    async def _remove(self, key: Key, removal: Removal) -> None:
+    async def _remove(self, key: Key, removal: PodDeletion) -> None:
         log.info("Deleting pod %s%s", removal.pod, " by force" if removal.force else "")
         grace = 0 if removal.force else None
         try:
@@ -184,9 +193,9 @@ class Applier:
         except ConflictError:
             log.debug("Pod %s is another one by now", removal.pod)
         except RefusedError as error:
-            log.warning("Deletion of pod %s refused: %s", removal.pod, error.message)
+            log.warning("ObjectDeletion of pod %s refused: %s", removal.pod, error.message)
 
-    async def _set_gate(self, key: Key, gate: GatePatch) -> None:
+    async def _set_gate(self, key: Key, gate: ReadinessGatePatch) -> None:
         condition = {
             "type": READINESS_GATE,
             "status": "True" if gate.in_sync else "False",
@@ -201,7 +210,7 @@ class Applier:
         except (NotFoundError, ConflictError):
             log.debug("Pod %s is gone; its gate needs no patch", gate.pod)
 
-    def _look_again(self, observed: Observed, plan: Plan, state: JobState) -> float | None:
+    def _look_again(self, observed: ObservedJob, plan: JobPlan, state: JobState) -> float | None:
         reasons = [plan.requeue_after] if plan.requeue_after is not None else []
         there = {pool["metadata"]["name"] for pool in observed.pools}
         pools = [b["metadata"]["name"] for b in plan.applies if b["kind"] == ROLLOUT_POOLS.kind]

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _LINE_LIMIT = 16 * 1024 * 1024
 
 
-class LinkObserver(Protocol):
+class LinkMetrics(Protocol):
     """Whoever counts what links do."""
 
     def link_connected(self, *, up: bool) -> None:
@@ -71,7 +71,7 @@ class CoordinatorLink:
         token: str,
         dialer: PodDialer,
         notify: Callable[[float], None],
-        observer: LinkObserver,
+        observer: LinkMetrics,
         settings: LinkSettings | None = None,
     ) -> None:
         """`notify(delay)` asks for a reconcile of the job in `delay` seconds."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_state import JobState, Key
-from rollcall_operator.control.node_watch import NodeBook
+from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.pod_dialer import PodAddress
 from rollcall_operator.kube.resources import (
@@ -20,7 +20,7 @@ from rollcall_operator.kube.resources import (
     SERVICES,
     STATEFUL_SETS,
 )
-from rollcall_operator.plan.model import Observed
+from rollcall_operator.plan.model import ObservedJob
 from rollcall_operator.plan.pod_facts import pod_facts
 from rollcall_protocol.env import OPERATOR_TOKEN_FILE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
@@ -46,10 +46,10 @@ class Sight:
         return self.job is None and not self.pools
 
 
-class Observer:
+class JobReader:
     """Reads with a few requests at once; nothing is cached but what is wrong with nodes."""
 
-    def __init__(self, client: KubeClient, *, clock: Callable[[], float], nodes: NodeBook) -> None:
+    def __init__(self, client: KubeClient, *, clock: Callable[[], float], nodes: NodeWatch) -> None:
         """`clock` gives Unix seconds."""
         self._client = client
         self._clock = clock
@@ -91,10 +91,10 @@ class Observer:
         name = labels.token_name(job["metadata"]["name"], job["metadata"]["uid"])
         return await self._client.find(SECRETS, namespace=namespace, name=name)
 
-    def observed(self, key: Key, sight: Sight, state: JobState) -> Observed:
+    def observed(self, key: Key, sight: Sight, state: JobState) -> ObservedJob:
         """The planner's input: the sight, what is remembered, and the coordinator's last words."""
         pods = tuple(pod_facts(pod) for pod in sight.pods)
-        return Observed(
+        return ObservedJob(
             namespace=key[0],
             name=key[1],
             now=self._clock(),

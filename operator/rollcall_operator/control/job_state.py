@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rollcall_operator.control.coordinator_link import CoordinatorLink
 from rollcall_operator.kube.client import Object
-from rollcall_operator.plan.model import Memory, Refusal
+from rollcall_operator.plan.model import ReconcileMemory, Refusal
 
 Key = tuple[str, str]
 """Namespace and job name."""
@@ -28,6 +28,6 @@ class JobState:
     """
 
     uid: str = ""
-    memory: Memory = field(default_factory=Memory)
+    memory: ReconcileMemory = field(default_factory=ReconcileMemory)
     refused: dict[str, RefusedChild] = field(default_factory=dict)
     link: CoordinatorLink | None = None

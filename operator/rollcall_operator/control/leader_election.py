@@ -1,7 +1,7 @@
 """One active operator, by a coordination.k8s.io Lease.
 
-Written here because the client library's elector compares wall clocks, waits without timeouts and
-dies on a broken connection. The rules are client-go's: a candidate times the holder by its own
+Written here because the client library's elector compares wall clocks, waits without timeouts
+and dies on a broken connection. The rules are client-go's: a candidate times the holder by its own
 monotonic clock from the moment it saw the record change, and every write carries the
 resourceVersion, so that of two takers one gets a conflict.
 """
@@ -22,12 +22,12 @@ from rollcall_operator.kube.resources import LEASES
 log = logging.getLogger(__name__)
 
 
-class LeaseLostError(Exception):
+class LeadershipLostError(Exception):
     """Somebody else may be acting by now: this process must stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseSettings:
+class LeaderElectionSettings:
     """Times are seconds: `renew_deadline` < `duration`, else two could act at once."""
 
     namespace: str
@@ -42,13 +42,13 @@ class LeaseSettings:
             raise ValueError("a Lease needs retry period < renew deadline < duration")
 
 
-class LeaseElector:
+class LeaderElector:
     """`acquire`, then `hold` in a task until it raises or is cancelled, then `release`."""
 
     def __init__(
         self,
         client: KubeClient,
-        settings: LeaseSettings,
+        settings: LeaderElectionSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,9 +67,9 @@ class LeaseElector:
         return at is not None and self._clock() - at < self._settings.duration
 
     def guard(self) -> None:
-        """Raise LeaseLostError unless held: fences writes of a process that was stopped a while."""
+        """Raise LeadershipLostError unless held: fences writes of a process that was paused."""
         if not self.held:
-            raise LeaseLostError("the Lease is not held; not writing")
+            raise LeadershipLostError("the Lease is not held; not writing")
 
     async def acquire(self) -> None:
         """Wait until the Lease is ours. API errors are logged and tried again, without end."""
@@ -89,7 +89,7 @@ class LeaseElector:
             await asyncio.sleep(self._settings.retry_period * jitter)
 
     async def hold(self) -> None:
-        """Renew until it fails for `renew_deadline`; raises LeaseLostError."""
+        """Renew until it fails for `renew_deadline`; raises LeadershipLostError."""
         while True:
             await asyncio.sleep(self._settings.retry_period)
             await self._renew()
@@ -109,10 +109,10 @@ class LeaseElector:
                 if not holder:
                     return
                 self._renewed_at = None
-                raise LeaseLostError(f"the Lease was taken by {holder}")
+                raise LeadershipLostError(f"the Lease was taken by {holder}")
             await asyncio.sleep(min(self._settings.retry_period, max(0.1, left / 3)))
         self._renewed_at = None
-        raise LeaseLostError(f"the Lease was not renewed in time: {problem}")
+        raise LeadershipLostError(f"the Lease was not renewed in time: {problem}")
 
     async def release(self) -> None:
         """Let a successor take over at once. Best effort: the Lease runs out by itself."""

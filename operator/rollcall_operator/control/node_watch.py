@@ -11,7 +11,7 @@ from rollcall_operator.plan.model import NodeFacts
 log = logging.getLogger(__name__)
 
 
-class NodeBook:
+class NodeWatch:
     """Keeps only what is wrong with a node. Nodes tell of themselves every few minutes, and nearly
     always nothing new: then nobody is woken.
     """

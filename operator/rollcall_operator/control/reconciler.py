@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable
 
 from rollcall_operator.control.apply import Applier
-from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkObserver, LinkSettings
-from rollcall_operator.control.job_reader import Observer, Sight
+from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkMetrics, LinkSettings
+from rollcall_operator.control.job_reader import JobReader, Sight
 from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.errors import (
@@ -19,9 +19,9 @@ from rollcall_operator.kube.errors import (
 )
 from rollcall_operator.kube.pod_dialer import PodDialer
 from rollcall_operator.plan.job import make_plan
-from rollcall_operator.plan.model import Memory, Plan
+from rollcall_operator.plan.model import JobPlan, ReconcileMemory
 from rollcall_operator.telemetry.logs import log_fields
-from rollcall_operator.telemetry.metrics import Metrics
+from rollcall_operator.telemetry.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ class Reconciler:
     def __init__(
         self,
         *,
-        observer: Observer,
+        observer: JobReader,
         applier: Applier,
         dialer: PodDialer,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         wake: Callable[[Key, float], None],
         link_settings: LinkSettings | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class Reconciler:
         await self._unlink(state)
         if sight.job is None or pod is None or not token:
             return
-        observer: LinkObserver = self._metrics
+        observer: LinkMetrics = self._metrics
         state.link = CoordinatorLink(
             pod=pod,
             token=token,
@@ -127,9 +127,9 @@ class Reconciler:
 def _recognise(state: JobState, sight: Sight) -> None:
     uid = sight.job["metadata"]["uid"] if sight.job is not None else ""
     if uid != state.uid:
-        state.uid, state.memory = uid, Memory()
+        state.uid, state.memory = uid, ReconcileMemory()
         state.refused.clear()
 
 
-def _epoch(plan: Plan) -> int | None:
+def _epoch(plan: JobPlan) -> int | None:
     return plan.roster.epoch if plan.roster is not None else None

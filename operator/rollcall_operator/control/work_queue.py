@@ -24,7 +24,7 @@ class RetryError(Exception):
     """The run could not go through for a reason that passes (conflict, server away): try again."""
 
 
-class QueueObserver(Protocol):
+class QueueMetrics(Protocol):
     """Whoever counts what the queue does."""
 
     def queue_depth(self, waiting: int) -> None:
@@ -57,7 +57,7 @@ class WorkQueue(Generic[K]):
         handler: Handler[K],
         *,
         settings: QueueSettings | None = None,
-        observer: QueueObserver | None = None,
+        observer: QueueMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._handler = handler

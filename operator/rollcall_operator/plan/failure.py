@@ -13,7 +13,7 @@ from rollcall_protocol.wire.job_snapshot import JobSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """The end of a job: `condition` is Succeeded or Failed."""
 
     condition: JobCondition
@@ -22,8 +22,8 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Restarts:
-    """Restarts of the gang; see status.TrainerStatus. `last` is Unix time, None if never."""
+class TrainerRestarts:
+    """TrainerRestarts of the gang; see status.TrainerStatus. `last` is Unix time, None if never."""
 
     counted: int = 0
     total: int = 0
@@ -31,7 +31,7 @@ class Restarts:
     last: float | None = None
 
     @classmethod
-    def read(cls, trainer: Mapping[str, Any]) -> "Restarts":
+    def read(cls, trainer: Mapping[str, Any]) -> "TrainerRestarts":
         """From `status.trainer`."""
         last = trainer.get("lastRestartTime")
         return cls(
@@ -51,18 +51,18 @@ class Restarts:
         return out if self.last is None else {**out, "lastRestartTime": to_micro_time(self.last)}
 
 
-def existing_outcome(status: Mapping[str, Any]) -> Outcome | None:
+def recorded_outcome(status: Mapping[str, Any]) -> JobOutcome | None:
     """The end that is in status already: it never changes."""
     for condition in status.get("conditions") or ():
         if condition["type"] in {JobCondition.SUCCEEDED, JobCondition.FAILED}:
             kind = JobCondition(condition["type"])
-            return Outcome(kind, condition["reason"], condition["message"])
+            return JobOutcome(kind, condition["reason"], condition["message"])
     return None
 
 
 def count_restarts(
-    before: Restarts, trainers: Sequence[PodFacts], policy: FailurePolicy, now: float
-) -> Restarts:
+    before: TrainerRestarts, trainers: Sequence[PodFacts], policy: FailurePolicy, now: float
+) -> TrainerRestarts:
     """Add what happened since. A gang restarts together, so the rank that restarted most counts.
 
     A pod that was made again counts its containers' restarts from zero, and so do we.
@@ -72,12 +72,12 @@ def count_restarts(
     of_pod = worst.restarts if worst else 0
     more = max(0, of_pod - before.of_pod)
     if worst is None or more == 0:
-        return Restarts(before.counted, before.total, of_pod, before.last)
+        return TrainerRestarts(before.counted, before.total, of_pod, before.last)
     stable = before.last is not None and now - before.last >= policy.stability_window_seconds
     counted = 0 if stable else before.counted
     if _action(worst.exit_code, policy) != "Ignore":
         counted += more
-    return Restarts(counted, before.total + more, of_pod, now)
+    return TrainerRestarts(counted, before.total + more, of_pod, now)
 
 
 def _action(exit_code: int | None, policy: FailurePolicy) -> str:
@@ -94,15 +94,15 @@ def assess(
     *,
     trainers: Sequence[PodFacts],
     snapshot: JobSnapshot | None,
-    restarts: Restarts,
+    restarts: TrainerRestarts,
     running_for: float,
-) -> Outcome | None:
+) -> JobOutcome | None:
     """The end of the job if it has come. `running_for`: seconds since its start time."""
     if snapshot and snapshot.finished:
         done = snapshot.finished
         if not done.error:
             message = f"trained {done.step} steps"
-            return Outcome(JobCondition.SUCCEEDED, Reason.COMPLETED, message)
+            return JobOutcome(JobCondition.SUCCEEDED, Reason.COMPLETED, message)
         return _failed(Reason.TRAINING_FAILED, f"at step {done.step}: {done.error}")
     for pod in trainers:
         outcome = _exit_outcome(pod, spec.failure_policy)
@@ -125,12 +125,12 @@ def assess(
     return None
 
 
-def _exit_outcome(pod: PodFacts, policy: FailurePolicy) -> Outcome | None:
+def _exit_outcome(pod: PodFacts, policy: FailurePolicy) -> JobOutcome | None:
     if pod.init or pod.exit_code is None:
         return None
     if pod.exit_code == ExitCode.BAD_CONFIG:
-        said = pod.exit_message or "the trainer refuses its settings"
-        return _failed(Reason.BAD_CONFIG, f"{said}; correct the spec and make the job again")
+        last_words = pod.exit_message or "the trainer refuses its settings"
+        return _failed(Reason.BAD_CONFIG, f"{last_words}; correct the spec and make the job again")
     if _action(pod.exit_code, policy) == "Fail":
         return _failed(
             Reason.EXIT_CODE_RULE,
@@ -142,9 +142,9 @@ def _exit_outcome(pod: PodFacts, policy: FailurePolicy) -> Outcome | None:
 
 def describe_exit(pod: PodFacts) -> str:
     """Exit code and the last words of a container."""
-    said = f": {pod.exit_message}" if pod.exit_message else ""
-    return f"exit code {pod.exit_code}{said}"
+    last_words = f": {pod.exit_message}" if pod.exit_message else ""
+    return f"exit code {pod.exit_code}{last_words}"
 
 
-def _failed(reason: Reason, message: str) -> Outcome:
-    return Outcome(JobCondition.FAILED, reason, message)
+def _failed(reason: Reason, message: str) -> JobOutcome:
+    return JobOutcome(JobCondition.FAILED, reason, message)

@@ -8,14 +8,14 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.plan.children.rollout import is_owned, pool
-from rollcall_operator.plan.failure import Outcome, Restarts
-from rollcall_operator.plan.model import Manifest, Observed, PodFacts
+from rollcall_operator.plan.failure import JobOutcome, TrainerRestarts
+from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
 from rollcall_operator.plan.validate import group_errors, parse, template_errors
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class PoolView:
     """A RolloutPool that serves the job. `path` leads to its spec in messages about the job.
 
     `wanted` is how many pods it should have now: 0 while the job is suspended or over. `pods`
@@ -41,19 +41,19 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class JobView:
     """One job with everything that belongs to it. `snapshot` is from today's coordinator pod."""
 
-    observed: Observed
+    observed: ObservedJob
     job: Manifest
     spec: RLJobSpec
     status: Mapping[str, Any]
-    restarts: Restarts
-    outcome: Outcome | None
+    restarts: TrainerRestarts
+    outcome: JobOutcome | None
     trainers: tuple[PodFacts, ...]
     coordinator: PodFacts | None
     snapshot: JobSnapshot | None
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[PoolView, ...] = ()
     reports: Mapping[str, MemberReport] = field(default_factory=dict)
 
     @property
@@ -72,9 +72,9 @@ class World:
         return str(self.job["metadata"]["uid"])
 
     @property
-    def freed(self) -> bool:
+    def no_pods_wanted(self) -> bool:
         """Whether the job should have no pods now."""
-        return frees(self.spec, self.outcome)
+        return should_have_no_pods(self.spec, self.outcome)
 
     def group_is_formed(self, name: str, *, epoch: int) -> bool:
         """Whether a group has a session for the job's roster of `epoch`, as far as is known.
@@ -114,14 +114,14 @@ class World:
         return report.state is MemberState.IN_SYNC
 
 
-def frees(spec: RLJobSpec, outcome: Outcome | None) -> bool:
+def should_have_no_pods(spec: RLJobSpec, outcome: JobOutcome | None) -> bool:
     """Whether a job in this state should have no pods."""
     if outcome is not None:
         return spec.clean_pod_policy == "All"
     return spec.suspend
 
 
-def trainer_pods(observed: Observed, uid: str) -> tuple[PodFacts, ...]:
+def trainer_pods(observed: ObservedJob, uid: str) -> tuple[PodFacts, ...]:
     """Trainer pods of this very job that are not on their way out, by name."""
     pods = (p for p in observed.pods if p.role == labels.TRAINER and p.job_uid == uid)
     return tuple(sorted((p for p in pods if not p.terminating), key=lambda p: p.name))
@@ -136,7 +136,7 @@ def find_coordinator(name: str, trainers: tuple[PodFacts, ...]) -> PodFacts | No
     return None
 
 
-def trusted_snapshot(observed: Observed, coordinator: PodFacts | None) -> JobSnapshot | None:
+def trusted_snapshot(observed: ObservedJob, coordinator: PodFacts | None) -> JobSnapshot | None:
     """The coordinator's news, if it comes from the pod that is rank 0 now."""
     snapshot = observed.snapshot
     if snapshot is None or coordinator is None or snapshot.pod_uid != coordinator.uid:
@@ -145,15 +145,15 @@ def trusted_snapshot(observed: Observed, coordinator: PodFacts | None) -> JobSna
 
 
 def pools_of(
-    observed: Observed, job: Manifest, spec: RLJobSpec, outcome: Outcome | None
-) -> tuple[Pool, ...]:
+    observed: ObservedJob, job: Manifest, spec: RLJobSpec, outcome: JobOutcome | None
+) -> tuple[PoolView, ...]:
     """All pools that serve the job or are about to, by name; not those that are being deleted."""
     uid, name = job["metadata"]["uid"], observed.name
     places = {
         labels.pool_name(name, rollout.name): f"spec.rollouts[{index}]"
         for index, rollout in enumerate(spec.rollouts)
     }
-    freed = frees(spec, outcome)
+    no_pods_wanted = should_have_no_pods(spec, outcome)
     there = {raw["metadata"]["name"] for raw in observed.pools}
     planned = (pool(job, rollout, None) for rollout in spec.rollouts)
     raws = [raw for raw in observed.pools if "deletionTimestamp" not in raw["metadata"]]
@@ -164,7 +164,7 @@ def pools_of(
             raw,
             uid=uid,
             place=places.get(raw["metadata"]["name"]),
-            freed=freed,
+            no_pods_wanted=no_pods_wanted,
             job_spec=spec,
         )
         for raw in sorted(raws, key=lambda raw: str(raw["metadata"]["name"]))
@@ -172,9 +172,9 @@ def pools_of(
 
 
 def _pool(
-    observed: Observed, raw: Manifest, *, uid: str, place: str | None, freed: bool,
+    observed: ObservedJob, raw: Manifest, *, uid: str, place: str | None, no_pods_wanted: bool,
     job_spec: RLJobSpec,
-) -> Pool:  # fmt: skip
+) -> PoolView:  # fmt: skip
     name = raw["metadata"]["name"]
     spec, errors = parse(RolloutPoolSpec, raw["spec"], "spec")
     if spec is not None:
@@ -186,7 +186,7 @@ def _pool(
     pods = sorted((p for p in pods if p.job_uid == uid), key=lambda p: p.name)
     alive = tuple(p for p in pods if not p.terminating and p.phase in {"Pending", "Running"})
     owned = is_owned(raw, uid)
-    return Pool(
+    return PoolView(
         name=name,
         raw=raw,
         spec=spec,
@@ -194,7 +194,7 @@ def _pool(
         path=place if owned and place else f"RolloutPool {name}: spec",
         owned=owned,
         exists="uid" in raw["metadata"],
-        wanted=0 if freed else int(raw["spec"].get("replicas", 1)),
+        wanted=0 if no_pods_wanted else int(raw["spec"].get("replicas", 1)),
         pods=alive,
         leaving=sum(p.terminating for p in pods),
     )

@@ -1,6 +1,6 @@
 """What the planner reads and what it decides: plain frozen values, no I/O.
 
-The control half gathers an `Observed`, calls `make_plan`, and carries the `Plan` out in this
+The control half gathers an `ObservedJob`, calls `make_plan`, and carries the `JobPlan` out in this
 order: costs, token, applies, deletes, job status (compare-and-swap when `epoch_change`), then the
 roster to the coordinator, removals, gates, pool statuses, events.
 """
@@ -104,7 +104,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Absences:
+class AbsentPods:
     """Since when (Unix seconds) one life of a coordinator (pod uid, boot) misses pods, by uid."""
 
     coordinator: tuple[str, int]
@@ -112,22 +112,22 @@ class Absences:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ReconcileMemory:
     """What the operator remembers of one job between reconciles; empty after its own restart.
 
     `roster` is the last one that is in status and was handed out; `first_seen` maps the uid of an
     eligible pod to the time (Unix seconds) of the reconcile that saw it first. `told`: uids of
-    trainer pods of which an event has said that their node will be gone.
+    trainer pods of which an event has been recorded that their node will be gone.
     """
 
     roster: Roster | None = None
     first_seen: Mapping[str, float] = field(default_factory=dict)
-    absences: Absences | None = None
+    absences: AbsentPods | None = None
     told: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedJob:
     """The world at one moment, for one (namespace, job name).
 
     `job` is None when no RLJob has that name. `pools` are all RolloutPools whose `spec.jobRef`
@@ -147,13 +147,13 @@ class Observed:
     token_exists: bool = False
     pods: tuple[PodFacts, ...] = ()
     snapshot: JobSnapshot | None = None
-    memory: Memory = field(default_factory=Memory)
+    memory: ReconcileMemory = field(default_factory=ReconcileMemory)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class PodDeletion:
     """Delete this pod if it still has this uid: with its own grace, or by `force` with none.
 
     Only a pod on a lost node is forced: it is struck off the record, and perhaps still runs.
@@ -174,7 +174,7 @@ class DeletionCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class ObjectDeletion:
     """Delete this object if it still has this uid (background propagation)."""
 
     kind: str
@@ -183,7 +183,7 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
-class GatePatch:
+class ReadinessGatePatch:
     """Set the readiness gate's condition of one pod (of this uid)."""
 
     pod: str
@@ -204,7 +204,7 @@ class EventNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobPlan:
     """What to do now; everything empty when the world is as it should be.
 
     costs: pods to mark before a Deployment is scaled down, so that the cheapest go.
@@ -221,22 +221,22 @@ class Plan:
     roster: what the coordinator should hold; None when it should be left alone. Push it when the
         coordinator's snapshot names another epoch or digest.
     requeue_after: seconds after which to look again though nothing was seen to change.
-    memory: to hand back in the next `Observed`, unless the status write failed.
+    memory: to hand back in the next `ObservedJob`, unless the status write failed.
     """
 
     costs: tuple[DeletionCost, ...] = ()
     applies: tuple[Manifest, ...] = ()
     token: Manifest | None = None
-    deletes: tuple[Deletion, ...] = ()
-    removals: tuple[Removal, ...] = ()
+    deletes: tuple[ObjectDeletion, ...] = ()
+    removals: tuple[PodDeletion, ...] = ()
     job_status: Manifest | None = None
     epoch_change: bool = False
     pool_statuses: Mapping[str, Manifest] = field(default_factory=dict)
-    gates: tuple[GatePatch, ...] = ()
+    gates: tuple[ReadinessGatePatch, ...] = ()
     roster: Roster | None = None
     events: tuple[EventNote, ...] = ()
     requeue_after: float | None = None
-    memory: Memory = field(default_factory=Memory)
+    memory: ReconcileMemory = field(default_factory=ReconcileMemory)
 
     @property
     def writes_nothing(self) -> bool:

@@ -7,34 +7,34 @@ from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.plan import diff
-from rollcall_operator.plan.job_view import Pool, World
+from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import env
 
 _LONGEST = 800
 
 
-def live_errors(world: World) -> Iterator[str]:
+def live_errors(view: JobView) -> Iterator[str]:
     """What can only be judged beside the objects that are there."""
-    yield from _pool_errors(world)
-    if world.spec.suspend or world.outcome is not None:
+    yield from _pool_errors(view)
+    if view.spec.suspend or view.outcome is not None:
         return
-    running = _running_engine_config(world)
-    if running is not None and running != world.spec.trainer.engine.config:
+    running = _running_engine_config(view)
+    if running is not None and running != view.spec.trainer.engine.config:
         yield (
             "spec.trainer.engine.config: is immutable while the job is not suspended; set "
             "spec.suspend: true first, or make a new job"
         )
 
 
-def _pool_errors(world: World) -> Iterator[str]:
-    pools = {pool.name: pool for pool in world.pools}
-    for index, rollout in enumerate(world.spec.rollouts):
+def _pool_errors(view: JobView) -> Iterator[str]:
+    pools = {pool.name: pool for pool in view.pools}
+    for index, rollout in enumerate(view.spec.rollouts):
         path = f"spec.rollouts[{index}]"
-        pool = pools.get(labels.pool_name(world.name, rollout.name))
+        pool = pools.get(labels.pool_name(view.name, rollout.name))
         if pool is None or not pool.exists:
             continue
-        if not pool.owned and not made_by_other_job(pool.raw, world.uid):
+        if not pool.owned and not made_by_other_job(pool.raw, view.uid):
             yield (
                 f"{path}.name: RolloutPool {pool.name} exists and is not this job's; delete it, "
                 "or choose another name"
@@ -62,21 +62,21 @@ def made_by_other_job(manifest: Manifest, uid: str) -> bool:
     )
 
 
-def _live_replicas(pool: Pool) -> int:
+def _live_replicas(pool: PoolView) -> int:
     return int(pool.raw["spec"].get("replicas", 1))
 
 
-def _recorded(pool: Pool) -> str | None:
+def _recorded(pool: PoolView) -> str | None:
     annotations = pool.raw["metadata"].get("annotations") or {}
     value = annotations.get(labels.JOB_REPLICAS)
     return None if value is None else str(value)
 
 
-def _running_engine_config(world: World) -> Any:
+def _running_engine_config(view: JobView) -> Any:
     """The training engine's settings that the trainer's pods have now, None if there are none."""
-    name = f"StatefulSet/{labels.trainer_name(world.name)}"
-    for child in world.observed.children:
-        if diff.key(child) != name or made_by_other_job(child, world.uid):
+    name = f"StatefulSet/{labels.trainer_name(view.name)}"
+    for child in view.observed.children:
+        if diff.key(child) != name or made_by_other_job(child, view.uid):
             continue
         if not child["spec"].get("replicas"):
             return None
@@ -90,25 +90,25 @@ def _running_engine_config(world: World) -> Any:
 # --- children that the API server does not take --------------------------------------------------
 
 
-def refused(world_refusals: Any, child: Manifest) -> str:
+def refused(refusals: Any, child: Manifest) -> str:
     """Why the API server refused this very child, empty if it did not."""
-    refusal = world_refusals.get(diff.key(child))
+    refusal = refusals.get(diff.key(child))
     return refusal.message if refusal and refusal.digest == diff.digest(child) else ""
 
 
-def refusal_errors(world: World, children: Sequence[Manifest]) -> tuple[str, ...]:
+def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ...]:
     """Refusals in terms of the job's spec. A lent pool's are its own business."""
     places = {
-        f"Deployment/{pool.name}": f"{pool.path}.template" for pool in world.pools if pool.owned
+        f"Deployment/{pool.name}": f"{pool.path}.template" for pool in view.pools if pool.owned
     }
-    for index, rollout in enumerate(world.spec.rollouts):
-        name = labels.pool_name(world.name, rollout.name)
+    for index, rollout in enumerate(view.spec.rollouts):
+        name = labels.pool_name(view.name, rollout.name)
         places[f"RolloutPool/{name}"] = f"spec.rollouts[{index}]"
-    places[f"StatefulSet/{labels.trainer_name(world.name)}"] = "spec.trainer.template"
-    places[f"Service/{labels.trainer_name(world.name)}"] = "metadata.name"
+    places[f"StatefulSet/{labels.trainer_name(view.name)}"] = "spec.trainer.template"
+    places[f"Service/{labels.trainer_name(view.name)}"] = "metadata.name"
     found = []
     for child in children:
-        message, place = refused(world.observed.refusals, child), places.get(diff.key(child))
+        message, place = refused(view.observed.refusals, child), places.get(diff.key(child))
         if message and place:
             found.append(explain(child, message, place))
     return tuple(found)

@@ -29,7 +29,7 @@ class _Group:
     last_session: tuple[int, ...] = ()
 
 
-class JobCollector(Collector):
+class JobMetricsCollector(Collector):
     """Fed with each job's status after a reconcile; `forget` when the job is gone."""
 
     def __init__(self) -> None:

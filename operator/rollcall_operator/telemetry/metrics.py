@@ -4,17 +4,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from rollcall_operator.telemetry.job_metrics import JobCollector
+from rollcall_operator.telemetry.job_metrics import JobMetricsCollector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Metrics:
+class OperatorMetrics:
     """Everything that is counted. Its methods are the observers of queue, links and client."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.jobs = JobCollector()
+        self.jobs = JobMetricsCollector()
         self.registry.register(self.jobs)
         ProcessCollector(registry=self.registry)
         self._reconcile_seconds = Histogram(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from rollcall_operator.telemetry.metrics import Metrics
+from rollcall_operator.telemetry.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Heartbeat:
 class ProbeServer:
     """Serves /healthz, /readyz and /metrics on one port until closed."""
 
-    def __init__(self, *, metrics: Metrics, live: Check, ready: Check) -> None:
+    def __init__(self, *, metrics: OperatorMetrics, live: Check, ready: Check) -> None:
         self._metrics = metrics
         self._checks = {"/healthz": live, "/readyz": ready}
         self._runner: web.AppRunner | None = None

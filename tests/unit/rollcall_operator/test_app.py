@@ -8,7 +8,7 @@ import pytest
 from rollcall_operator import app
 from rollcall_operator.app import EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_OK, Operator, StoppedError
 from rollcall_operator.config import Settings
-from rollcall_operator.control.leader_election import LeaseLostError
+from rollcall_operator.control.leader_election import LeadershipLostError
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ async def test_waiting_ends_when_asked_to_stop(operator: Operator) -> None:
 
 async def test_a_lost_lease_leaves_running_reconciles_no_time(operator: Operator) -> None:
     slow = asyncio.create_task(never())
-    with pytest.raises(LeaseLostError):
-        await operator._race(slow, asyncio.create_task(fail(LeaseLostError("taken"))))
+    with pytest.raises(LeadershipLostError):
+        await operator._race(slow, asyncio.create_task(fail(LeadershipLostError("taken"))))
     assert operator._drain == 0.0
     assert operator._last_resort is not None
     operator._last_resort.cancel()
@@ -64,7 +64,7 @@ async def test_a_lost_lease_leaves_running_reconciles_no_time(operator: Operator
     ("error", "status"),
     [
         (StoppedError(), EXIT_OK),
-        (LeaseLostError("taken"), EXIT_FAILED),
+        (LeadershipLostError("taken"), EXIT_FAILED),
         (RuntimeError("kopf gave up"), EXIT_FAILED),
     ],
 )

@@ -24,7 +24,7 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class WorkerAdditions:
     """What the operator adds to a template. `ports` are (name, number)."""
 
     role: str
@@ -48,7 +48,7 @@ def worker_container(template: Manifest, role: str) -> Manifest | None:
     return containers[0] if len(containers) == 1 else None
 
 
-def worker_template(template: Manifest, extras: Extras) -> Manifest:
+def worker_template(template: Manifest, extras: WorkerAdditions) -> Manifest:
     """The pod template of a StatefulSet or Deployment. The template has passed validation."""
     result = copy.deepcopy(template)
     spec = result["spec"]
@@ -91,13 +91,13 @@ def common_volumes() -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
 
 
 def _with_outages(given: Any) -> Any:
-    """Tolerations with a short patience for lost nodes, where the user has not said how long.
+    """Tolerations with a short patience for lost nodes, where the user does not set how long.
 
     What is no list of objects is for the API server to refuse.
     """
     if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
         return given
-    said = {
+    configured = {
         item.get("key") for item in given if item.get("effect", "NoExecute") in {"", "NoExecute"}
     }
     added = [
@@ -108,12 +108,12 @@ def _with_outages(given: Any) -> Any:
             "tolerationSeconds": LOST_NODE_SECONDS,
         }
         for key in _LOST_NODE
-        if not said & {key, None, ""}
+        if not configured & {key, None, ""}
     ]
     return [*given, *added]
 
 
-def _complete(worker: Manifest, extras: Extras) -> None:
+def _complete(worker: Manifest, extras: WorkerAdditions) -> None:
     if not worker.get("command") and not worker.get("args"):
         worker["command"] = [extras.command]
     worker["env"] = [*(worker.get("env") or ()), *_env(extras)]
@@ -135,7 +135,7 @@ def _complete(worker: Manifest, extras: Extras) -> None:
     worker.setdefault("readinessProbe", _probe("/readyz", period=1, failures=3))
 
 
-def _env(extras: Extras) -> list[Manifest]:
+def _env(extras: WorkerAdditions) -> list[Manifest]:
     values: list[Manifest] = [{"name": name, "value": value} for name, value in extras.env]
     fields = ((env.POD_NAME, "metadata.name"), (env.POD_UID, "metadata.uid"))
     for name, path in (*fields, (env.POD_IP, "status.podIP")):

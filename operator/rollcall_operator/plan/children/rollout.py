@@ -3,11 +3,11 @@
 import copy
 
 from rollcall_operator.api import labels
-from rollcall_operator.api.rljob import RLJobSpec, Rollout
+from rollcall_operator.api.rljob import RLJobSpec, RolloutSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.plan.children import worker_config
 from rollcall_operator.plan.children.pod_template import (
-    Extras,
+    WorkerAdditions,
     common_volumes,
     token_volume,
     worker_template,
@@ -26,7 +26,7 @@ def is_owned(pool: Manifest, job_uid: str) -> bool:
     return any(reference.get("uid") == job_uid for reference in references)
 
 
-def pool(job: Manifest, rollout: Rollout, live: Manifest | None) -> Manifest:
+def pool(job: Manifest, rollout: RolloutSpec, live: Manifest | None) -> Manifest:
     """The RolloutPool of one entry of `spec.rollouts`.
 
     Replicas are the job's when the pool is made and when the job's number changes. Otherwise the
@@ -104,7 +104,7 @@ def selector(job: str, pool_name: str) -> dict[str, str]:
 
 def _extras(
     job: Manifest, spec: RLJobSpec, pool_spec: RolloutPoolSpec, *, pool_name: str
-) -> Extras:
+) -> WorkerAdditions:
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     settings = worker_config.job_config(
         spec, namespace=namespace, name=name, uid=job["metadata"]["uid"]
@@ -112,7 +112,7 @@ def _extras(
     volumes, mounts = common_volumes()
     token = labels.token_name(name, job["metadata"]["uid"])
     secret = token_volume(token, keys=(env.MEMBER_TOKEN_FILE,))
-    return Extras(
+    return WorkerAdditions(
         role=labels.ROLLOUT,
         job_uid=job["metadata"]["uid"],
         labels={**common_labels(name, labels.ROLLOUT), labels.POOL: pool_name},

@@ -5,7 +5,7 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import worker_config
 from rollcall_operator.plan.children.pod_template import (
     CHECKPOINT_VOLUME,
-    Extras,
+    WorkerAdditions,
     common_volumes,
     token_volume,
     worker_template,
@@ -114,7 +114,7 @@ def _metadata(job: Manifest) -> Manifest:
     }
 
 
-def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Extras:
+def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> WorkerAdditions:
     settings = worker_config.job_config(
         spec, namespace=namespace, name=name, uid=job["metadata"]["uid"]
     )
@@ -125,7 +125,7 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Ext
         volume = spec.trainer.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
         volumes = (*volumes, {"name": CHECKPOINT_VOLUME, **volume})
         mounts = (*mounts, {"name": CHECKPOINT_VOLUME, "mountPath": worker_config.CHECKPOINT_PATH})
-    return Extras(
+    return WorkerAdditions(
         role=labels.TRAINER,
         job_uid=job["metadata"]["uid"],
         labels=common_labels(name, labels.TRAINER),

@@ -3,9 +3,9 @@
 import json
 
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
-from rollcall_operator.api.rljob import Delta, RLJobSpec
+from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
-from rollcall_operator.api.training import Algorithm
+from rollcall_operator.api.training import AlgorithmSpec
 from rollcall_protocol import job_config as wire
 from rollcall_protocol.wire.json_codec import encode
 
@@ -61,7 +61,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
     )
 
 
-def _delta(spec: Delta) -> wire.DeltaConfig:
+def _delta(spec: DeltaSpec) -> wire.DeltaConfig:
     return wire.DeltaConfig(
         max_share=float(parse_decimal(spec.max_share)),
         threads=spec.threads,
@@ -69,7 +69,7 @@ def _delta(spec: Delta) -> wire.DeltaConfig:
     )
 
 
-def _algorithm(spec: Algorithm) -> wire.AlgorithmConfig:
+def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
     return wire.AlgorithmConfig(
         name=spec.name,
         group_size=spec.group_size,

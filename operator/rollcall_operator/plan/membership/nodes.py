@@ -7,8 +7,8 @@ another elsewhere. A trainer stays until the end, since moving it costs a restar
 from collections.abc import Collection, Iterable
 
 from rollcall_operator.api import labels
-from rollcall_operator.plan.job_view import World
-from rollcall_operator.plan.model import Manifest, NodeFacts, PodFacts, Removal, Taint
+from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.plan.model import Manifest, NodeFacts, PodDeletion, PodFacts, Taint
 
 # Who puts them: AWS's termination handler (spot interruption, maintenance, end of a scaling group's
 # instance), GKE, Karpenter, the cluster autoscaler, AKS's node auto-drain. Left out are those that
@@ -44,44 +44,44 @@ def node_facts(node: Manifest, keys: Collection[str]) -> NodeFacts | None:
     return NodeFacts(name, preempted, lost) if preempted or lost else None
 
 
-def preempted_rollouts(world: World) -> Iterable[tuple[PodFacts, Taint]]:
+def preempted_rollouts(view: JobView) -> Iterable[tuple[PodFacts, Taint]]:
     """Rollouts that must leave their node, and why. One that tolerates the taint may stay."""
-    for pool in world.pools:
+    for pool in view.pools:
         for pod in pool.pods:
-            taint = _end_of(world, pod)
+            taint = _end_of(view, pod)
             if taint is not None:
                 yield pod, taint
 
 
-def preempted_trainers(world: World) -> Iterable[tuple[PodFacts, Taint]]:
+def preempted_trainers(view: JobView) -> Iterable[tuple[PodFacts, Taint]]:
     """Trainer pods on a node that will be gone."""
-    for pod in world.trainers:
-        taint = _end_of(world, pod)
+    for pod in view.trainers:
+        taint = _end_of(view, pod)
         if taint is not None:
             yield pod, taint
 
 
-def stranded_trainers(world: World) -> Iterable[tuple[PodFacts, float]]:
+def stranded_trainers(view: JobView) -> Iterable[tuple[PodFacts, float]]:
     """Trainer pods that end on a lost node, each with the seconds until nobody waits any longer.
 
     A StatefulSet makes no other pod of that name while the record of this one is there, and only
     its kubelet would remove that. Should the pod still run, out of reach: it commands nobody who
     has heard of its successor, as rosters name the coordinator by its pod's uid.
     """
-    for pod in world.observed.pods:
-        node = world.observed.nodes.get(pod.node)
-        ours = pod.role == labels.TRAINER and pod.job_uid == world.uid
+    for pod in view.observed.pods:
+        node = view.observed.nodes.get(pod.node)
+        ours = pod.role == labels.TRAINER and pod.job_uid == view.uid
         if ours and pod.leaves_by is not None and node is not None and node.lost:
-            yield pod, max(0.0, pod.leaves_by + _SLACK - world.now)
+            yield pod, max(0.0, pod.leaves_by + _SLACK - view.now)
 
 
-def forced(pod: PodFacts) -> Removal:
+def forced(pod: PodFacts) -> PodDeletion:
     """Strike a pod off the record."""
-    return Removal(pod=pod.name, uid=pod.uid, force=True)
+    return PodDeletion(pod=pod.name, uid=pod.uid, force=True)
 
 
-def _end_of(world: World, pod: PodFacts) -> Taint | None:
-    node = world.observed.nodes.get(pod.node)
+def _end_of(view: JobView, pod: PodFacts) -> Taint | None:
+    node = view.observed.nodes.get(pod.node)
     for taint in node.preempted if node else ():
         if not any(toleration.covers(taint) for toleration in pod.tolerations):
             return taint

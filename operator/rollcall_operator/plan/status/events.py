@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollcall_operator.api import labels
-from rollcall_operator.api.conditions import TROUBLES, Phase
+from rollcall_operator.api.conditions import PROBLEM_REASONS, JobPhase
 from rollcall_operator.plan.model import EventNote, Manifest
 from rollcall_operator.plan.status.sessions import news
 
@@ -43,7 +43,7 @@ def _troubles(
     before = {(c["type"], c["reason"]) for c in old.get("conditions") or ()}
     for condition in new.get("conditions") or ():
         reason = condition["reason"]
-        if reason not in TROUBLES or (condition["type"], reason) in before:
+        if reason not in PROBLEM_REASONS or (condition["type"], reason) in before:
             continue
         if condition["type"] not in {"Failed", "Running"}:  # told by the phase, or told twice
             yield _note(about, "Warning", reason, condition["message"])
@@ -63,11 +63,11 @@ def _phase(job: Manifest, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ite
     now = new.get("phase")
     if now == old.get("phase") or now is None:
         return
-    if now in {Phase.SUCCEEDED, Phase.FAILED}:
+    if now in {JobPhase.SUCCEEDED, JobPhase.FAILED}:
         ended = next(c for c in new["conditions"] if c["type"] == now)
-        kind = "Warning" if now == Phase.FAILED else "Normal"
+        kind = "Warning" if now == JobPhase.FAILED else "Normal"
         yield _note(job, kind, ended["reason"], f"{now}: {ended['message']}")
-    elif now == Phase.RESTARTING:
+    elif now == JobPhase.RESTARTING:
         yield _note(job, "Warning", str(now), "the trainer is not ready")
-    elif now in {Phase.RUNNING, Phase.SUSPENDED}:
+    elif now in {JobPhase.RUNNING, JobPhase.SUSPENDED}:
         yield _note(job, "Normal", str(now), f"phase was {old.get('phase', 'none')}")

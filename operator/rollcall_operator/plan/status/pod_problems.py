@@ -68,10 +68,10 @@ def problem(pod: PodFacts, template: Manifest, path: str) -> Problem | None:
 
 def _refused_settings(pod: PodFacts, path: str) -> str:
     """A worker names the field of the job itself, as its last words."""
-    said = _short(pod.exit_message)
-    if said.startswith("spec."):
-        return f"{said} (pod {pod.name}); correct the spec and make the job again"
-    return f"{path}: pod {pod.name}: {said or 'the worker refuses its settings'}; see its log"
+    last_words = _short(pod.exit_message)
+    if last_words.startswith("spec."):
+        return f"{last_words} (pod {pod.name}); correct the spec and make the job again"
+    return f"{path}: pod {pod.name}: {last_words or 'the worker refuses its settings'}; see its log"
 
 
 def _place(pod: PodFacts, template: Manifest, path: str) -> tuple[str, str]:

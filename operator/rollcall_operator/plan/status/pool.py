@@ -5,15 +5,20 @@ from typing import Any
 
 from rollcall_operator.api.conditions import PoolCondition, Reason
 from rollcall_operator.plan.children.rollout import selector
-from rollcall_operator.plan.job_view import Pool, World
+from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.status import write_throttle
-from rollcall_operator.plan.status.conditions import Finding, merge, pool_trouble, said
+from rollcall_operator.plan.status.conditions import (
+    ConditionState,
+    merge,
+    notable_conditions,
+    pool_trouble,
+)
 from rollcall_operator.plan.timestamps import to_micro_time
 from rollcall_protocol.wire.job_snapshot import MemberState
 
 
-def pool_status(world: World, pool: Pool, refusal: str) -> write_throttle.Written:
+def pool_status(view: JobView, pool: PoolView, refusal: str) -> write_throttle.StatusWrite:
     """The new status of a pool, if it is to be written now.
 
     `refusal`: why the API server does not take the pool's Deployment, empty if it does.
@@ -21,30 +26,32 @@ def pool_status(world: World, pool: Pool, refusal: str) -> write_throttle.Writte
     old: Mapping[str, Any] = pool.raw.get("status") or {}
     errors = (*pool.errors, *((refusal,) if refusal else ()))
     findings = [
-        Finding(PoolCondition.JOB_FOUND, True, Reason.JOB_FOUND, ""),
+        ConditionState(PoolCondition.JOB_FOUND, True, Reason.JOB_FOUND, ""),
         _validated(errors),
-        _ready(world, pool),
+        _ready(view, pool),
     ]
-    new = _numbers(world, pool, old)
+    new = _numbers(view, pool, old)
     generation = pool.raw["metadata"].get("generation", 0)
     new["observedGeneration"] = generation
     new["conditions"] = merge(
-        old.get("conditions") or (), findings, generation=generation, now=world.now
+        old.get("conditions") or (), findings, generation=generation, now=view.now
     )
-    return _write(old, new, world.now)
+    return _write(old, new, view.now)
 
 
-def orphan_status(pool: Manifest, *, job: str, now: float) -> write_throttle.Written:
+def orphan_status(pool: Manifest, *, job: str, now: float) -> write_throttle.StatusWrite:
     """The status of a pool whose job does not exist."""
     old: Mapping[str, Any] = pool.get("status") or {}
     path = f"spec.jobRef.name: no RLJob {job!r} in this namespace"
-    missing = Finding(
+    missing = ConditionState(
         PoolCondition.JOB_FOUND,
         status=False,
         reason=Reason.JOB_NOT_FOUND,
         message=f"{path}; create the job, or delete this pool",
     )
-    not_ready = Finding(PoolCondition.READY, False, Reason.JOB_NOT_FOUND, "waiting for the job")
+    not_ready = ConditionState(
+        PoolCondition.READY, False, Reason.JOB_NOT_FOUND, "waiting for the job"
+    )
     generation = pool["metadata"].get("generation", 0)
     new: Manifest = {
         "observedGeneration": generation,
@@ -62,11 +69,11 @@ def orphan_status(pool: Manifest, *, job: str, now: float) -> write_throttle.Wri
     return _write(old, new, now)
 
 
-def _write(old: Mapping[str, Any], new: Manifest, now: float) -> write_throttle.Written:
+def _write(old: Mapping[str, Any], new: Manifest, now: float) -> write_throttle.StatusWrite:
     interval = write_throttle.SOON
     if not old or _must_know(old) != _must_know(new):
         interval = write_throttle.AT_ONCE
-    elif said(old, troubles_only=True) == said(new, troubles_only=True):
+    elif notable_conditions(old, troubles_only=True) == notable_conditions(new, troubles_only=True):
         interval = write_throttle.LAZY if old.get("epoch") else write_throttle.STARTING
     return write_throttle.write(
         old, {**new, "lastUpdate": to_micro_time(now)}, interval=interval, now=now
@@ -83,45 +90,45 @@ def _must_know(status: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _validated(errors: Sequence[str]) -> Finding:
+def _validated(errors: Sequence[str]) -> ConditionState:
     if errors:
         text = "\n".join(errors)
-        return Finding(PoolCondition.VALIDATED, False, Reason.INVALID_SPEC, text)
-    return Finding(PoolCondition.VALIDATED, True, Reason.VALID, "")
+        return ConditionState(PoolCondition.VALIDATED, False, Reason.INVALID_SPEC, text)
+    return ConditionState(PoolCondition.VALIDATED, True, Reason.VALID, "")
 
 
-def _ready(world: World, pool: Pool) -> Finding:
+def _ready(view: JobView, pool: PoolView) -> ConditionState:
     kind = PoolCondition.READY
-    if world.outcome is not None and world.freed:
-        return Finding(kind, False, Reason.FINISHED, "the job has finished")
-    if world.spec.suspend:
-        return Finding(kind, False, Reason.SUSPENDED, "the job is suspended")
+    if view.outcome is not None and view.no_pods_wanted:
+        return ConditionState(kind, False, Reason.FINISHED, "the job has finished")
+    if view.spec.suspend:
+        return ConditionState(kind, False, Reason.SUSPENDED, "the job is suspended")
     trouble = pool_trouble(pool.pods, pool.raw)
     if trouble:
-        return Finding(kind, False, trouble[0], trouble[1])
+        return ConditionState(kind, False, trouble[0], trouble[1])
     text = f"{pool.ready} of {pool.wanted} rollouts are ready"
     if pool.ready >= pool.wanted:
-        return Finding(kind, True, Reason.READY, text)
-    return Finding(kind, False, Reason.STARTING, text)
+        return ConditionState(kind, True, Reason.READY, text)
+    return ConditionState(kind, False, Reason.STARTING, text)
 
 
-def _numbers(world: World, pool: Pool, old: Mapping[str, Any]) -> Manifest:
-    reports = [world.reports[pod.uid] for pod in pool.pods if pod.uid in world.reports]
+def _numbers(view: JobView, pool: PoolView, old: Mapping[str, Any]) -> Manifest:
+    reports = [view.reports[pod.uid] for pod in pool.pods if pod.uid in view.reports]
     stale = sum(report.state is MemberState.STALE for report in reports)
     draining = sum(report.state is MemberState.DRAINING for report in reports)
     new: Manifest = {
         "replicas": len(pool.pods),
         "readyReplicas": pool.ready,
-        "inSync": sum(world.holds_weights(pod) for pod in pool.pods),
+        "inSync": sum(view.holds_weights(pod) for pod in pool.pods),
         "stale": stale,
         "draining": draining + pool.leaving,
-        "epoch": world.group["epoch"] if world.group else 0,
-        "selector": _selector(world.name, pool.name),
+        "epoch": view.group["epoch"] if view.group else 0,
+        "selector": _selector(view.name, pool.name),
     }
     versions = [report.version for report in reports if report.version is not None]
     if versions:
         new["weightVersion"] = {"min": min(versions), "max": max(versions)}
-    elif world.snapshot is None and "weightVersion" in old:
+    elif view.snapshot is None and "weightVersion" in old:
         new["weightVersion"] = old["weightVersion"]
     return new
 

@@ -16,20 +16,20 @@ AT_ONCE, SOON, LAZY, STARTING = 0.0, 1.0, 10.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StatusWrite:
     """`status` is None when nothing is to be written now; `wait`: look again in so many seconds."""
 
     status: Manifest | None = None
     wait: float | None = None
 
 
-def write(old: Mapping[str, Any], new: Manifest, *, interval: float, now: float) -> Written:
+def write(old: Mapping[str, Any], new: Manifest, *, interval: float, now: float) -> StatusWrite:
     """The new status if it differs and the last write is `interval` seconds ago."""
     if without_times(old) == without_times(new):
-        return Written()
+        return StatusWrite()
     since = last_write(old)
     left = 0.0 if since is None else min(since + interval - now, interval)
-    return Written(status=new) if left <= 0 else Written(wait=left)
+    return StatusWrite(status=new) if left <= 0 else StatusWrite(wait=left)
 
 
 def without_times(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -33,8 +33,8 @@ def test_the_schema_has_the_same_defaults() -> None:
     schema = RLJobSpec.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
     assert schema["properties"]["weightSync"]["default"] == {}
-    assert definitions["WeightSync"]["properties"]["bucketSize"]["default"] == "64Mi"
-    assert definitions["Algorithm"]["properties"]["loss"]["default"] == {}
+    assert definitions["WeightSyncSpec"]["properties"]["bucketSize"]["default"] == "64Mi"
+    assert definitions["AlgorithmSpec"]["properties"]["loss"]["default"] == {}
 
 
 @pytest.mark.parametrize("name", ["tiny", "example.com/fast", "acme.engine", "acme.tools/engine_2"])

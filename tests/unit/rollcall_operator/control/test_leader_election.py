@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from rollcall_operator.control.leader_election import LeaseElector, LeaseLostError, LeaseSettings
+from rollcall_operator.control.leader_election import (
+    LeaderElectionSettings,
+    LeaderElector,
+    LeadershipLostError,
+)
 from rollcall_operator.kube.errors import AlreadyExistsError, ConflictError, UnreachableError
 
 if TYPE_CHECKING:
@@ -68,9 +72,9 @@ class OneLease:
         return str(self.lease["spec"]["holderIdentity"])
 
 
-def elector(store: OneLease, identity: str, clock: Clock, **changes: Any) -> LeaseElector:
-    settings = LeaseSettings(namespace="ns", name="op", identity=identity, **changes)
-    return LeaseElector(cast("KubeClient", store), settings, clock=clock)
+def elector(store: OneLease, identity: str, clock: Clock, **changes: Any) -> LeaderElector:
+    settings = LeaderElectionSettings(namespace="ns", name="op", identity=identity, **changes)
+    return LeaderElector(cast("KubeClient", store), settings, clock=clock)
 
 
 async def test_the_first_candidate_gets_it_and_the_second_stands_by() -> None:
@@ -113,9 +117,9 @@ async def test_a_holder_that_was_stopped_finds_itself_replaced_and_may_not_write
     await second._try()
     clock.now += 15.5  # the first process is stopped all that time
     assert await second._try() == ""
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(LeadershipLostError):
         first.guard()
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(LeadershipLostError):
         await first._renew()
     second.guard()
 
@@ -128,7 +132,7 @@ async def test_a_holder_that_cannot_renew_gives_up_before_its_time_is_over() -> 
     first._renewed_at = first._clock()
     store.away = True
     async with asyncio.timeout(2.0):
-        with pytest.raises(LeaseLostError, match="no answer"):
+        with pytest.raises(LeadershipLostError, match="no answer"):
             await first.hold()
     assert not first.held
 
@@ -176,15 +180,17 @@ async def test_release_lets_a_successor_in_at_once() -> None:
     await second._try()
     await first.release()
     assert await second._try() == ""
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(LeadershipLostError):
         first.guard()
 
 
 async def test_nobody_writes_before_acquiring() -> None:
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(LeadershipLostError):
         elector(OneLease(), "a", Clock()).guard()
 
 
 def test_periods_that_would_let_two_act_are_refused() -> None:
     with pytest.raises(ValueError, match="renew deadline"):
-        LeaseSettings(namespace="n", name="l", identity="i", duration=10, renew_deadline=10.0)
+        LeaderElectionSettings(
+            namespace="n", name="l", identity="i", duration=10, renew_deadline=10.0
+        )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollcall_operator.control.node_watch import NodeBook
+from rollcall_operator.control.node_watch import NodeWatch
 
 TAINT = "karpenter.sh/disrupted"
 
@@ -12,9 +12,9 @@ def node(name: str, *, tainted: bool = True) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"taints": taints}}
 
 
-def make() -> tuple[NodeBook, list[tuple[str, str]]]:
+def make() -> tuple[NodeWatch, list[tuple[str, str]]]:
     woken: list[tuple[str, str]] = []
-    return NodeBook(taints=[TAINT], wake=woken.append), woken
+    return NodeWatch(taints=[TAINT], wake=woken.append), woken
 
 
 def test_jobs_with_pods_on_a_node_are_woken_when_something_is_wrong_with_it_or_right_again() -> (

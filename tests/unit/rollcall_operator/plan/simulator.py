@@ -1,4 +1,4 @@
-"""A stage for plans: keeps what a plan writes, and lets pods and the coordinator act.
+"""A simulator for plans: keeps what a plan writes, and lets pods and the coordinator act.
 
 It is no API server: it only feeds a plan's own output back as the next observation.
 """
@@ -15,12 +15,12 @@ from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.plan import diff
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import (
+    JobPlan,
     Manifest,
-    Memory,
     NodeFacts,
-    Observed,
-    Plan,
+    ObservedJob,
     PodFacts,
+    ReconcileMemory,
     Refusal,
 )
 from rollcall_protocol.wire.job_snapshot import (
@@ -59,7 +59,7 @@ def lent_pool(changes: Changes | None = None) -> Manifest:
     return body
 
 
-class Stage:
+class JobSimulator:
     """One job and its world."""
 
     def __init__(self, changes: Changes | None = None) -> None:
@@ -69,20 +69,20 @@ class Stage:
         self.pods: dict[str, PodFacts] = {}
         self.token = False
         self.snapshot: JobSnapshot | None = None
-        self.memory = Memory()
+        self.memory = ReconcileMemory()
         self.refusals: dict[str, Refusal] = {}
         self.nodes: dict[str, NodeFacts] = {}
         self.roster: Roster | None = None
         self.now = START
         self.writes: Counter[str] = Counter()
-        self.plans: list[Plan] = []
+        self.plans: list[JobPlan] = []
         self._uid = 0
 
     # --- reconciles ----------------------------------------------------------------------------
 
-    def observed(self) -> Observed:
+    def observed(self) -> ObservedJob:
         """What a reconcile would read now."""
-        return Observed(
+        return ObservedJob(
             namespace=NAMESPACE,
             name=JOB,
             now=self.now,
@@ -97,7 +97,7 @@ class Stage:
             nodes=self.nodes,
         )
 
-    def reconcile(self, seconds: float = 0.0) -> Plan:
+    def reconcile(self, seconds: float = 0.0) -> JobPlan:
         """Let time pass, plan, and keep what the plan writes."""
         self.now += seconds
         self._sync_pods()
@@ -106,7 +106,7 @@ class Stage:
         self._keep(plan)
         return plan
 
-    def converge(self, seconds: float = 0.0, most: int = 10) -> Plan:
+    def converge(self, seconds: float = 0.0, most: int = 10) -> JobPlan:
         """Reconcile until nothing is written; returns the last plan that wrote something."""
         last = self.reconcile(seconds)
         for _ in range(most):
@@ -116,7 +116,7 @@ class Stage:
             last = plan
         raise AssertionError("does not converge")
 
-    def _keep(self, plan: Plan) -> None:
+    def _keep(self, plan: JobPlan) -> None:
         if plan.token:
             self.token = True
             self.writes["Secret"] += 1

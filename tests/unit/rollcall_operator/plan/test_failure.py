@@ -3,9 +3,9 @@
 import pytest
 
 from rollcall_operator.api.rljob import FailurePolicy
-from rollcall_operator.plan.failure import Restarts, count_restarts
+from rollcall_operator.plan.failure import TrainerRestarts, count_restarts
 from rollcall_operator.plan.model import PodFacts
-from tests.unit.rollcall_operator.plan.simulator import Stage
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 
 def trainer(restarts: int, exit_code: int | None = 1, name: str = "t-0") -> PodFacts:
@@ -48,21 +48,21 @@ def test_restarts_are_counted_once(
     counted: int,
     total: int,
 ) -> None:
-    old = Restarts(counted=before[0], total=before[1], of_pod=before[2], last=90.0)
+    old = TrainerRestarts(counted=before[0], total=before[1], of_pod=before[2], last=90.0)
     new = count_restarts(old, pods, policy(**fields), now=100.0)
     assert (new.counted, new.total) == (counted, total)
 
 
 @pytest.mark.parametrize(("quiet", "counted"), [(599, 4), (600, 1)])
 def test_counting_begins_anew_after_the_stability_window(quiet: float, counted: int) -> None:
-    old = Restarts(counted=3, total=3, of_pod=3, last=1000.0)
+    old = TrainerRestarts(counted=3, total=3, of_pod=3, last=1000.0)
     new = count_restarts(old, [trainer(4)], policy(), now=1000.0 + quiet)
     assert (new.counted, new.total) == (counted, 4)
 
 
-def crash(stage: Stage, restarts: int, code: int = 1, words: str = "") -> None:
-    stage.change(
-        stage.trainer,
+def crash(simulator: JobSimulator, restarts: int, code: int = 1, words: str = "") -> None:
+    simulator.change(
+        simulator.trainer,
         restarts=restarts,
         exit_code=code,
         exit_message=words,
@@ -70,82 +70,82 @@ def crash(stage: Stage, restarts: int, code: int = 1, words: str = "") -> None:
         running=False,
         waiting_reason="CrashLoopBackOff",
     )
-    stage.converge(5)
+    simulator.converge(5)
 
 
 def test_a_trainer_that_restarts_is_restarting_and_then_running_again() -> None:
-    stage = Stage()
-    stage.to_running()
-    crash(stage, 1, words="boom")
-    assert stage.status["phase"] == "Restarting"
-    assert stage.status["trainer"]["restarts"] == 1
-    message = stage.condition("TrainerReady")["message"]
+    simulator = JobSimulator()
+    simulator.to_running()
+    crash(simulator, 1, words="boom")
+    assert simulator.status["phase"] == "Restarting"
+    assert simulator.status["trainer"]["restarts"] == 1
+    message = simulator.condition("TrainerReady")["message"]
     assert message.startswith("spec.trainer.template.spec.containers[0]: pod bad-trainer-0")
     assert "exit code 1: boom" in message
-    stage.run(stage.trainer)
-    stage.report()
-    stage.converge(5)
-    assert stage.status["phase"] == "Running"
+    simulator.run(simulator.trainer)
+    simulator.report()
+    simulator.converge(5)
+    assert simulator.status["phase"] == "Running"
 
 
 def test_too_many_restarts_end_the_job() -> None:
-    stage = Stage({"spec.failurePolicy.maxRestarts": 2})
-    stage.to_running()
+    simulator = JobSimulator({"spec.failurePolicy.maxRestarts": 2})
+    simulator.to_running()
     for count in (1, 2):
-        crash(stage, count)
-        assert stage.status["phase"] == "Restarting"
-    crash(stage, 3, words="out of memory")
-    condition = stage.condition("Failed")
+        crash(simulator, count)
+        assert simulator.status["phase"] == "Restarting"
+    crash(simulator, 3, words="out of memory")
+    condition = simulator.condition("Failed")
     assert (condition["status"], condition["reason"]) == ("True", "BackoffLimitExceeded")
     assert "restarted 3 times, last with exit code 1: out of memory" in condition["message"]
     assert "spec.failurePolicy.maxRestarts (2)" in condition["message"]
-    assert stage.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 0
+    assert simulator.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 0
 
 
 def test_settings_that_the_trainer_refuses_end_the_job_at_once() -> None:
-    stage = Stage()
-    stage.to_running()
-    crash(stage, 0, 64, "spec.model.path: unknown builtin 'x'")
-    condition = stage.condition("Failed")
+    simulator = JobSimulator()
+    simulator.to_running()
+    crash(simulator, 0, 64, "spec.model.path: unknown builtin 'x'")
+    condition = simulator.condition("Failed")
     assert condition["reason"] == "BadConfig"
     assert condition["message"].startswith("spec.model.path: unknown builtin 'x'")
 
 
 def test_a_trainer_that_is_stopped_by_suspension_has_not_failed() -> None:
-    stage = Stage({"spec.failurePolicy.maxRestarts": 0})
-    stage.to_running()
-    stage.edit({"spec.suspend": True})
-    crash(stage, 5, 137)
-    assert stage.status["phase"] == "Suspended"
-    assert stage.status["trainer"]["totalRestarts"] == 0
+    simulator = JobSimulator({"spec.failurePolicy.maxRestarts": 0})
+    simulator.to_running()
+    simulator.edit({"spec.suspend": True})
+    crash(simulator, 5, 137)
+    assert simulator.status["phase"] == "Suspended"
+    assert simulator.status["trainer"]["totalRestarts"] == 0
 
 
 def test_a_rule_ends_the_job_at_its_exit_code() -> None:
     rules = [{"exitCodes": [42], "action": "Fail"}]
-    stage = Stage({"spec.failurePolicy.rules": rules})
-    stage.to_running()
-    crash(stage, 0, 42)
-    assert stage.condition("Failed")["reason"] == "ExitCodeRule"
+    simulator = JobSimulator({"spec.failurePolicy.rules": rules})
+    simulator.to_running()
+    crash(simulator, 0, 42)
+    assert simulator.condition("Failed")["reason"] == "ExitCodeRule"
 
 
 def test_a_rollout_that_refuses_its_settings_does_not_end_the_job() -> None:
-    stage = Stage()
-    stage.to_running()
-    victim = stage.pods_of("bad-cpu")[0]
+    simulator = JobSimulator()
+    simulator.to_running()
+    victim = simulator.pods_of("bad-cpu")[0]
     said = "spec.reward.function: no module named nowhere"
-    stage.change(victim, exit_code=64, exit_message=said, running=False)
-    stage.converge(2)
-    condition = stage.condition("RolloutsReady")
+    simulator.change(victim, exit_code=64, exit_message=said, running=False)
+    simulator.converge(2)
+    condition = simulator.condition("RolloutsReady")
     assert (condition["status"], condition["reason"]) == ("False", "BadConfig")
     assert condition["message"].startswith("spec.reward.function: no module named nowhere")
-    assert stage.status["phase"] == "Running"
+    assert simulator.status["phase"] == "Running"
 
 
 def test_a_failing_init_container_is_no_exit_of_the_trainer() -> None:
-    stage = Stage()
-    stage.converge()
-    stage.schedule()
-    stage.change(stage.trainer, init=True, container="fetch", exit_code=64, restarts=9)
-    stage.converge(5)
-    assert stage.status["phase"] == "Starting"
-    assert "initContainers" in stage.condition("TrainerReady")["message"]
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    simulator.change(simulator.trainer, init=True, container="fetch", exit_code=64, restarts=9)
+    simulator.converge(5)
+    assert simulator.status["phase"] == "Starting"
+    assert "initContainers" in simulator.condition("TrainerReady")["message"]

@@ -4,15 +4,15 @@ import pytest
 
 from rollcall_operator.plan.diff import digest
 from rollcall_operator.plan.model import Refusal
-from tests.unit.rollcall_operator.plan.simulator import Stage, lent_pool
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool
 
 
-def refuse(stage: Stage, key: str, message: str) -> None:
+def refuse(simulator: JobSimulator, key: str, message: str) -> None:
     """The next plan's child `key` is refused by the API server."""
-    plan = stage.plans[-1]
+    plan = simulator.plans[-1]
     body = next(b for b in plan.applies if f"{b['kind']}/{b['metadata']['name']}" == key)
-    stage.refusals[key] = Refusal(digest(body), message)
-    stage.children.pop(key, None)
+    simulator.refusals[key] = Refusal(digest(body), message)
+    simulator.children.pop(key, None)
 
 
 INVALID = '{} is invalid: spec.template.spec.containers[0].name: Invalid value: "X": lower case'
@@ -34,129 +34,131 @@ UNKNOWN = (
     ],
 )
 def test_a_refused_trainer_is_told_by_the_jobs_field(message: str, begins: str) -> None:
-    stage = Stage()
-    stage.reconcile()
-    refuse(stage, "StatefulSet/bad-trainer", message)
-    stage.converge()
-    condition = stage.condition("Validated")
+    simulator = JobSimulator()
+    simulator.reconcile()
+    refuse(simulator, "StatefulSet/bad-trainer", message)
+    simulator.converge()
+    condition = simulator.condition("Validated")
     assert (condition["status"], condition["reason"]) == ("False", "InvalidSpec")
     assert condition["message"].startswith(begins)
     assert "StatefulSet/bad-trainer" in condition["message"]
-    assert stage.status["phase"] == "Pending"
+    assert simulator.status["phase"] == "Pending"
 
 
 def test_a_refusal_is_told_at_once_even_right_after_another_write() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.edit({"spec.rollouts[0].template.spec.containers[0].image": "other"})
-    stage.reconcile(60)
-    stage.reconcile(0.1)
-    refuse(stage, "Deployment/bad-cpu", "no")
-    stage.reconcile(0.1)
-    assert stage.condition("Validated")["status"] == "False"
-    assert stage.status["phase"] == "Running"
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.edit({"spec.rollouts[0].template.spec.containers[0].image": "other"})
+    simulator.reconcile(60)
+    simulator.reconcile(0.1)
+    refuse(simulator, "Deployment/bad-cpu", "no")
+    simulator.reconcile(0.1)
+    assert simulator.condition("Validated")["status"] == "False"
+    assert simulator.status["phase"] == "Running"
 
 
 def test_a_refused_child_is_not_applied_again_until_it_changes() -> None:
-    stage = Stage()
-    stage.reconcile()
-    refuse(stage, "StatefulSet/bad-trainer", "no")
-    stage.converge()
-    assert stage.reconcile(60).writes_nothing
-    stage.edit({"spec.trainer.template.spec.containers[0].image": "other"})
-    assert "StatefulSet" in [body["kind"] for body in stage.reconcile().applies]
+    simulator = JobSimulator()
+    simulator.reconcile()
+    refuse(simulator, "StatefulSet/bad-trainer", "no")
+    simulator.converge()
+    assert simulator.reconcile(60).writes_nothing
+    simulator.edit({"spec.trainer.template.spec.containers[0].image": "other"})
+    assert "StatefulSet" in [body["kind"] for body in simulator.reconcile().applies]
 
 
 def test_a_refusal_that_is_over_is_forgotten() -> None:
-    stage = Stage()
-    stage.reconcile()
-    refuse(stage, "StatefulSet/bad-trainer", "quota exceeded")
-    stage.converge()
-    stage.refusals.clear()
-    stage.converge()
-    assert stage.condition("Validated")["status"] == "True"
-    assert stage.status["phase"] == "Starting"
+    simulator = JobSimulator()
+    simulator.reconcile()
+    refuse(simulator, "StatefulSet/bad-trainer", "quota exceeded")
+    simulator.converge()
+    simulator.refusals.clear()
+    simulator.converge()
+    assert simulator.condition("Validated")["status"] == "True"
+    assert simulator.status["phase"] == "Starting"
 
 
 def test_a_refused_pool_deployment_is_told_by_job_and_pool() -> None:
-    stage = Stage()
-    stage.reconcile()
-    stage.reconcile()
-    refuse(stage, "Deployment/bad-cpu", INVALID.format('Deployment.apps "bad-cpu"'))
-    stage.converge(2)
-    job = stage.condition("Validated")["message"]
+    simulator = JobSimulator()
+    simulator.reconcile()
+    simulator.reconcile()
+    refuse(simulator, "Deployment/bad-cpu", INVALID.format('Deployment.apps "bad-cpu"'))
+    simulator.converge(2)
+    job = simulator.condition("Validated")["message"]
     assert job.startswith("spec.rollouts[0].template.spec.containers[0].name: ")
-    pool = stage.pool_condition("bad-cpu", "Validated")["message"]
+    pool = simulator.pool_condition("bad-cpu", "Validated")["message"]
     assert pool.startswith("spec.template.spec.containers[0].name: ")
 
 
 def test_a_refused_lent_pool_is_not_the_jobs_fault() -> None:
-    stage = Stage()
-    stage.pools["lent"] = lent_pool()
-    stage.reconcile()
-    refuse(stage, "Deployment/lent", INVALID.format('Deployment.apps "lent"'))
-    stage.converge(2)
-    assert stage.condition("Validated")["status"] == "True"
-    assert stage.pool_condition("lent", "Validated")["status"] == "False"
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool()
+    simulator.reconcile()
+    refuse(simulator, "Deployment/lent", INVALID.format('Deployment.apps "lent"'))
+    simulator.converge(2)
+    assert simulator.condition("Validated")["status"] == "True"
+    assert simulator.pool_condition("lent", "Validated")["status"] == "False"
 
 
 def test_a_refused_pool_is_told_by_the_jobs_entry() -> None:
-    stage = Stage()
-    stage.reconcile()
+    simulator = JobSimulator()
+    simulator.reconcile()
     message = 'RolloutPool.rollcall.dev "bad-cpu" is invalid: spec.replicas: Invalid value: 5'
-    stage.pools.clear()
-    refuse(stage, "RolloutPool/bad-cpu", message)
-    stage.converge()
+    simulator.pools.clear()
+    refuse(simulator, "RolloutPool/bad-cpu", message)
+    simulator.converge()
     begins = "spec.rollouts[0].replicas: Invalid value: 5"
-    assert stage.condition("Validated")["message"].startswith(begins)
+    assert simulator.condition("Validated")["message"].startswith(begins)
 
 
 def test_a_lower_maximum_than_there_are_rollouts_is_not_forced_upon_a_pool() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.scale("bad-cpu", 5)
-    stage.edit({"spec.rollouts[0].maxReplicas": 3})
-    plan = stage.converge(2)
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.scale("bad-cpu", 5)
+    simulator.edit({"spec.rollouts[0].maxReplicas": 3})
+    plan = simulator.converge(2)
     assert not [body for body in plan.applies if body["kind"] == "RolloutPool"]
-    message = stage.condition("Validated")["message"]
+    message = simulator.condition("Validated")["message"]
     assert message.startswith("spec.rollouts[0].maxReplicas: 3 is below the 5 replicas")
 
 
 def test_somebody_elses_pool_of_the_same_name_is_left_alone() -> None:
-    stage = Stage()
-    stage.pools["bad-cpu"] = lent_pool({"metadata.name": "bad-cpu"})
-    plan = stage.reconcile()
+    simulator = JobSimulator()
+    simulator.pools["bad-cpu"] = lent_pool({"metadata.name": "bad-cpu"})
+    plan = simulator.reconcile()
     assert not plan.applies
-    assert stage.condition("Validated")["message"].startswith(
+    assert simulator.condition("Validated")["message"].startswith(
         "spec.rollouts[0].name: RolloutPool bad-cpu exists and is not this job's"
     )
 
 
 def test_engine_settings_do_not_change_under_a_running_trainer() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.edit({"spec.trainer.engine.config": {"cpuOffload": True}})
-    assert not stage.reconcile(2).applies
-    message = stage.condition("Validated")["message"]
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.edit({"spec.trainer.engine.config": {"cpuOffload": True}})
+    assert not simulator.reconcile(2).applies
+    message = simulator.condition("Validated")["message"]
     assert message.startswith("spec.trainer.engine.config: is immutable while the job is not")
-    stage.edit({"spec.suspend": True})
-    stage.converge(2)
-    assert stage.condition("Validated")["status"] == "True"
+    simulator.edit({"spec.suspend": True})
+    simulator.converge(2)
+    assert simulator.condition("Validated")["status"] == "True"
 
 
 def test_a_pool_of_a_sync_group_that_the_job_lacks_is_told_of() -> None:
-    stage = Stage({"spec.rollouts[0].syncGroup": "npu"})
-    stage.converge()
-    assert stage.condition("Validated")["message"] == (
+    simulator = JobSimulator({"spec.rollouts[0].syncGroup": "npu"})
+    simulator.converge()
+    assert simulator.condition("Validated")["message"] == (
         "spec.rollouts[0].syncGroup: the job has no sync group 'npu', only default; correct the "
         "name, or add the group to the job's spec.weightSync.groups"
     )
 
 
 def test_a_lent_pool_of_such_a_group_gets_no_rollouts_and_is_not_the_jobs_fault() -> None:
-    stage = Stage()
-    stage.pools["lent"] = lent_pool({"spec.syncGroup": "npu"})
-    stage.converge(2)
-    assert stage.condition("Validated")["status"] == "True"
-    assert stage.pool_condition("lent", "Validated")["message"].startswith("spec.syncGroup: the")
-    assert "Deployment/lent" not in stage.children
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool({"spec.syncGroup": "npu"})
+    simulator.converge(2)
+    assert simulator.condition("Validated")["status"] == "True"
+    assert simulator.pool_condition("lent", "Validated")["message"].startswith(
+        "spec.syncGroup: the"
+    )
+    assert "Deployment/lent" not in simulator.children

@@ -4,12 +4,12 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from rollcall_operator.telemetry.metrics import Metrics
+from rollcall_operator.telemetry.metrics import OperatorMetrics
 
 KEY = ("ns", "reverse")
 
 
-def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(metrics: OperatorMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     text = metrics.expose()[0].decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -18,7 +18,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
     }
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: OperatorMetrics, name: str, **labels: str) -> float | None:
     return samples(metrics).get((name, tuple(sorted(labels.items()))))
 
 
@@ -34,7 +34,7 @@ GROUP = {"namespace": "ns", "job": "reverse", "group": "default"}
 
 
 def test_counts_of_queue_links_and_requests() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.queue_depth(3)
     metrics.reconciled(seconds=0.02, result="ok")
     metrics.api_request("apply", "statefulsets", 201)
@@ -63,7 +63,7 @@ def test_counts_of_queue_links_and_requests() -> None:
 
 
 def test_a_job_shows_its_epoch_members_and_rebuilds_by_cause() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, members=3, rebuilds=0))
     sessions = [
         {"session": "2.1.9", "cause": "MemberLost", "seconds": "0.25"},
@@ -84,14 +84,14 @@ def test_a_job_shows_its_epoch_members_and_rebuilds_by_cause() -> None:
 
 
 def test_the_same_status_again_counts_nothing() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     for _ in range(3):
         metrics.jobs.update(KEY, status(2, {1: "JobStarted", 2: "MemberLost"}))
     assert value(metrics, "rollcall_epochs_total", cause="MemberLost", **GROUP) == 1
 
 
 def test_sessions_from_before_the_operator_started_are_not_counted_again() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     old = {"session": "1.1.1", "cause": "MemberLost", "seconds": "0.25"}
     new = {"session": "1.1.2", "cause": "EngineError", "seconds": "0.5"}
     for sessions in ([old], [old, new], [old, new]):
@@ -102,7 +102,7 @@ def test_sessions_from_before_the_operator_started_are_not_counted_again() -> No
 
 
 def test_a_job_that_is_gone_leaves_no_series() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.jobs.update(KEY, status(1, {1: "JobStarted"}))
     metrics.jobs.forget(KEY)
     assert not [key for key in samples(metrics) if dict(key[1]).get("job") == "reverse"]
@@ -110,7 +110,7 @@ def test_a_job_that_is_gone_leaves_no_series() -> None:
 
 
 def test_another_job_of_the_name_starts_its_counts_anew() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.jobs.update(KEY, status(5, {4: "MemberLost", 5: "MembersJoined"}))
     metrics.jobs.update(KEY, status(1, {1: "JobStarted"}))
     assert value(metrics, "rollcall_epochs_total", cause="JobStarted", **GROUP) == 1
@@ -118,6 +118,6 @@ def test_another_job_of_the_name_starts_its_counts_anew() -> None:
 
 
 def test_a_job_without_a_sync_group_yet_is_fine() -> None:
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.jobs.update(KEY, {})
     assert value(metrics, "rollcall_epoch", **GROUP) is None

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from rollcall_operator.telemetry.metrics import Metrics
+from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_operator.telemetry.probes import Heartbeat, ProbeServer
 
 
@@ -23,7 +23,9 @@ def health() -> Health:
 
 @pytest.fixture
 async def url(health: Health) -> AsyncIterator[str]:
-    server = ProbeServer(metrics=Metrics(), live=lambda: health.live, ready=lambda: health.ready)
+    server = ProbeServer(
+        metrics=OperatorMetrics(), live=lambda: health.live, ready=lambda: health.ready
+    )
     await server.start(host="127.0.0.1", port=0)
     yield f"http://127.0.0.1:{server.port}"
     await server.close()

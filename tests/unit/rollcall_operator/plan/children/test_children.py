@@ -14,7 +14,7 @@ from rollcall_protocol import env
 from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
 from rollcall_protocol.wire.json_codec import decode
 from tests.integration.bad_manifests.manifests import Changes
-from tests.unit.rollcall_operator.plan.simulator import Stage, good_job
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator, good_job
 
 
 def trainer(changes: Changes | None = None) -> Any:
@@ -24,9 +24,9 @@ def trainer(changes: Changes | None = None) -> Any:
 
 
 def deployment(changes: Changes | None = None) -> Any:
-    stage = Stage(changes)
-    stage.converge()
-    return stage.children["Deployment/bad-cpu"]
+    simulator = JobSimulator(changes)
+    simulator.converge()
+    return simulator.children["Deployment/bad-cpu"]
 
 
 def pod_spec(child: Any) -> Any:
@@ -41,8 +41,8 @@ def variables(child: Any) -> dict[str, Any]:
 
 
 def test_all_children_belong_to_the_job() -> None:
-    stage = Stage()
-    plan = stage.reconcile()
+    simulator = JobSimulator()
+    plan = simulator.reconcile()
     assert plan.token is not None
     for child in (plan.token, *plan.applies):
         (owner,) = child["metadata"]["ownerReferences"]
@@ -157,9 +157,11 @@ def test_only_trainers_get_the_operators_token() -> None:
 
 
 def test_a_pool_carries_its_entry_of_the_job() -> None:
-    stage = Stage({"spec.rollouts[0].maxReplicas": 8, "spec.rollouts[0].drain.timeoutSeconds": 50})
-    stage.converge()
-    spec = stage.pools["bad-cpu"]["spec"]
+    simulator = JobSimulator(
+        {"spec.rollouts[0].maxReplicas": 8, "spec.rollouts[0].drain.timeoutSeconds": 50}
+    )
+    simulator.converge()
+    spec = simulator.pools["bad-cpu"]["spec"]
     assert spec["jobRef"] == {"name": "bad"}
     assert (spec["replicas"], spec["maxReplicas"]) == (2, 8)
     assert spec["drain"] == {"timeoutSeconds": 50}
@@ -195,39 +197,39 @@ def test_a_longer_grace_period_of_the_users_stays() -> None:
 def test_who_decides_on_replicas(
     number_then: int, live: int, number_now: int, replicas: int, *, guarded: bool
 ) -> None:
-    stage = Stage({"spec.rollouts[0].replicas": number_then})
-    stage.converge()
-    stage.scale("bad-cpu", live)
-    stage.edit({"spec.rollouts[0].replicas": number_now})
-    spec = RLJobSpec.model_validate(stage.job["spec"])  # type: ignore[index]
-    body = rollout_children.pool(stage.job, spec.rollouts[0], stage.pools["bad-cpu"])  # type: ignore[arg-type]
+    simulator = JobSimulator({"spec.rollouts[0].replicas": number_then})
+    simulator.converge()
+    simulator.scale("bad-cpu", live)
+    simulator.edit({"spec.rollouts[0].replicas": number_now})
+    spec = RLJobSpec.model_validate(simulator.job["spec"])  # type: ignore[index]
+    body = rollout_children.pool(simulator.job, spec.rollouts[0], simulator.pools["bad-cpu"])  # type: ignore[arg-type]
     assert body["spec"]["replicas"] == replicas
     assert body["metadata"]["annotations"][labels.JOB_REPLICAS] == str(number_now)
     assert ("resourceVersion" in body["metadata"]) is guarded
 
 
 def test_a_scaled_pool_keeps_its_number_when_the_job_is_edited() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.scale("bad-cpu", 6)
-    stage.edit({"spec.rollouts[0].template.spec.containers[0].image": "rollcall/worker:next"})
-    stage.converge()
-    assert stage.pools["bad-cpu"]["spec"]["replicas"] == 6
-    assert stage.children["Deployment/bad-cpu"]["spec"]["replicas"] == 6
-    image = pod_spec(stage.children["Deployment/bad-cpu"])["containers"][0]["image"]
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.scale("bad-cpu", 6)
+    simulator.edit({"spec.rollouts[0].template.spec.containers[0].image": "rollcall/worker:next"})
+    simulator.converge()
+    assert simulator.pools["bad-cpu"]["spec"]["replicas"] == 6
+    assert simulator.children["Deployment/bad-cpu"]["spec"]["replicas"] == 6
+    image = pod_spec(simulator.children["Deployment/bad-cpu"])["containers"][0]["image"]
     assert image == "rollcall/worker:next"
 
 
 def test_nothing_that_changes_while_a_job_runs_is_in_a_template() -> None:
     """Neither scaling nor epochs nor a job's life may restart a pod."""
-    stage = Stage()
-    stage.converge()
+    simulator = JobSimulator()
+    simulator.converge()
     before = copy.deepcopy(
-        {key: child["spec"].get("template") for key, child in stage.children.items()}
+        {key: child["spec"].get("template") for key, child in simulator.children.items()}
     )
-    stage.to_running()
-    stage.scale("bad-cpu", 5)
-    stage.edit({"spec.failurePolicy.maxRestarts": 7, "spec.activeDeadlineSeconds": 99999})
-    stage.converge(60)
-    after = {key: child["spec"].get("template") for key, child in stage.children.items()}
+    simulator.to_running()
+    simulator.scale("bad-cpu", 5)
+    simulator.edit({"spec.failurePolicy.maxRestarts": 7, "spec.activeDeadlineSeconds": 99999})
+    simulator.converge(60)
+    after = {key: child["spec"].get("template") for key, child in simulator.children.items()}
     assert after == before

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from rollcall_operator.plan.children.pod_template import Extras, worker_container, worker_template
+from rollcall_operator.plan.children.pod_template import (
+    WorkerAdditions,
+    worker_container,
+    worker_template,
+)
 from rollcall_protocol import env
 
 RESTRICTED = {
@@ -21,7 +25,7 @@ def template(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, 
 
 
 def built(given: dict[str, Any]) -> dict[str, Any]:
-    extras = Extras(
+    extras = WorkerAdditions(
         role="trainer",
         job_uid="u",
         labels={"rollcall.dev/role": "trainer"},

@@ -6,7 +6,7 @@ import pytest
 
 from rollcall_operator.plan.membership.nodes import PREEMPTION_TAINTS, node_facts
 from rollcall_operator.plan.model import NodeFacts, Taint, Toleration
-from tests.unit.rollcall_operator.plan.simulator import Stage
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 SPOT = Taint("aws-node-termination-handler/spot-itn", "1234")
 
@@ -54,21 +54,21 @@ def test_a_node_is_lost_when_its_kubelet_is_not_heard_of(ready: str, lost: bool)
 # --- preemption ----------------------------------------------------------------------------------
 
 
-def on_nodes(**nodes: NodeFacts) -> Stage:
+def on_nodes(**nodes: NodeFacts) -> JobSimulator:
     """Running; the trainer is on node-t, the rollouts on node-0 and node-1."""
-    stage = Stage()
-    stage.to_running()
-    stage.change(stage.trainer, node="node-t")
-    for index, pod in enumerate(stage.pods_of("bad-cpu")):
-        stage.change(pod, node=f"node-{index}")
-    stage.nodes = {name.replace("_", "-"): facts for name, facts in nodes.items()}
-    return stage
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.change(simulator.trainer, node="node-t")
+    for index, pod in enumerate(simulator.pods_of("bad-cpu")):
+        simulator.change(pod, node=f"node-{index}")
+    simulator.nodes = {name.replace("_", "-"): facts for name, facts in nodes.items()}
+    return simulator
 
 
 def test_rollouts_leave_a_node_that_will_be_gone_at_once() -> None:
-    stage = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
-    victim = stage.pods_of("bad-cpu")[0]
-    plan = stage.reconcile()
+    simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
+    victim = simulator.pods_of("bad-cpu")[0]
+    plan = simulator.reconcile()
     assert [(gone.uid, gone.force) for gone in plan.removals] == [(victim.uid, False)]
     (note,) = (note for note in plan.events if note.reason == "RolloutMoved")
     assert victim.name in note.message
@@ -76,9 +76,11 @@ def test_rollouts_leave_a_node_that_will_be_gone_at_once() -> None:
 
 
 def test_a_rollout_on_its_way_out_is_left_alone() -> None:
-    stage = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
-    stage.change(stage.pods_of("bad-cpu")[0], terminating=True, leaves_by=stage.now + 30)
-    assert stage.reconcile().removals == ()
+    simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
+    simulator.change(
+        simulator.pods_of("bad-cpu")[0], terminating=True, leaves_by=simulator.now + 30
+    )
+    assert simulator.reconcile().removals == ()
 
 
 @pytest.mark.parametrize(
@@ -93,65 +95,67 @@ def test_a_rollout_on_its_way_out_is_left_alone() -> None:
     ],
 )
 def test_who_tolerates_the_taint_stays(toleration: Toleration, stays: bool) -> None:
-    stage = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
-    stage.change(stage.pods_of("bad-cpu")[0], tolerations=(toleration,))
-    assert (stage.reconcile().removals == ()) is stays
+    simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
+    simulator.change(simulator.pods_of("bad-cpu")[0], tolerations=(toleration,))
+    assert (simulator.reconcile().removals == ()) is stays
 
 
 def test_a_trainer_stays_and_its_owner_is_told_once() -> None:
-    stage = on_nodes(node_t=NodeFacts("node-t", (SPOT,)))
-    plan = stage.reconcile()
+    simulator = on_nodes(node_t=NodeFacts("node-t", (SPOT,)))
+    plan = simulator.reconcile()
     assert plan.removals == ()
     (note,) = plan.events
     assert (note.type, note.reason) == ("Warning", "TrainerPreempted")
-    assert stage.reconcile(60).events == ()
+    assert simulator.reconcile(60).events == ()
 
 
 def test_nobody_is_moved_when_the_job_has_finished() -> None:
-    stage = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
-    stage.edit({"spec.cleanPodPolicy": "None", "spec.activeDeadlineSeconds": 1})
-    stage.reconcile(10)
-    assert stage.status["phase"] == "Failed"
-    assert stage.reconcile().removals == ()
+    simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
+    simulator.edit({"spec.cleanPodPolicy": "None", "spec.activeDeadlineSeconds": 1})
+    simulator.reconcile(10)
+    assert simulator.status["phase"] == "Failed"
+    assert simulator.reconcile().removals == ()
 
 
 # --- lost nodes ----------------------------------------------------------------------------------
 
 
 def test_a_trainer_that_cannot_end_on_a_lost_node_is_struck_off_after_its_grace() -> None:
-    stage = on_nodes(node_t=NodeFacts("node-t", lost=True))
-    pod = stage.change(stage.trainer, terminating=True, leaves_by=stage.now + 30)
-    first = stage.reconcile()
+    simulator = on_nodes(node_t=NodeFacts("node-t", lost=True))
+    pod = simulator.change(simulator.trainer, terminating=True, leaves_by=simulator.now + 30)
+    first = simulator.reconcile()
     assert first.removals == ()
     assert first.requeue_after is not None
     assert first.requeue_after <= 31
-    plan = stage.reconcile(31)
+    plan = simulator.reconcile(31)
     assert [(gone.uid, gone.force) for gone in plan.removals] == [(pod.uid, True)]
     assert "TrainerStranded" in [note.reason for note in plan.events]
 
 
 def test_a_trainer_that_nobody_deleted_is_not_struck_off() -> None:
-    stage = on_nodes(node_t=NodeFacts("node-t", lost=True))
-    assert stage.reconcile(600).removals == ()
+    simulator = on_nodes(node_t=NodeFacts("node-t", lost=True))
+    assert simulator.reconcile(600).removals == ()
 
 
 @pytest.mark.parametrize("nodes", [{}, {"node_t": NodeFacts("node-t", (SPOT,))}])
 def test_a_trainer_that_ends_slowly_on_a_living_node_is_not_struck_off(
     nodes: dict[str, NodeFacts],
 ) -> None:
-    stage = on_nodes(**nodes)
-    stage.change(stage.trainer, terminating=True, leaves_by=stage.now + 30)
-    assert stage.reconcile(600).removals == ()
+    simulator = on_nodes(**nodes)
+    simulator.change(simulator.trainer, terminating=True, leaves_by=simulator.now + 30)
+    assert simulator.reconcile(600).removals == ()
 
 
 def test_another_jobs_trainer_is_none_of_our_business() -> None:
-    stage = on_nodes(node_t=NodeFacts("node-t", lost=True))
-    stage.change(stage.trainer, terminating=True, leaves_by=stage.now, job_uid="another")
-    assert stage.reconcile(600).removals == ()
+    simulator = on_nodes(node_t=NodeFacts("node-t", lost=True))
+    simulator.change(
+        simulator.trainer, terminating=True, leaves_by=simulator.now, job_uid="another"
+    )
+    assert simulator.reconcile(600).removals == ()
 
 
 def test_rollouts_that_end_on_a_lost_node_need_no_force() -> None:
     """A Deployment makes others meanwhile."""
-    stage = on_nodes(node_0=NodeFacts("node-0", lost=True))
-    stage.change(stage.pods_of("bad-cpu")[0], terminating=True, leaves_by=stage.now)
-    assert stage.reconcile(600).removals == ()
+    simulator = on_nodes(node_0=NodeFacts("node-0", lost=True))
+    simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True, leaves_by=simulator.now)
+    assert simulator.reconcile(600).removals == ()

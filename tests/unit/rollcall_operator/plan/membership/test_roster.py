@@ -4,80 +4,80 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_operator.plan.model import Memory
+from rollcall_operator.plan.model import ReconcileMemory
 from rollcall_protocol.wire.roster import EpochCause
-from tests.unit.rollcall_operator.plan.simulator import Stage
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 
-def started(changes: dict[str, object] | None = None) -> Stage:
+def started(changes: dict[str, object] | None = None) -> JobSimulator:
     """A job whose pods are there and do not run yet."""
-    stage = Stage(changes)
-    stage.converge()
-    stage.schedule()
-    return stage
+    simulator = JobSimulator(changes)
+    simulator.converge()
+    simulator.schedule()
+    return simulator
 
 
 def test_no_roster_without_a_coordinator() -> None:
-    stage = started()
-    stage.run(*stage.pods_of("bad-cpu"))
-    assert stage.reconcile(60).roster is None
+    simulator = started()
+    simulator.run(*simulator.pods_of("bad-cpu"))
+    assert simulator.reconcile(60).roster is None
 
 
 def test_no_roster_while_there_is_nobody_to_call() -> None:
-    stage = started()
-    stage.run(stage.trainer)
-    assert stage.reconcile(60).roster is None
+    simulator = started()
+    simulator.run(simulator.trainer)
+    assert simulator.reconcile(60).roster is None
 
 
 def test_all_that_are_wanted_are_called_at_once() -> None:
-    stage = started()
-    stage.run()
-    plan = stage.reconcile(0.1)
+    simulator = started()
+    simulator.run()
+    plan = simulator.reconcile(0.1)
     assert plan.epoch_change
     assert plan.roster is not None
     assert (plan.roster.epoch, plan.roster.cause) == (1, EpochCause.JOB_STARTED)
-    assert plan.roster.coordinator_uid == stage.trainer.uid
+    assert plan.roster.coordinator_uid == simulator.trainer.uid
     assert len(plan.roster.members) == 2
     assert plan.job_status is not None
     assert plan.job_status["syncGroups"][0]["rosterDigest"] == plan.roster.digest
 
 
 def test_members_belong_to_the_sync_group_of_their_pool() -> None:
-    stage = started(
+    simulator = started(
         {"spec.weightSync.groups": [{"name": "npu"}], "spec.rollouts[0].syncGroup": "npu"}
     )
-    stage.run()
-    roster = stage.reconcile(0.1).roster
+    simulator.run()
+    roster = simulator.reconcile(0.1).roster
     assert roster is not None
     assert {member.group for member in roster.members} == {"npu"}
 
 
 def test_a_laggard_is_waited_for_no_longer_than_the_settle_time() -> None:
-    stage = started()
-    stage.run(stage.trainer, stage.pods_of("bad-cpu")[0])
-    plan = stage.reconcile()
+    simulator = started()
+    simulator.run(simulator.trainer, simulator.pods_of("bad-cpu")[0])
+    plan = simulator.reconcile()
     assert plan.roster is None
     assert plan.requeue_after == pytest.approx(1.0)
-    assert stage.reconcile(0.5).roster is None
-    assert stage.reconcile(0.5).epoch_change
+    assert simulator.reconcile(0.5).roster is None
+    assert simulator.reconcile(0.5).epoch_change
 
 
 def test_each_newcomer_starts_the_settle_time_again_up_to_a_bound() -> None:
-    stage = started({"spec.rollouts[0].replicas": 40})
-    stage.run(stage.trainer)
+    simulator = started({"spec.rollouts[0].replicas": 40})
+    simulator.run(simulator.trainer)
     opened_after = None
-    for count, pod in enumerate(stage.pods_of("bad-cpu")):
-        stage.run(pod)
-        if stage.reconcile(0.9 if count else 0).epoch_change:
+    for count, pod in enumerate(simulator.pods_of("bad-cpu")):
+        simulator.run(pod)
+        if simulator.reconcile(0.9 if count else 0).epoch_change:
             opened_after = 0.9 * count
             break
     assert opened_after == pytest.approx(10, abs=1)
 
 
 def test_without_a_settle_time_every_newcomer_is_called_at_once() -> None:
-    stage = started({"spec.membership.settleSeconds": 0})
-    stage.run(stage.trainer, stage.pods_of("bad-cpu")[0])
-    assert stage.reconcile().epoch_change
+    simulator = started({"spec.membership.settleSeconds": 0})
+    simulator.run(simulator.trainer, simulator.pods_of("bad-cpu")[0])
+    assert simulator.reconcile().epoch_change
 
 
 @pytest.mark.parametrize(
@@ -89,142 +89,142 @@ def test_without_a_settle_time_every_newcomer_is_called_at_once() -> None:
     ],
 )
 def test_a_loss_counts_at_once_and_is_explained(facts: dict[str, object], why: str) -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.change(stage.pods_of("bad-cpu")[0], **facts)
-    plan = stage.reconcile()
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.change(simulator.pods_of("bad-cpu")[0], **facts)
+    plan = simulator.reconcile()
     assert plan.epoch_change
     assert plan.roster is not None
     assert plan.roster.cause is EpochCause.MEMBER_LOST
     assert len(plan.roster.members) == 1
-    assert why in stage.status["syncGroups"][0]["history"][-1]["message"]
+    assert why in simulator.status["syncGroups"][0]["history"][-1]["message"]
 
 
 def test_an_epoch_is_opened_exactly_once() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.change(stage.pods_of("bad-cpu")[0], terminating=True)
-    assert [stage.reconcile().epoch_change for _ in range(4)] == [True, False, False, False]
-    assert stage.status["epoch"] == 2
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
+    assert [simulator.reconcile().epoch_change for _ in range(4)] == [True, False, False, False]
+    assert simulator.status["epoch"] == 2
 
 
 def test_a_lost_status_write_opens_the_same_epoch_again() -> None:
-    stage = Stage()
-    stage.to_running()
-    before, memory = stage.observed().job, stage.memory
-    stage.change(stage.pods_of("bad-cpu")[0], terminating=True)
-    first = stage.reconcile()
-    stage.job, stage.memory = before, memory  # the compare-and-swap failed
-    again = stage.reconcile()
+    simulator = JobSimulator()
+    simulator.to_running()
+    before, memory = simulator.observed().job, simulator.memory
+    simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
+    first = simulator.reconcile()
+    simulator.job, simulator.memory = before, memory  # the compare-and-swap failed
+    again = simulator.reconcile()
     assert first.roster == again.roster
 
 
 def test_an_operator_that_restarts_hands_out_the_same_epoch_again() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.memory, stage.snapshot = Memory(), None
-    plan = stage.reconcile(1)
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.memory, simulator.snapshot = ReconcileMemory(), None
+    plan = simulator.reconcile(1)
     assert plan.writes_nothing
     assert plan.roster is not None
     assert plan.roster.epoch == 1
-    assert plan.roster.digest == stage.status["syncGroups"][0]["rosterDigest"]
+    assert plan.roster.digest == simulator.status["syncGroups"][0]["rosterDigest"]
 
 
 def test_an_operator_that_restarts_into_a_change_opens_an_epoch_at_once() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.scale("bad-cpu", 3)
-    stage.converge()
-    stage.schedule()
-    stage.run()
-    stage.memory, stage.snapshot = Memory(), None
-    plan = stage.reconcile()
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.scale("bad-cpu", 3)
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    simulator.memory, simulator.snapshot = ReconcileMemory(), None
+    plan = simulator.reconcile()
     assert plan.roster is not None
     assert (plan.roster.epoch, plan.roster.cause) == (2, EpochCause.MEMBERS_JOINED)
 
 
 def test_a_roster_in_memory_that_status_does_not_know_counts_for_nothing() -> None:
-    stage = Stage()
-    stage.to_running()
-    assert stage.memory.roster is not None
-    stage.memory = replace(stage.memory, roster=replace(stage.memory.roster, epoch=9))
-    stage.change(stage.pods_of("bad-cpu")[0], terminating=True)
-    plan = stage.reconcile()
+    simulator = JobSimulator()
+    simulator.to_running()
+    assert simulator.memory.roster is not None
+    simulator.memory = replace(simulator.memory, roster=replace(simulator.memory.roster, epoch=9))
+    simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
+    plan = simulator.reconcile()
     assert plan.roster is not None
     assert plan.roster.epoch == 2
 
 
 def test_a_restart_of_the_coordinators_container_changes_nothing() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.change(stage.trainer, running=False, ready=False, exit_code=1, restarts=1)
-    plan = stage.reconcile(1)
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.change(simulator.trainer, running=False, ready=False, exit_code=1, restarts=1)
+    plan = simulator.reconcile(1)
     assert not plan.epoch_change
     assert plan.roster is not None
     assert plan.roster.epoch == 1
 
 
 def test_another_coordinator_pod_is_a_new_epoch_with_all_members() -> None:
-    stage = Stage()
-    stage.to_running()
-    del stage.pods[stage.trainer.uid]
-    assert stage.reconcile(1).roster is None
-    stage.schedule()
-    stage.run(stage.trainer)
-    plan = stage.reconcile(1)
+    simulator = JobSimulator()
+    simulator.to_running()
+    del simulator.pods[simulator.trainer.uid]
+    assert simulator.reconcile(1).roster is None
+    simulator.schedule()
+    simulator.run(simulator.trainer)
+    plan = simulator.reconcile(1)
     assert plan.roster is not None
     assert plan.roster.cause is EpochCause.COORDINATOR_REPLACED
-    assert plan.roster.coordinator_uid == stage.trainer.uid
+    assert plan.roster.coordinator_uid == simulator.trainer.uid
     assert len(plan.roster.members) == 2
 
 
 def test_after_a_pause_of_all_pods_the_members_gather_anew() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.pods.clear()
-    stage.reconcile(1)
-    stage.schedule()
-    first, second = stage.pods_of("bad-cpu")
-    stage.run(stage.trainer, first)
-    assert not stage.reconcile(0.1).epoch_change
-    stage.run(second)
-    plan = stage.reconcile(0.1)
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.pods.clear()
+    simulator.reconcile(1)
+    simulator.schedule()
+    first, second = simulator.pods_of("bad-cpu")
+    simulator.run(simulator.trainer, first)
+    assert not simulator.reconcile(0.1).epoch_change
+    simulator.run(second)
+    plan = simulator.reconcile(0.1)
     assert plan.roster is not None
     assert (plan.roster.epoch, len(plan.roster.members)) == (2, 2)
 
 
 def test_the_old_roster_stays_in_force_while_newcomers_gather() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.scale("bad-cpu", 4)
-    stage.converge()
-    stage.schedule()
-    stage.run(stage.pods_of("bad-cpu")[2])
-    plan = stage.reconcile()
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.scale("bad-cpu", 4)
+    simulator.converge()
+    simulator.schedule()
+    simulator.run(simulator.pods_of("bad-cpu")[2])
+    plan = simulator.reconcile()
     assert plan.roster is not None
     assert plan.roster.epoch == 1
 
 
 def test_a_rollout_that_lost_its_address_is_another_member() -> None:
-    stage = Stage()
-    stage.to_running()
-    stage.change(stage.pods_of("bad-cpu")[0], ip="10.9.9.9")
-    plan = stage.reconcile()
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.change(simulator.pods_of("bad-cpu")[0], ip="10.9.9.9")
+    plan = simulator.reconcile()
     assert plan.epoch_change
     assert plan.roster is not None
     assert "10.9.9.9" in {member.address for member in plan.roster.members}
 
 
 def test_the_history_is_bounded() -> None:
-    stage = Stage({"spec.membership.settleSeconds": 0})
-    stage.to_running()
-    pod = stage.pods_of("bad-cpu")[0]
+    simulator = JobSimulator({"spec.membership.settleSeconds": 0})
+    simulator.to_running()
+    pod = simulator.pods_of("bad-cpu")[0]
     for _ in range(15):
-        stage.change(pod, running=False)
-        stage.reconcile()
-        stage.change(pod, running=True)
-        stage.reconcile()
-    group = stage.status["syncGroups"][0]
-    assert stage.status["epoch"] == 31
+        simulator.change(pod, running=False)
+        simulator.reconcile()
+        simulator.change(pod, running=True)
+        simulator.reconcile()
+    group = simulator.status["syncGroups"][0]
+    assert simulator.status["epoch"] == 31
     assert len(group["history"]) == 20
     assert group["history"][-1]["epoch"] == 31

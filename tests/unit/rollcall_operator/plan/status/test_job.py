@@ -6,19 +6,19 @@ import pytest
 
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import MemberState
-from tests.unit.rollcall_operator.plan.simulator import Stage
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 
 @pytest.fixture
-def running() -> Stage:
+def running() -> JobSimulator:
     """A job that has been running for a while."""
-    stage = Stage()
-    stage.to_running()
-    stage.converge(60)
-    return stage
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.converge(60)
+    return simulator
 
 
-def test_progress_is_written_at_most_every_ten_seconds(running: Stage) -> None:
+def test_progress_is_written_at_most_every_ten_seconds(running: JobSimulator) -> None:
     written = []
     for second in range(60):
         running.report(step=second, reward=second / 100)
@@ -28,7 +28,7 @@ def test_progress_is_written_at_most_every_ten_seconds(running: Stage) -> None:
     assert running.status["progress"]["step"] >= 49
 
 
-def test_progress_that_waits_is_not_forgotten(running: Stage) -> None:
+def test_progress_that_waits_is_not_forgotten(running: JobSimulator) -> None:
     running.report(step=1)
     running.reconcile(10)
     running.report(step=2)
@@ -39,20 +39,20 @@ def test_progress_that_waits_is_not_forgotten(running: Stage) -> None:
     assert running.status["progress"]["step"] == 2
 
 
-def test_no_step_no_write(running: Stage) -> None:
+def test_no_step_no_write(running: JobSimulator) -> None:
     running.report(step=1)
     running.converge(20)
     assert all(running.reconcile(30).writes_nothing for _ in range(20))
 
 
-def test_an_epoch_does_not_wait_for_the_ten_seconds(running: Stage) -> None:
+def test_an_epoch_does_not_wait_for_the_ten_seconds(running: JobSimulator) -> None:
     running.report(step=1)
     running.reconcile(10)
     running.change(running.pods_of("bad-cpu")[0], terminating=True)
     assert running.reconcile(0.1).job_status
 
 
-def test_conditions_that_flap_are_written_once_a_second_at_most(running: Stage) -> None:
+def test_conditions_that_flap_are_written_once_a_second_at_most(running: JobSimulator) -> None:
     uid = running.pods_of("bad-cpu")[0].uid
     before = running.writes["job status"]
     for count in range(100):
@@ -62,7 +62,7 @@ def test_conditions_that_flap_are_written_once_a_second_at_most(running: Stage) 
     assert running.writes["job status"] - before <= 11
 
 
-def test_transition_times_change_only_when_the_status_flips(running: Stage) -> None:
+def test_transition_times_change_only_when_the_status_flips(running: JobSimulator) -> None:
     before = running.condition("WeightsInSync")["lastTransitionTime"]
     running.edit({"spec.failurePolicy.maxRestarts": 9})
     running.converge(60)
@@ -74,7 +74,7 @@ def test_transition_times_change_only_when_the_status_flips(running: Stage) -> N
     assert running.condition("WeightsInSync")["lastTransitionTime"] != before
 
 
-def test_an_operator_without_news_says_nothing_new(running: Stage) -> None:
+def test_an_operator_without_news_says_nothing_new(running: JobSimulator) -> None:
     """It has just started, or its stream broke: what was true a moment ago stands."""
     running.report(step=5, reward=0.5)
     running.converge(20)
@@ -84,7 +84,7 @@ def test_an_operator_without_news_says_nothing_new(running: Stage) -> None:
     assert running.status == before
 
 
-def test_a_coordinator_that_is_gone_is_said_so(running: Stage) -> None:
+def test_a_coordinator_that_is_gone_is_said_so(running: JobSimulator) -> None:
     running.snapshot = None
     del running.pods[running.trainer.uid]
     running.converge(2)
@@ -93,7 +93,7 @@ def test_a_coordinator_that_is_gone_is_said_so(running: Stage) -> None:
     assert running.status["syncGroups"][0]["phase"] == "Rebuilding"
 
 
-def test_news_from_another_pod_than_todays_coordinator_is_ignored(running: Stage) -> None:
+def test_news_from_another_pod_than_todays_coordinator_is_ignored(running: JobSimulator) -> None:
     running.report(step=99)
     del running.pods[running.trainer.uid]
     running.schedule()
@@ -102,7 +102,7 @@ def test_news_from_another_pod_than_todays_coordinator_is_ignored(running: Stage
     assert running.status["progress"]["step"] != 99
 
 
-def test_the_sync_group_says_who_where_and_why(running: Stage) -> None:
+def test_the_sync_group_says_who_where_and_why(running: JobSimulator) -> None:
     (group,) = running.status["syncGroups"]
     assert group["name"] == "default"
     assert (group["phase"], group["members"], group["epoch"]) == ("Stable", 3, 1)
@@ -114,22 +114,24 @@ def test_the_sync_group_says_who_where_and_why(running: Stage) -> None:
 
 def test_every_sync_group_is_told_of() -> None:
     groups = [{"name": "ascend", "engine": "gloo"}]
-    stage = Stage({"spec.weightSync.groups": groups})
-    stage.to_running()
-    default, ascend = stage.status["syncGroups"]
+    simulator = JobSimulator({"spec.weightSync.groups": groups})
+    simulator.to_running()
+    default, ascend = simulator.status["syncGroups"]
     assert (ascend["name"], ascend["engine"], ascend["phase"]) == ("ascend", "gloo", "Stable")
     assert ascend["lastRebuild"] == default["lastRebuild"]
-    assert stage.snapshot is not None
-    first, second = stage.snapshot.groups
-    stage.snapshot = replace(stage.snapshot, groups=(first, replace(second, session=None)))
-    stage.converge(2)
-    default, ascend = stage.status["syncGroups"]
+    assert simulator.snapshot is not None
+    first, second = simulator.snapshot.groups
+    simulator.snapshot = replace(simulator.snapshot, groups=(first, replace(second, session=None)))
+    simulator.converge(2)
+    default, ascend = simulator.status["syncGroups"]
     assert (default["phase"], ascend["phase"]) == ("Stable", "Rebuilding")
-    message = stage.condition("WeightsInSync")["message"]
+    message = simulator.condition("WeightsInSync")["message"]
     assert message == "the sync group ascend is being formed"
 
 
-def test_a_group_whose_members_stayed_is_formed_though_its_epoch_is_older(running: Stage) -> None:
+def test_a_group_whose_members_stayed_is_formed_though_its_epoch_is_older(
+    running: JobSimulator,
+) -> None:
     assert running.snapshot is not None
     (group,) = running.snapshot.groups
     assert group.session is not None
@@ -139,7 +141,7 @@ def test_a_group_whose_members_stayed_is_formed_though_its_epoch_is_older(runnin
     assert running.status["syncGroups"][0]["phase"] == "Stable"
 
 
-def test_a_roster_that_has_not_been_taken_yet_is_rebuilding(running: Stage) -> None:
+def test_a_roster_that_has_not_been_taken_yet_is_rebuilding(running: JobSimulator) -> None:
     running.change(running.pods_of("bad-cpu")[0], terminating=True)
     running.reconcile(2)
     assert running.status["syncGroups"][0]["phase"] == "Rebuilding"
@@ -150,32 +152,32 @@ def test_a_roster_that_has_not_been_taken_yet_is_rebuilding(running: Stage) -> N
 
 
 def test_too_few_rollouts_stop_the_phase_running() -> None:
-    stage = Stage({"spec.membership.minRollouts": 2})
-    stage.to_running()
-    stage.change(stage.pods_of("bad-cpu")[0], terminating=True)
-    stage.reconcile(2)
-    stage.report()
-    stage.converge(2)
-    condition = stage.condition("Running")
-    assert (stage.status["phase"], condition["reason"]) == ("Starting", "TooFewRollouts")
+    simulator = JobSimulator({"spec.membership.minRollouts": 2})
+    simulator.to_running()
+    simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
+    simulator.reconcile(2)
+    simulator.report()
+    simulator.converge(2)
+    condition = simulator.condition("Running")
+    assert (simulator.status["phase"], condition["reason"]) == ("Starting", "TooFewRollouts")
     assert "1 of at least 2 rollouts (spec.membership.minRollouts)" in condition["message"]
 
 
 def test_with_sync_switched_off_the_job_runs_and_says_so() -> None:
-    stage = Stage({"spec.weightSync.enabled": False})
-    stage.converge()
-    stage.schedule()
-    stage.run()
-    stage.converge(0.5)
-    stage.report(states=dict.fromkeys(stage.pods, MemberState.STALE))
-    stage.converge(0.5)
-    stage.converge(2)
-    assert stage.status["phase"] == "Running"
-    assert all(pod.gate for pod in stage.pods_of("bad-cpu"))
-    assert stage.condition("WeightsInSync")["reason"] == "SyncDisabled"
+    simulator = JobSimulator({"spec.weightSync.enabled": False})
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    simulator.converge(0.5)
+    simulator.report(states=dict.fromkeys(simulator.pods, MemberState.STALE))
+    simulator.converge(0.5)
+    simulator.converge(2)
+    assert simulator.status["phase"] == "Running"
+    assert all(pod.gate for pod in simulator.pods_of("bad-cpu"))
+    assert simulator.condition("WeightsInSync")["reason"] == "SyncDisabled"
 
 
-def test_why_training_waits_and_what_is_wrong_is_shown(running: Stage) -> None:
+def test_why_training_waits_and_what_is_wrong_is_shown(running: JobSimulator) -> None:
     running.report(step=3)
     assert running.snapshot is not None
     paused = running.snapshot.progress.__class__(

@@ -7,7 +7,7 @@ import pytest
 from rollcall_operator.plan.status.sessions import remembered
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import KEPT_SESSIONS, SessionCause, SessionReport
-from tests.unit.rollcall_operator.plan.simulator import START, Stage
+from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator
 
 
 def formed(
@@ -21,31 +21,31 @@ FIRST = formed(1, SessionCause.NEW_ROSTER)
 
 
 @pytest.fixture
-def running() -> Stage:
-    stage = Stage()
-    stage.to_running()
-    tell(stage, FIRST)
-    stage.converge(60)
-    return stage
+def running() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.to_running()
+    tell(simulator, FIRST)
+    simulator.converge(60)
+    return simulator
 
 
-def tell(stage: Stage, *sessions: SessionReport) -> None:
+def tell(simulator: JobSimulator, *sessions: SessionReport) -> None:
     """The coordinator has formed these, the last one being in use."""
-    assert stage.snapshot is not None
-    (group,) = stage.snapshot.groups
+    assert simulator.snapshot is not None
+    (group,) = simulator.snapshot.groups
     group = replace(group, session=sessions[-1], sessions=sessions[-KEPT_SESSIONS:])
-    stage.snapshot = replace(stage.snapshot, groups=(group,))
+    simulator.snapshot = replace(simulator.snapshot, groups=(group,))
 
 
-def kept(stage: Stage) -> list[str]:
-    return [record["session"] for record in stage.status["syncGroups"][0]["sessions"]]
+def kept(simulator: JobSimulator) -> list[str]:
+    return [record["session"] for record in simulator.status["syncGroups"][0]["sessions"]]
 
 
-def told(stage: Stage) -> list[str]:
-    return [n.message for p in stage.plans for n in p.events if n.reason == "SessionRebuilt"]
+def told(simulator: JobSimulator) -> list[str]:
+    return [n.message for p in simulator.plans for n in p.events if n.reason == "SessionRebuilt"]
 
 
-def test_a_session_that_followed_a_loss_is_kept_and_told(running: Stage) -> None:
+def test_a_session_that_followed_a_loss_is_kept_and_told(running: JobSimulator) -> None:
     tell(running, FIRST, formed(2))
     running.converge(5)
     assert running.status["syncGroups"][0]["sessions"][-1] == {
@@ -61,12 +61,14 @@ def test_a_session_that_followed_a_loss_is_kept_and_told(running: Stage) -> None
     ]
 
 
-def test_a_session_that_only_followed_its_roster_is_kept_and_no_event(running: Stage) -> None:
+def test_a_session_that_only_followed_its_roster_is_kept_and_no_event(
+    running: JobSimulator,
+) -> None:
     assert kept(running) == ["1.1.1"]
     assert told(running) == []
 
 
-def test_all_sessions_between_two_reconciles_are_kept(running: Stage) -> None:
+def test_all_sessions_between_two_reconciles_are_kept(running: JobSimulator) -> None:
     tell(running, FIRST, *(formed(attempt) for attempt in range(2, 8)))
     running.converge(5)
     assert kept(running) == [f"1.1.{attempt}" for attempt in range(1, 8)]
@@ -74,7 +76,7 @@ def test_all_sessions_between_two_reconciles_are_kept(running: Stage) -> None:
     assert len(told(running)) == 4
 
 
-def test_the_last_twenty_are_kept_across_coordinators(running: Stage) -> None:
+def test_the_last_twenty_are_kept_across_coordinators(running: JobSimulator) -> None:
     tell(running, FIRST, *(formed(attempt) for attempt in range(2, 19)))
     running.converge(5)
     tell(running, *(formed(attempt, boot=2) for attempt in range(1, 6)))
@@ -84,7 +86,7 @@ def test_the_last_twenty_are_kept_across_coordinators(running: Stage) -> None:
     assert len(expected) == 20
 
 
-def test_an_operator_that_restarts_tells_nothing_twice(running: Stage) -> None:
+def test_an_operator_that_restarts_tells_nothing_twice(running: JobSimulator) -> None:
     tell(running, FIRST, formed(2))
     running.converge(5)
     before = told(running)
@@ -93,13 +95,13 @@ def test_an_operator_that_restarts_tells_nothing_twice(running: Stage) -> None:
     assert told(running) == before
 
 
-def test_the_same_sessions_again_are_no_write(running: Stage) -> None:
+def test_the_same_sessions_again_are_no_write(running: JobSimulator) -> None:
     tell(running, FIRST, formed(2))
     running.converge(5)
     assert running.reconcile(60).writes_nothing
 
 
-def test_news_waits_a_second_at_most_however_often_sessions_change(running: Stage) -> None:
+def test_news_waits_a_second_at_most_however_often_sessions_change(running: JobSimulator) -> None:
     running.converge(60)
     writes = running.writes["job status"]
     for tick in range(20):
