@@ -24,11 +24,11 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import Member, nursery, version
-from rollcall_runtime.bench.world import Remote, World, done, join
+from rollcall_runtime.bench.member_processes import Remote, World, done, join
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import Encoded, decode, encode
-from rollcall_runtime.sync.weights.sealing import checksums
+from rollcall_runtime.sync.weights.snapshots import checksums
 
 GROUP = "job/default"
 TIMEOUT = 60.0

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_runtime.bench import bencher
+from rollcall_runtime.bench import measured_member
 from rollcall_runtime.bench import member as members
+from rollcall_runtime.bench.member_processes import Remote, World
 from rollcall_runtime.bench.throughput import Load, Party
-from rollcall_runtime.bench.world import Remote, World
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.registry import create_engine
 
@@ -109,7 +109,7 @@ class Nixl:
 LIBRARIES: dict[str, type[Mooncake] | type[Nixl]] = {"mooncake": Mooncake, "nixl": Nixl}
 
 
-class LibraryMember(bencher.BenchMember):
+class LibraryMember(measured_member.BenchMember):
     """A process of one library's own; or, for the session, an ordinary member."""
 
     def __init__(self, member: MemberId) -> None:

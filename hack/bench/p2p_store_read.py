@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from rollcall_runtime.sync.engines.kimi_store import HostStore, devices
+from rollcall_runtime.sync.engines.kimi.p2p_store import HostStore, devices
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 
 MIB = 1 << 20

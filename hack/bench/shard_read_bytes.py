@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.weights.layout import lay_out
 from rollcall_runtime.sync.weights.shards import Rows, RowShard, Shard, select
+from rollcall_runtime.sync.weights.snapshots import lay_out
 
 _LAYERS, _WIDTH, _HIDDEN, _HEADS, _VOCABULARY = 32, 4096, 14336, 1024, 128256
 _BY_ROWS = ("q", "k", "v", "gate", "up", "embed", "head")

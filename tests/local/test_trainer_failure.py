@@ -17,7 +17,7 @@ from rollcall_protocol.env import ExitCode
 from rollcall_protocol.job_config import CheckpointConfig, JobConfig
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import encode
-from rollcall_runtime.sync.weights.catchup import fetch
+from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import Stage
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.local.pods import TOKENS, Pod

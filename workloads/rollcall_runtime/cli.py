@@ -63,9 +63,9 @@ def rollout_program() -> NoReturn:
 
 def sync(arguments: Sequence[str] | None = None) -> int:
     """Weight-sync engines: what there is, and how fast it is here."""
-    from rollcall_runtime.bench import command  # noqa: PLC0415 - the workers do not need it
+    from rollcall_runtime.bench import cli  # noqa: PLC0415 - the workers do not need it
 
-    return command.main(arguments)
+    return cli.main(arguments)
 
 
 def _parse(name: str, description: str, arguments: Sequence[str] | None) -> None:

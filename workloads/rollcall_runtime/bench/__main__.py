@@ -2,7 +2,7 @@
 
 import sys
 
-from rollcall_runtime.bench.command import main
+from rollcall_runtime.bench.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,10 +28,11 @@ from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession
 from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
-from rollcall_runtime.sync.opening import open_engine
-from rollcall_runtime.sync.parts import open_session
+from rollcall_runtime.sync.multi_sender import open_session
+from rollcall_runtime.sync.open_engine import open_engine
 from rollcall_runtime.sync.weights.shards import Shard, receive
-from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter, Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.staging import Stage
 
 
 @dataclass(frozen=True, slots=True)

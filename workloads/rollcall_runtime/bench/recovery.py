@@ -15,8 +15,8 @@ from typing import Any
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import Reply
+from rollcall_runtime.bench.member_processes import Remote, World, abort, done, join, settled
 from rollcall_runtime.bench.throughput import GROUP, Load, Party
-from rollcall_runtime.bench.world import Remote, World, abort, done, join, settled
 from rollcall_runtime.sync.engine import Role
 
 _TRIES = 4  # for each kill that counts

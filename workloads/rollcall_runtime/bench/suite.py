@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollcall_runtime.bench import recovery, shards, throughput
-from rollcall_runtime.bench.surroundings import available_memory, scratch_folder
+from rollcall_runtime.bench import recovery, shard_transfer, throughput
+from rollcall_runtime.bench.host import available_memory, scratch_folder
 from rollcall_runtime.bench.throughput import Load, Party
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.registry import AUTO, CPU, create_engine, engines, worker_device
@@ -53,10 +53,10 @@ def _run(
     details = throughput.details(rounds)
     if parts:
         with load.open_world(_new(folder, "shards")) as world:
-            turns = shards.measure(Party(load, world), parts)
-        figures |= shards.report(turns, count=parts, nbytes=load.nbytes)
+            turns = shard_transfer.measure(Party(load, world), parts)
+        figures |= shard_transfer.report(turns, count=parts, nbytes=load.nbytes)
         figures["verified"] = figures["verified"] and turns.correct
-        details |= shards.details(turns)
+        details |= shard_transfer.details(turns)
     if kill_member:
         with load.open_world(_new(folder, "recovery")) as world:
             scene = recovery.Scene(Party(recovery.survivors(load), world), world)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.bench.bencher import NURSERY, Taken
+from rollcall_runtime.bench.measured_member import NURSERY, Taken
 from rollcall_runtime.bench.member import Reply
-from rollcall_runtime.bench.world import Remote, World, abort, done, join
+from rollcall_runtime.bench.member_processes import Remote, World, abort, done, join
 from rollcall_runtime.sync.engine import Role
 
 GROUP = "job/default"

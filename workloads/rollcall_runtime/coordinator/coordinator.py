@@ -36,8 +36,8 @@ from rollcall_runtime.coordinator.sender_parts import Parts
 from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
 from rollcall_runtime.coordinator.sync_group import Holder, SyncGroup
 from rollcall_runtime.membership.incarnation import Life
-from rollcall_runtime.sync.opening import OpenEngine
-from rollcall_runtime.sync.weights.staging import Snapshot
+from rollcall_runtime.sync.open_engine import OpenEngine
+from rollcall_runtime.sync.weights.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
 

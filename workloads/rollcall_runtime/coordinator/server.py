@@ -11,7 +11,7 @@ from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import Observer
 from rollcall_runtime.coordinator.operator_stream import take_roster
 from rollcall_runtime.coordinator.reconnect_requests import Calls
-from rollcall_runtime.sync.weights.catchup import weights_handler
+from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.worker.auth import Handler, Tokens, guard
 
 STOP_SECONDS = 2.0

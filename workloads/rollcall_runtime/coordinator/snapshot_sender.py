@@ -11,7 +11,7 @@ from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.weights.delta import Encoded, Encoder
-from rollcall_runtime.sync.weights.staging import Snapshot
+from rollcall_runtime.sync.weights.snapshots import Snapshot
 
 
 class SenderDuties(SendingDuties):

@@ -37,7 +37,7 @@ from rollcall_protocol.wire.roster import Roster
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.member_connections import Links
 from rollcall_runtime.membership.driver import Duties, MemberDriver
-from rollcall_runtime.sync.opening import OpenEngine
+from rollcall_runtime.sync.open_engine import OpenEngine
 
 log = logging.getLogger(__name__)
 

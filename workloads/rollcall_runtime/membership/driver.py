@@ -20,7 +20,7 @@ from rollcall_protocol.wire.messages import MemberMessage, SessionMessage, Weigh
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
 from rollcall_runtime.sync.errors import SyncError, UnexpectedError
-from rollcall_runtime.sync.parts import open_session
+from rollcall_runtime.sync.multi_sender import open_session
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from rollcall_runtime.rollout.lease_progress import Reporter
 from rollcall_runtime.rollout.readiness import Readiness
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import Bounds, RolloutDuties
-from rollcall_runtime.sync.memory.device_memory import device_memory
-from rollcall_runtime.sync.opening import OpenEngine
+from rollcall_runtime.sync.memory.device_allocators import device_memory
+from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.staging import Stage
 from rollcall_runtime.tasks.reward_function import Reward
 from rollcall_runtime.worker.concurrency import first_of

@@ -8,8 +8,8 @@ from rollcall_protocol import env
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import ReconnectRequest, loads
-from rollcall_runtime.sync.weights.catchup import weights_handler
-from rollcall_runtime.sync.weights.staging import Snapshot
+from rollcall_runtime.sync.weights.catch_up import weights_handler
+from rollcall_runtime.sync.weights.snapshots import Snapshot
 from rollcall_runtime.worker.auth import guard
 
 STOP_SECONDS = 2.0

@@ -14,7 +14,7 @@ from rollcall_runtime.rollout.inference_engine import (
     inference_engines,
 )
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.opening import open_engine
+from rollcall_runtime.sync.open_engine import open_engine
 from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.concurrency import favour_event_loop
 from rollcall_runtime.worker.environment import RolloutEnvironment, new_member

@@ -16,7 +16,7 @@ from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import GrowingPool
-from rollcall_runtime.sync.weights.catchup import fetch
+from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.delta import decode
 from rollcall_runtime.sync.weights.shards import Shard, receive, select, tensors
 from rollcall_runtime.sync.weights.staging import Stage

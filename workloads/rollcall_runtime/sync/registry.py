@@ -42,12 +42,12 @@ _MOONCAKE = "mooncake-transfer-engine-non-cuda"
 _BUILTINS = {
     "gloo": BuiltIn(f"{_ENGINES}.gloo:GlooEngine", _GROUP, ("cpu",), "torch"),
     "mooncake": BuiltIn(f"{_ENGINES}.mooncake:MooncakeEngine", _PEER, ("cpu",), _MOONCAKE),
-    "kimi": BuiltIn(f"{_ENGINES}.kimi:KimiEngine", _GROUP, ("cpu",), "checkpoint-engine"),
+    "kimi": BuiltIn(f"{_ENGINES}.kimi.engine:KimiEngine", _GROUP, ("cpu",), "checkpoint-engine"),
     "store": BuiltIn(f"{_ENGINES}.store:StoreEngine", _PEER, ("cpu",), "fsspec"),
-    "nixl": BuiltIn(f"{_ENGINES}.nixl:NixlEngine", _PEER, ("cpu",), "nixl"),
-    "ray": BuiltIn(f"{_ENGINES}.ray:RayEngine", _GROUP, ("cpu",), "ray"),
-    "hccl": BuiltIn(f"{_ENGINES}.hccl:HcclEngine", _GROUP, ("npu",), "torch-npu"),
-    "nccl": BuiltIn(f"{_ENGINES}.nccl:NcclEngine", _GROUP, ("cuda",), "nvidia-nccl-cu13"),
+    "nixl": BuiltIn(f"{_ENGINES}.nixl.engine:NixlEngine", _PEER, ("cpu",), "nixl"),
+    "ray": BuiltIn(f"{_ENGINES}.ray.engine:RayEngine", _GROUP, ("cpu",), "ray"),
+    "hccl": BuiltIn(f"{_ENGINES}.hccl.engine:HcclEngine", _GROUP, ("npu",), "torch-npu"),
+    "nccl": BuiltIn(f"{_ENGINES}.nccl.engine:NcclEngine", _GROUP, ("cuda",), "nvidia-nccl-cu13"),
 }
 
 

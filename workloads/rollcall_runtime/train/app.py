@@ -15,8 +15,8 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.opening import OpenEngine, open_engine
-from rollcall_runtime.sync.weights.staging import Draft
+from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
+from rollcall_runtime.sync.weights.snapshots import Draft
 from rollcall_runtime.tasks.prompt_source import open_prompts
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
 from rollcall_runtime.train.coordinator_metrics import CoordinatorObserver

@@ -30,10 +30,10 @@ from rollcall_runtime.membership.stream import MemberStream
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer
-from rollcall_runtime.sync.opening import OpenEngine
-from rollcall_runtime.sync.weights.catchup import weights_handler
+from rollcall_runtime.sync.open_engine import OpenEngine
+from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.delta import Encoded, Encoder
-from rollcall_runtime.sync.weights.staging import Draft, Snapshot
+from rollcall_runtime.sync.weights.snapshots import Draft, Snapshot
 from rollcall_runtime.worker.auth import guard
 from rollcall_runtime.worker.concurrency import first_of
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member

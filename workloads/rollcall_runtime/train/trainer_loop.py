@@ -18,7 +18,7 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.membership.incarnation import Life
-from rollcall_runtime.sync.weights.staging import Draft, Snapshot
+from rollcall_runtime.sync.weights.snapshots import Draft, Snapshot
 from rollcall_runtime.train.batch_broadcast import Signal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank

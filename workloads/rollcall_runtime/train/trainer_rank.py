@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
-from rollcall_runtime.sync.weights.staging import Draft, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Draft, Snapshotter
 from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.batch_broadcast import Signal
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState

@@ -11,7 +11,7 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.coordinator.sync_group import Holder
 from rollcall_runtime.membership.incarnation import Life
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.weights.catchup import fetch
+from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import Stage
 
 log = logging.getLogger(__name__)

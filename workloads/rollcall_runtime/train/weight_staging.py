@@ -4,9 +4,9 @@ import logging
 
 from rollcall_protocol.job_config import WeightSyncConfig
 from rollcall_runtime.sync.engine import HOST
-from rollcall_runtime.sync.memory.device_memory import device_memory
+from rollcall_runtime.sync.memory.device_allocators import device_memory
 from rollcall_runtime.sync.registry import engine_class, worker_device
-from rollcall_runtime.sync.weights.staging import Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshotter
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import torch
 
 from rollcall_protocol.env import ExitCode
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_runtime.bench import command, member, throughput
-from rollcall_runtime.bench.bencher import BenchMember
+from rollcall_runtime.bench import cli, member, throughput
+from rollcall_runtime.bench.measured_member import BenchMember
+from rollcall_runtime.bench.member_processes import World
 from rollcall_runtime.bench.throughput import DEVICE, Load, Party
-from rollcall_runtime.bench.world import World
 from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync.places import gpu_memory
@@ -63,7 +63,7 @@ def test_weights_are_where_the_engine_takes_them(
 @ALONE
 def test_a_device_is_needed(capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "--engine", "gloo", "--size", "64Ki", "--staging", "device", "--json"]
-    assert command.main(arguments) == ExitCode.FAILED
+    assert cli.main(arguments) == ExitCode.FAILED
     assert "torch finds no accelerator here" in capfd.readouterr().err
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import throughput
-from rollcall_runtime.bench.bencher import BenchMember, bf16_tensors
+from rollcall_runtime.bench.measured_member import BenchMember, bf16_tensors
 from rollcall_runtime.bench.throughput import Load, Rounds
 
 LOAD = Load(engine="gloo", receivers=2, nbytes=1000, bucket_bytes=100, rounds=3)

@@ -45,8 +45,8 @@ from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
 from rollcall_runtime.sync.memory.buffers import HostBuffer
-from rollcall_runtime.sync.opening import OpenEngine
-from rollcall_runtime.sync.weights.staging import Snapshot
+from rollcall_runtime.sync.open_engine import OpenEngine
+from rollcall_runtime.sync.weights.snapshots import Snapshot
 from rollcall_runtime.worker.auth import Tokens
 
 TOKENS = Tokens(member="member-token", operator="operator-token")

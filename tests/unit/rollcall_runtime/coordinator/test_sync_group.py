@@ -8,7 +8,7 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import SnapshotPartReady
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.opening import OpenEngine
+from rollcall_runtime.sync.open_engine import OpenEngine
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     CONFIG,
     Group,

@@ -38,7 +38,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.rollout.inference_engine import WeightMismatchError
-from rollcall_runtime.sync.opening import OpenEngine
+from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.tasks.reverse import reward
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import MANIFEST, MemoryEngine

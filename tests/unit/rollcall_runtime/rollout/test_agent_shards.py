@@ -18,10 +18,10 @@ from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, Jo
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.opening import OpenEngine, open_engine
-from rollcall_runtime.sync.owned_engine import OwnedEngine
+from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine
+from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.shards import RowShard, Shard
-from rollcall_runtime.sync.weights.staging import Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.tasks.reverse import reward
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, TOKENS, Group

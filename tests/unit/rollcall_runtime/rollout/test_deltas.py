@@ -16,7 +16,8 @@ from rollcall_runtime.rollout.inference_engine import PauseMode
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import Bounds, RolloutDuties
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
-from rollcall_runtime.sync.weights.staging import Snapshotter, Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshotter
+from rollcall_runtime.sync.weights.staging import Stage
 from rollcall_runtime.train.part_sender import PartDuties
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics

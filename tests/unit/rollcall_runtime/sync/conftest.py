@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollcall_runtime.bench.world import Remote, World
+from rollcall_runtime.bench.member_processes import Remote, World
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync import gpu
 from tests.unit.rollcall_runtime.sync.cases import CASES, Case

@@ -12,8 +12,9 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
-from rollcall_runtime.bench.world import Remote, settled
-from rollcall_runtime.sync.weights.staging import Snapshot, Stage
+from rollcall_runtime.bench.member_processes import Remote, settled
+from rollcall_runtime.sync.weights.snapshots import Snapshot
+from rollcall_runtime.sync.weights.staging import Stage
 from tests.unit.rollcall_runtime.sync.gpu import spread
 from tests.unit.rollcall_runtime.sync.places import staging_memory
 

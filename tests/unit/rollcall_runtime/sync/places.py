@@ -10,10 +10,14 @@ import torch
 
 from rollcall_runtime.sync.bindings.acl_library import AclLibrary
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
+from rollcall_runtime.sync.memory.device_allocators import (
+    AclDevice,
+    CudaDevice,
+    LibraryMemory,
+    TorchMemory,
+    device_memory,
+)
 from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
-from rollcall_runtime.sync.memory.device_memory import device_memory
-from rollcall_runtime.sync.memory.library_memory import AclDevice, CudaDevice, LibraryMemory
-from rollcall_runtime.sync.memory.torch_memory import TorchMemory
 from tests.doubles.build import FOLDER, NCCL
 
 _STAGING = "ROLLCALL_TEST_STAGING"

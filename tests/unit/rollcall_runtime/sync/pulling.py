@@ -14,9 +14,9 @@ from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_text
-from rollcall_runtime.sync.engines.pull import PullSession
-from rollcall_runtime.sync.engines.pull_engine import PullEngine, PullSettings
-from rollcall_runtime.sync.engines.pull_reads import Read
+from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
+from rollcall_runtime.sync.engines.pull.pending_reads import Read
+from rollcall_runtime.sync.engines.pull.session import PullSession
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 
 BUCKET = 1000

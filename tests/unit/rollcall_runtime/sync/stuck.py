@@ -10,7 +10,7 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import Role, descriptor_text
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.errors import AbortedError
-from rollcall_runtime.sync.weights.staging import Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshotter
 
 SETTINGS = GlooSettings(operation_timeout=1.0)
 

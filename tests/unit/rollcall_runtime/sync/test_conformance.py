@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_runtime.bench.world import (
+from rollcall_runtime.bench.member_processes import (
     Remote,
     World,
     abort,

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from rollcall_protocol.wire.ids import SessionId
-from rollcall_runtime.bench.world import (
+from rollcall_runtime.bench.member_processes import (
     Remote,
     World,
     abort,

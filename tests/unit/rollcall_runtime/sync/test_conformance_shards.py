@@ -10,7 +10,15 @@ import pytest
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import Reply, digest, odd_tensors
-from rollcall_runtime.bench.world import Remote, World, abort, done, join, publish, settled
+from rollcall_runtime.bench.member_processes import (
+    Remote,
+    World,
+    abort,
+    done,
+    join,
+    publish,
+    settled,
+)
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.weights.shards import RowShard, Shard, select

@@ -15,7 +15,7 @@ from typing import Any
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
-from rollcall_runtime.bench.world import Remote
+from rollcall_runtime.bench.member_processes import Remote
 from tests.unit.rollcall_runtime.sync.faults import FaultyMember
 
 NURSERY = "tests.unit.rollcall_runtime.sync.traffic:nursery"

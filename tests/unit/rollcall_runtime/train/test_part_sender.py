@@ -9,7 +9,7 @@ from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import Seat, VersionAssigned
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
 from rollcall_runtime.train.part_sender import PartDuties
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 

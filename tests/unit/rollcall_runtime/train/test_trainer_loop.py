@@ -14,7 +14,7 @@ from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_runtime.membership.incarnation import Life
-from rollcall_runtime.sync.weights.staging import Draft, Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Draft, Snapshot, Snapshotter
 from rollcall_runtime.train import trainer_loop
 from rollcall_runtime.train.batch_broadcast import Signal
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState

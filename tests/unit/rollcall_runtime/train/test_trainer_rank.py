@@ -11,7 +11,7 @@ from torch import Tensor
 from rollcall_protocol.job_config import CheckpointConfig, LossConfig, OptimizerConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_runtime.sync.weights.staging import Draft, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Draft, Snapshotter
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.batch_broadcast import Signal
 from rollcall_runtime.train.checkpoint import files

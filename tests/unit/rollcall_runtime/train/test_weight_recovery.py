@@ -13,8 +13,8 @@ from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.coordinator.sync_group import Holder
 from rollcall_runtime.membership.incarnation import Life
-from rollcall_runtime.sync.weights.catchup import weights_handler
-from rollcall_runtime.sync.weights.staging import Snapshotter
+from rollcall_runtime.sync.weights.catch_up import weights_handler
+from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.train import weight_recovery
 from rollcall_runtime.train.weight_recovery import Recovery
 

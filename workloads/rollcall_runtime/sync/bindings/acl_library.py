@@ -5,7 +5,7 @@ Signatures: acl_rt.h of CANN 8. Never run on an NPU.
 
 import ctypes
 
-from rollcall_runtime.sync.bindings.clibrary import CLibrary, Functions, load
+from rollcall_runtime.sync.bindings.c_library import CLibrary, Functions, load
 
 _REPEATED = 100002  # somebody in this process has initialized it before
 _HUGE_FIRST = 0

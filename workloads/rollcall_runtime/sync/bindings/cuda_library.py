@@ -6,7 +6,7 @@ Signatures: cuda_runtime_api.h of CUDA 13.0; they are the same since CUDA 11.
 import ctypes
 from collections.abc import Iterator
 
-from rollcall_runtime.sync.bindings.clibrary import CLibrary, Functions, in_wheels, load
+from rollcall_runtime.sync.bindings.c_library import CLibrary, Functions, in_wheels, load
 
 _NOT_READY = 600
 _ALREADY_REGISTERED = 712

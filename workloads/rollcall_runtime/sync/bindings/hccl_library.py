@@ -7,7 +7,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from rollcall_runtime.sync.bindings.clibrary import CLibrary, Functions, LibraryError, load
+from rollcall_runtime.sync.bindings.c_library import CLibrary, Functions, LibraryError, load
 
 _ROOT_BYTES = 4108
 _INT8 = 0  # the one type of a byte that every product broadcasts

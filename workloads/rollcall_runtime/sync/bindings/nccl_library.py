@@ -6,7 +6,7 @@ The oldest library is 2.18; ncclCommShrink came with 2.27, ncclCommGrow with 2.2
 import ctypes
 from collections.abc import Iterator, Sequence
 
-from rollcall_runtime.sync.bindings.clibrary import (
+from rollcall_runtime.sync.bindings.c_library import (
     CLibrary,
     Functions,
     LibraryError,

@@ -14,9 +14,9 @@ from mooncake.engine import TransferEngine
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
-from rollcall_runtime.sync.engines.pull import PullSession
-from rollcall_runtime.sync.engines.pull_engine import PullEngine, PullSettings
-from rollcall_runtime.sync.engines.pull_reads import Read
+from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
+from rollcall_runtime.sync.engines.pull.pending_reads import Read
+from rollcall_runtime.sync.engines.pull.session import PullSession
 
 _COMPLETED = 1
 

@@ -30,8 +30,13 @@ from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.buckets import wrong_checksums
+from rollcall_runtime.sync.bucket_transfer import wrong_checksums
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
+from rollcall_runtime.sync.engines.common.threaded_engine import (
+    OwnedEngine,
+    OwnedSession,
+    time_left,
+)
 from rollcall_runtime.sync.errors import (
     ChecksumMismatchError,
     JoinFailedError,
@@ -39,10 +44,7 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from rollcall_runtime.sync.memory.buffers import Buffer
-from rollcall_runtime.sync.owned_engine import OwnedEngine
 from rollcall_runtime.sync.rendezvous import Rendezvous
-from rollcall_runtime.sync.sessions import OwnedSession, time_left
-from rollcall_runtime.sync.weights.chunks import Piece, cut_in_chunks
 
 _MARKER, _MANIFEST = "COMPLETE", "manifest.json"
 
@@ -73,6 +75,33 @@ class StoreSettings(SyncSettings):
                 raise ValueError("storageOptions must be a JSON object")  # noqa: TRY004
         except json.JSONDecodeError as error:
             raise ValueError(f"storageOptions is not JSON: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of the `chunk`-th file, from `offset` in it."""
+
+    chunk: int
+    offset: int
+    nbytes: int
+
+
+def cut_in_chunks(ranges: Sequence[tuple[int, int]], size: int) -> Iterator[Piece]:
+    """The bytes of these ranges (first, end; ascending), in pieces of files of `size` bytes.
+
+    Ranges that touch are read together.
+    """
+    joined: list[tuple[int, int]] = []
+    for start, end in ranges:
+        touches = joined and joined[-1][1] == start
+        joined.append((joined.pop()[0] if touches else start, end))
+    for first, end in joined:
+        start = first
+        while start < end:
+            chunk, offset = divmod(start, size)
+            nbytes = min(size - offset, end - start)
+            yield Piece(chunk, offset, nbytes)
+            start += nbytes
 
 
 class StoreEngine(OwnedEngine):

@@ -24,11 +24,10 @@ from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.buckets import wrong_checksums
+from rollcall_runtime.sync.bucket_transfer import wrong_checksums
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
 from rollcall_runtime.sync.memory.buffers import GrowingPool, Pin, Window
-from rollcall_runtime.sync.weights.sealing import checksums
-from rollcall_runtime.sync.weights.staging import Snapshot
+from rollcall_runtime.sync.weights.snapshots import Snapshot, checksums
 
 log = logging.getLogger(__name__)
 

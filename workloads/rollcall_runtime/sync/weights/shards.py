@@ -18,7 +18,8 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import StagingError
-from rollcall_runtime.sync.weights.staging import Snapshot, Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshot
+from rollcall_runtime.sync.weights.staging import Stage
 
 _STRETCH = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MAX_STRETCHES = 200  # of buckets, in one request's line, which servers bound at 8 KiB

@@ -1,176 +1,23 @@
-"""Weights in a flat buffer: how the sender snapshots them and a receiver stages them.
+"""A receiver's weights: what it serves, what is staged, and a copy ahead of the next delta.
 
-A model is one flat buffer whose layout its manifest describes. What is served changes only when
-a version that was staged whole has been applied; it is never overwritten in place.
+What is served changes only when a version that was staged whole has been applied; it is never
+overwritten in place.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
+import numpy as np
 
 from rollcall_protocol.wire.ids import Version
-from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
-from rollcall_runtime.sync.errors import StagingError, SyncError
+from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.errors import ExhaustedError, StagingError, SyncError
 from rollcall_runtime.sync.memory.buffers import BufferPool, Pin, PoolState, WholeBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceMemory, maker
-from rollcall_runtime.sync.weights.layout import fill, lay_out, tensor_in
-from rollcall_runtime.sync.weights.sealing import checksums_of
-from rollcall_runtime.sync.weights.spare import Spare
+from rollcall_runtime.sync.weights.snapshots import SPARE_BYTES, Snapshot
 
-_SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
-
-_HOST = frozenset({"cpu"})
-_DEVICE_BUFFERS = 2
-
-NamedTensors = Iterable[tuple[str, torch.Tensor]]
-
-
-class Snapshot:
-    """One whole set of weights, and the pins that keep its buffers from being overwritten: one, or
-    one in device memory and one with the same bytes in host memory.
-
-    Released by its owner, or when it is dropped.
-    """
-
-    __slots__ = ("_copy", "_pin", "manifest")
-
-    def __init__(self, manifest: WeightManifest, pin: Pin, copy: Pin | None = None) -> None:
-        self.manifest = manifest
-        self._pin, self._copy = pin, copy
-
-    @property
-    def buffer(self) -> WholeBuffer:
-        """The flat buffer that the manifest describes, on the device if it is there."""
-        return self._pin.buffer
-
-    def buffer_in(self, memories: frozenset[str]) -> WholeBuffer:
-        """The buffer in one of these memories (torch device types); StagingError if none is."""
-        for pin in (self._pin, self._copy):
-            if pin is not None and pin.buffer.device in memories:
-                return pin.buffer
-        wanted = ", ".join(sorted(memories))
-        raise StagingError(f"the weights are in memory of the {self.buffer.device}, not {wanted}")
-
-    @property
-    def host(self) -> WholeBuffer:
-        """The buffer in host memory; StagingError if there is none."""
-        return self.buffer_in(_HOST)
-
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Tensors by name, in the manifest's order, where the buffer is (on the CPU, if torch does
-        not have that device); copy what must outlive this.
-
-        Views, but for those that came in pieces, which are put together one at a time. Raises
-        StagingError for a dtype that this torch does not have.
-        """
-        pieces: dict[str, list[TensorSpec]] = {}
-        for spec in self.manifest.tensors:
-            pieces.setdefault(spec.name, []).append(spec)
-        for name, specs in pieces.items():
-            views = [tensor_in(self.buffer, spec) for spec in specs]
-            yield name, views[0] if len(views) == 1 else torch.cat(views)
-
-    def share(self) -> "Snapshot":
-        """The same weights with a pin of their own."""
-        copy = self._copy.buffer.pin() if self._copy else None
-        return Snapshot(self.manifest, self.buffer.pin(), copy)
-
-    def release(self) -> None:
-        """Let the buffers go; harmless when repeated."""
-        self._pin.release()
-        if self._copy is not None:
-            self._copy.release()
-
-
-class Draft:
-    """A copy of the weights at one moment, without checksums yet.
-
-    On a device, `copy` is a host buffer that is to get the bytes too; all that is left if not
-    `stays`.
-    """
-
-    def __init__(
-        self, specs: tuple[TensorSpec, ...], pin: Pin, copy: Pin | None = None, *,
-        bucket_bytes: int, stays: bool = True,
-    ) -> None:  # fmt: skip
-        self._specs = specs
-        self._pin, self._copy, self._stays = pin, copy, stays
-        self._bucket_bytes = bucket_bytes
-
-    def seal(self) -> Snapshot:
-        """Compute the checksums (outside the GIL) and hand the buffers on; once."""
-        buffer = self._pin.buffer
-        copy = self._copy.buffer if self._copy else None
-        sums = checksums_of(buffer, self._bucket_bytes, copy=copy)
-        manifest = WeightManifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
-        if self._copy is None or self._stays:
-            return Snapshot(manifest, self._pin, self._copy)
-        self._pin.release()
-        return Snapshot(manifest, self._copy)
-
-
-class Snapshotter:
-    """Copies the trainer's tensors, which is all that training waits for.
-
-    `buffers` is how many copies in host memory may exist: the one kept for newcomers, the one being
-    sent, and one for what an aborted session still holds. Small models may have more, up to
-    `spare_bytes`.
-
-    With device memory the copy is made there, in one of `device_buffers` (small models again may
-    have more), which on a GPU is many times faster than to the host. `keep` names the memories
-    (torch device types) in which it stays once its draft is sealed, by default the device's alone.
-    """
-
-    def __init__(
-        self, *, bucket_bytes: int, buffers: int = 3, spare_bytes: int = _SPARE_BYTES,
-        memory: DeviceMemory | None = None, keep: frozenset[str] = frozenset(),
-        device_buffers: int = _DEVICE_BUFFERS,
-    ) -> None:  # fmt: skip
-        self._bucket_bytes, self._stays = bucket_bytes, True
-        host = BufferPool(limit=buffers, spare_bytes=spare_bytes)
-        self._pool = host
-        self._copies: BufferPool | None = None
-        if memory is not None:
-            kept = keep or {memory.device}
-            if not kept <= {"cpu", memory.device}:
-                raise ValueError(f"weights on the {memory.device} cannot be kept in {set(kept)}")
-            self._pool = BufferPool(
-                limit=device_buffers, spare_bytes=spare_bytes, make=maker(memory)
-            )
-            self._copies = host if "cpu" in kept else None
-            self._stays = memory.device in kept
-
-    @property
-    def _pools(self) -> list[BufferPool]:
-        return [self._pool] if self._copies is None else [self._pool, self._copies]
-
-    @property
-    def state(self) -> PoolState:
-        """Buffers made and in use, for metrics."""
-        states = [pool.state for pool in self._pools]
-        return PoolState(sum(s.buffers for s in states), sum(s.pinned for s in states))
-
-    def take(self, tensors: NamedTensors, *, timeout: float) -> Draft:
-        """Copy `tensors` (any device, any strides); the caller may change them afterwards.
-
-        Waits while all buffers are in use (earlier snapshots not released, sends not ended), and
-        raises ExhaustedError after `timeout` seconds. `seal` the draft in another thread: checksums
-        are not the trainer's business.
-        """
-        named = [(name, tensor.detach()) for name, tensor in tensors]
-        specs, total = lay_out(named)
-        pins: list[Pin] = []
-        try:
-            for pool in self._pools:
-                pins.append(pool.take(total, timeout=timeout))  # noqa: PERF401 - kept on an error
-            fill(pins[0].buffer, zip(specs, (weight for _, weight in named), strict=True))
-        except BaseException:
-            for pin in pins:
-                pin.release()
-            raise
-        return Draft(specs, *pins, bucket_bytes=self._bucket_bytes, stays=self._stays)
+_PIECE_BYTES = 16 << 20  # copied between two looks at whether the copy is still wanted
 
 
 class Stage:
@@ -182,7 +29,7 @@ class Stage:
     """
 
     def __init__(
-        self, *, buffers: int = 4, spare_bytes: int = _SPARE_BYTES,
+        self, *, buffers: int = 4, spare_bytes: int = SPARE_BYTES,
         memory: DeviceMemory | None = None,
     ) -> None:  # fmt: skip
         make = maker(memory) if memory is not None else None
@@ -290,6 +137,61 @@ class Stage:
         with self._lock:
             old, self._staged = self._staged, None
         _release(old)
+
+
+class Spare:
+    """At most one copy, in a buffer of `pool`. Any thread may call anything."""
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()  # held while a copy is made
+        self._unwanted = threading.Event()
+        self._copy: tuple[Version, Pin] | None = None
+
+    def make(self, version: Version, weights: WholeBuffer) -> None:
+        """Copy `weights`, which are `version`; nothing when no buffer is free."""
+        with self._lock:
+            self._unwanted.clear()
+            self._release()
+            try:
+                pin = self._pool.take(weights.nbytes, timeout=0)
+            except ExhaustedError:
+                return
+            if _copy(weights, pin.buffer, stop=self._unwanted.is_set):
+                self._copy = version, pin
+            else:
+                pin.release()
+
+    def take(self, version: Version) -> Pin | None:
+        """The copy, to be written to, if it is of `version`; waits while one is made."""
+        with self._lock:
+            copy = self._copy
+            if copy is not None and copy[0] == version:
+                self._copy = None
+                return copy[1]
+            self._release()
+            return None
+
+    def drop(self) -> None:
+        """Let the buffer go: it is needed for something else."""
+        self._unwanted.set()
+        with self._lock:
+            self._release()
+
+    def _release(self) -> None:
+        if self._copy is not None:
+            self._copy[1].release()
+            self._copy = None
+
+
+def _copy(source: WholeBuffer, target: WholeBuffer, *, stop: Callable[[], bool]) -> bool:
+    """Whether all of it was copied. By numpy, which lets other threads run."""
+    old, new = (np.frombuffer(buffer.memory, np.uint8) for buffer in (source, target))
+    for start in range(0, len(old), _PIECE_BYTES):
+        if stop():
+            return False
+        np.copyto(new[start : start + _PIECE_BYTES], old[start : start + _PIECE_BYTES])
+    return True
 
 
 def _release(held: tuple[Version, Snapshot] | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.bench.world import World, abort, join, new_session, settled
+from rollcall_runtime.bench.member_processes import World, abort, join, new_session, settled
 from rollcall_runtime.sync.engines.gloo import GlooSettings, make_group
 from rollcall_runtime.sync.errors import AbortedError, ExhaustedError
 from rollcall_runtime.sync.rendezvous import Rendezvous

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_runtime.bench.world import World, abort, join, publish, settled
+from rollcall_runtime.bench.member_processes import World, abort, join, publish, settled
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.engines.pull_topology import Topology
+from rollcall_runtime.sync.engines.pull.topology import Topology
 from rollcall_runtime.sync.errors import SyncError
 from tests.unit.rollcall_runtime.sync.faults import NURSERY
 from tests.unit.rollcall_runtime.sync.pulling import Local

@@ -12,9 +12,8 @@ import pytest
 from rollcall_runtime.sync.bindings.acl_library import AclLibrary
 from rollcall_runtime.sync.errors import ExhaustedError
 from rollcall_runtime.sync.memory.buffers import BufferPool
+from rollcall_runtime.sync.memory.device_allocators import LibraryMemory, device_memory
 from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer, DeviceMemory, maker
-from rollcall_runtime.sync.memory.device_memory import device_memory
-from rollcall_runtime.sync.memory.library_memory import LibraryMemory
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync import places
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, npu_memory, torch_memory

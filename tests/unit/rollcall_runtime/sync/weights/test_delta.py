@@ -10,7 +10,7 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manif
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
 from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import Encoded, decode, encode
-from rollcall_runtime.sync.weights.sealing import checksums
+from rollcall_runtime.sync.weights.snapshots import checksums
 
 SIZE, BUCKET = 1_000_003, 300_000
 CONFIG = DeltaConfig(block_bytes=4_096)

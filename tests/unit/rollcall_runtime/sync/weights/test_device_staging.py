@@ -20,17 +20,18 @@ from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError, StagingError
 from rollcall_runtime.sync.memory.buffers import WholeBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
-from rollcall_runtime.sync.parts import open_session
-from rollcall_runtime.sync.weights import sealing
-from rollcall_runtime.sync.weights.catchup import fetch
-from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter, Stage
+from rollcall_runtime.sync.multi_sender import open_session
+from rollcall_runtime.sync.weights import snapshots as weight_snapshots
+from rollcall_runtime.sync.weights.catch_up import fetch
+from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.staging import Stage
 from rollcall_runtime.train import weight_staging
 from rollcall_runtime.train.part_sender import PartDuties
 from rollcall_runtime.train.weight_staging import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, torch_memory
-from tests.unit.rollcall_runtime.sync.weights.test_catchup import SEVEN, TOKEN, donor, holder
+from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, TOKEN, donor, holder
 
 _MEMORIES: dict[str, Callable[[], DeviceMemory | None]] = {
     "fake": torch_memory, "cpu": lambda: None,
@@ -78,7 +79,7 @@ def test_its_manifest_is_that_of_the_same_weights_in_host_memory(memory: DeviceM
 def test_a_bucket_longer_than_the_pieces_that_are_copied_is_summed_whole(
     memory: DeviceMemory, keep: frozenset[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealing, "_PIECE", 777)
+    monkeypatch.setattr(weight_snapshots, "_PIECE_BYTES", 777)
     taker = snapshotter(memory, bucket_bytes=10_000, keep=keep | {memory.device})
     snapshot = taker.take(odd_tensors(1, 1), timeout=0).seal()
     assert snapshot.manifest == on_host(bucket_bytes=10_000).manifest

@@ -11,9 +11,8 @@ from rollcall_runtime.bench.member import odd_tensors
 from rollcall_runtime.sync.errors import ChecksumMismatchError, StagingError
 from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import decode, encode
-from rollcall_runtime.sync.weights.sealing import checksums
 from rollcall_runtime.sync.weights.shards import Rows, RowShard, Shard, cut, select
-from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter, checksums
 
 HALVES = RowShard(0, 2), RowShard(1, 2)
 

@@ -9,8 +9,8 @@ from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest, c
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
-from rollcall_runtime.sync.weights.sealing import checksums
-from rollcall_runtime.sync.weights.staging import Snapshot, Snapshotter, Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter, checksums
+from rollcall_runtime.sync.weights.staging import Stage
 
 
 def snapshot(seed: int = 1, *, bucket_bytes: int = 1000) -> Snapshot:

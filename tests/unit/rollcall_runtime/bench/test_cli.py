@@ -1,0 +1,136 @@
+"""`rollcall-sync`: what it prints, and where."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.env import ExitCode
+from rollcall_runtime.bench import cli
+from rollcall_runtime.bench.host import own_output
+
+KEYS = [
+    "engine", "receivers", "senders", "bytes", "rounds", "gbps_per_receiver",
+    "tcp_gbps_per_receiver", "ratio_to_tcp", "memcpy_gbps", "snapshot_seconds", "blocking_seconds",
+    "visible_ratio", "verified",
+]  # fmt: skip
+RECOVERY_KEYS = ["detect_seconds", "rebuild_seconds", "resend_seconds"]
+
+
+def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """The JSON that the command prints, which is all that it prints."""
+    assert cli.main([*arguments, "--json"]) == ExitCode.OK
+    return json.loads(capfd.readouterr().out)
+
+
+def test_engines_are_told_with_all_that_is_known_of_them(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    found = {engine["name"]: engine for engine in run(capfd, "engines")}
+    assert list(found["gloo"]) == ["name", "kind", "devices", "available", "version", "reason"]
+    assert (found["gloo"]["kind"], found["gloo"]["devices"]) == ("group", ["cpu"])
+    assert (found["gloo"]["available"], found["gloo"]["reason"]) == (True, None)
+
+
+def test_engines_are_told_to_people_too(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["engines"]) == ExitCode.OK
+    head, *rows = capfd.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "KIND", "DEVICES", "AVAILABLE", "VERSION", "REASON"]
+    assert any(row.split()[:4] == ["gloo", "group", "cpu", "yes"] for row in rows)
+
+
+def test_bench_prints_exactly_these_figures(capfd: pytest.CaptureFixture[str]) -> None:
+    found = run(capfd, "bench", "--engine", "auto", "--receivers", "2", "--senders", "2",
+                "--size", "300Ki", "--bucket-size", "64Ki", "--rounds", "2")  # fmt: skip
+    assert list(found) == KEYS
+    assert (found["engine"], found["receivers"], found["senders"]) == ("gloo", 2, 2)
+    assert (found["bytes"], found["rounds"], found["verified"]) == (300 << 10, 2, True)
+    assert all(found[key] > 0 for key in KEYS[5:12])
+
+
+@pytest.mark.slow
+def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]) -> None:
+    found = run(capfd, "bench", "--engine", "gloo", "--receivers", "2", "--size", "128Mi",
+                "--rounds", "2", "--kill-member", "--details",
+                "--config", "gloo.operationTimeout=5")  # fmt: skip
+    details = found.pop("details")
+    assert list(found) == KEYS + RECOVERY_KEYS
+    assert details["kills"] == 2
+    assert details["worst_seconds"] < 5  # nobody waited until gloo gave up
+    assert details["naive_seconds"] > 0  # gloo notices by itself at times
+    assert 0 < found["detect_seconds"] < details["total_seconds"] <= details["worst_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (["--engine", "glue"], "unknown weight-sync engine 'glue'; available: gloo", 64),
+        (["--engine", "gloo", "--kill-member"], "--kill-member needs --receivers of 2", 1),
+        (["--engine", "gloo", "--size", "1000Gi"], "MiB are free; choose a smaller --size", 1),
+        (
+            ["--engine", "gloo", "--size", "64Ki", "--config", "inFlght=2"],
+            "inFlght: unknown setting; known: inFlight", 64,
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_one_line(
+    capfd: pytest.CaptureFixture[str], arguments: list[str], message: str, code: int
+) -> None:
+    assert cli.main(["bench", *arguments]) == code
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert message in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+def test_what_libraries_print_does_not_mix_with_the_result(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with own_output() as output:
+        print("python")
+        os.write(1, b"from C\n")
+        output.write("result\n")
+    told = capfd.readouterr()
+    assert told.out == "result\n"
+    assert "python\n" in told.err
+    assert "from C\n" in told.err
+
+
+def test_help_needs_no_torch() -> None:
+    told = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "rollcall_runtime.bench", "--help"],
+        capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(Path("workloads").resolve())},
+    )  # fmt: skip
+    assert "torch" not in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("512Mi", 512 << 20), ("1Gi", 1 << 30), ("2M", 2_000_000), ("10", 10)]
+)
+def test_sizes_are_quantities(text: str, nbytes: int) -> None:
+    assert cli.size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["512MiB", "0", "3", "-2", "1.5Gi", ""])
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        cli.size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("inFlight=4", ("", "inFlight", 4)),
+        ("store.url=file:///tmp/x", ("store", "url", "file:///tmp/x")),
+        ("eager=true", ("", "eager", True)),
+        ("acme.fast.threads=2", ("acme.fast", "threads", 2)),
+    ],
+)
+def test_settings_are_written_as_key_and_value(text: str, expected: tuple[str, str, Any]) -> None:
+    assert cli.setting(text) == expected

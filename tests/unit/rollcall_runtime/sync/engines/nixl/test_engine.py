@@ -1,0 +1,175 @@
+"""What only NIXL does: whom it knows, what it tells UCX, how it ends."""
+
+import os
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.messages import Seat
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.engines.pull.topology import Topology
+from tests.unit.rollcall_runtime.sync.pulling import Local, abort
+
+nixl = pytest.importorskip("rollcall_runtime.sync.engines.nixl.engine", exc_type=ImportError)
+State = nixl.State
+MIB = 1 << 20
+
+
+class Library:
+    """An agent that only remembers what it was told."""
+
+    def __init__(self, name: str, *, backend: str, progress_seconds: float) -> None:
+        self.name, self.backend, self.progress_seconds = name, backend, progress_seconds
+        self.told: list[tuple[str, str]] = []
+        self.state_of_reads = State.BUSY
+
+    def meet(self, metadata: bytes) -> None:
+        self.told.append(("meet", metadata.decode()))
+
+    def forget(self, peer: str) -> None:
+        self.told.append(("forget", peer))
+
+    def read(self, peer: str, *, remote: int, local: int, nbytes: int) -> int:
+        del remote, local, nbytes
+        self.told.append(("read", peer))
+        return 1
+
+    def state(self, handle: int) -> Any:
+        del handle
+        return self.state_of_reads
+
+    def release(self, handle: int) -> None:
+        self.told.append(("release", str(handle)))
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An engine whose library is not NIXL."""
+    monkeypatch.setattr(nixl, "Agent", Library)
+    for name in nixl.NixlSettings().environment:
+        monkeypatch.setenv(name, "kept")
+    made = nixl.NixlEngine()
+    made.open(
+        member=MemberId("me", "boot"), address="127.0.0.1", role=Role.RECEIVER,
+        settings=nixl.NixlSettings(),
+    )  # fmt: skip
+    yield made
+    made.close()
+
+
+def told(name: str, metadata: str) -> dict[str, Any]:
+    return {"agent": f"{name}/boot", "metadata": b64encode(metadata.encode()).decode()}
+
+
+def member(name: str) -> MemberId:
+    return MemberId(name, "boot")
+
+
+def test_an_agent_is_met_once_and_anew_when_it_has_registered_more(engine: Any) -> None:
+    for metadata in ("one buffer", "one buffer", "two buffers"):
+        engine.reach(told("a", metadata))
+    assert engine.agent.told == [
+        ("meet", "one buffer"),
+        ("forget", "a/boot"),
+        ("meet", "two buffers"),
+    ]
+
+
+def test_an_agent_that_is_read_from_is_not_forgotten_but_told_more(engine: Any) -> None:
+    peer = engine.reach(told("a", "one buffer"))
+    read = engine.read(peer, remote=0, local=0, nbytes=1)
+    engine.reach(told("a", "two buffers"))
+    engine._keep(set())
+    assert engine.known == {"a/boot"}
+    assert ("forget", "a/boot") not in engine.agent.told
+    engine.agent.state_of_reads = State.DONE
+    assert read.done()
+    read.release()
+    engine._keep(set())
+    assert engine.known == frozenset()
+
+
+def test_agents_of_members_that_left_are_forgotten(engine: Any) -> None:
+    for name in ("a", "b"):
+        engine.reach(told(name, "metadata"))
+    engine._keep({member("a"), member("c")})
+    assert engine.known == {"a/boot"}
+    assert engine.agent.told[-1] == ("forget", "b/boot")
+
+
+def test_an_agent_whose_connection_failed_is_met_anew(engine: Any) -> None:
+    read = engine.read(engine.reach(told("a", "same")), remote=0, local=0, nbytes=1)
+    engine.agent.state_of_reads = State.FAILED
+    with pytest.raises(RuntimeError, match="a read from a/boot failed"):
+        read.done()
+    read.release()
+    engine.reach(told("a", "same"))
+    engine.reach(told("a", "same"))
+    assert engine.agent.told[-2:] == [("forget", "a/boot"), ("meet", "same")]
+
+
+def test_ucx_is_told_to_wait_and_not_to_spin(engine: Any) -> None:
+    settings = nixl.NixlSettings()
+    assert engine.agent.progress_seconds == settings.progress_interval > 0
+    assert settings.environment["UCX_USE_MT_MUTEX"] == "y"
+
+
+def test_rdma_is_loaded_where_it_is_asked_for() -> None:
+    assert nixl.NixlSettings().environment["UCX_MODULES"] == "^ib"
+    assert not nixl.NixlSettings(transports="rc,tcp").environment["UCX_MODULES"]
+
+
+def test_an_interval_must_not_be_negative() -> None:
+    with pytest.raises(ValueError, match="progress_interval"):
+        nixl.NixlSettings(progress_interval=-1.0)
+
+
+@pytest.mark.slow
+def test_a_chain_of_agents_closes_over_one_that_left_and_forgets_it() -> None:
+    settings = nixl.NixlSettings(topology=Topology.CHAIN.value, operation_bytes=MIB)
+    party = Local(nixl.NixlEngine, 3, settings, nbytes=4 * MIB)
+    names = [name_of(seat) for seat in party.seats]
+    before = party.join(range(4))
+    party.transfer(before, party.fill(1, bucket=MIB))
+    assert party.engines[3].known == {names[2]}
+    registered = [list(engine._registered.values()) for engine in party.engines]
+    abort(before)
+    after = party.join([0, 1, 3])
+    assert party.engines[3].known == frozenset()
+    party.transfer(after, party.fill(2, bucket=MIB))
+    assert party.engines[3].known == {names[1]}
+    assert [list(engine._registered.values()) for engine in party.engines] == registered
+    abort(after)
+    party.close()
+
+
+def name_of(seat: Seat) -> str:
+    return f"{seat.member.pod_uid}/{seat.member.boot_id}"
+
+
+_PROGRAM = """
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.engines.nixl.engine import NixlEngine, NixlSettings
+
+engine = NixlEngine()
+engine.open(
+    member=MemberId("a", "b"), address="127.0.0.1", role=Role.SENDER, settings=NixlSettings()
+)
+engine.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_used_it_ends_well() -> None:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr.decode()

@@ -1,0 +1,236 @@
+"""A newcomer fetches a whole version from another member, over real sockets."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import ClientSession, web
+
+from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_protocol.wire.ids import Version
+from rollcall_runtime.bench.member import digests, odd_tensors, version
+from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
+from rollcall_runtime.sync.weights.catch_up import (
+    FetchLimits,
+    fetch,
+    parse_version,
+    weights_handler,
+)
+from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.worker.auth import Handler, guard
+
+TOKEN = "member-token"
+LIMITS = FetchLimits(connect=1.0, stall=0.3, total=5.0)
+SEVEN = version(7)
+
+
+def snapshot(seed: int = 7, megabytes: int = 3) -> Snapshot:
+    taker = Snapshotter(bucket_bytes=1 << 20)
+    return taker.take(odd_tensors(seed, megabytes), timeout=0).seal()
+
+
+def holder(held: Snapshot, held_version: Version = SEVEN) -> Callable[[Version], Snapshot | None]:
+    return lambda asked: held if asked == held_version else None
+
+
+def guarded(handler: Handler) -> Handler:
+    """As agent and coordinator mount it."""
+    return guard(TOKEN, handler, lambda _: None)
+
+
+@contextlib.asynccontextmanager
+async def donor(
+    held: Callable[[Version], Snapshot | None], *, transfers: int = 4, stall: float = 10.0
+) -> AsyncIterator[str]:
+    """A member that serves weights; its host:port."""
+    app = web.Application()
+    handler = guarded(weights_handler(held, transfers=transfers, stall=stall))
+    app.add_routes([web.get(WEIGHTS_ROUTE, handler)])
+    async with serving(app) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.3.1", 0)
+    await site.start()
+    host, port = runner.addresses[0]
+    try:
+        yield f"{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def dead_donor() -> str:
+    with socket.socket() as unused:
+        unused.bind(("127.0.3.1", 0))
+        host, port = unused.getsockname()
+    return f"{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def silent_donor() -> AsyncIterator[str]:
+    """It takes connections and never answers, as a stopped process does."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.3.1", 0))
+        listener.listen()
+        host, port = listener.getsockname()
+        yield f"{host}:{port}"
+
+
+def committed(stage: Stage, number: int = 7) -> dict[str, str]:
+    with stage.committing(version(number)) as weights:
+        return digests(weights)
+
+
+async def test_a_newcomer_gets_every_byte() -> None:
+    held, stage = snapshot(), Stage()
+    async with donor(holder(held)) as address:
+        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+    assert stage.served is None
+    assert committed(stage) == digests(held)
+    assert stage.served == SEVEN
+
+
+async def test_the_next_donor_is_tried_when_one_is_dead_or_silent() -> None:
+    held, stage = snapshot(), Stage()
+    async with donor(holder(held)) as address, silent_donor() as silent:
+        donors = [dead_donor(), silent, address]
+        await fetch(version=SEVEN, donors=donors, token=TOKEN, stage=stage, limits=LIMITS)
+    assert committed(stage) == digests(held)
+
+
+async def test_a_donor_that_dies_half_way_is_replaced() -> None:
+    held, stage = snapshot(megabytes=64), Stage()
+
+    async def dying(request: web.Request) -> web.StreamResponse:
+        handler = guarded(weights_handler(holder(held)))
+        assert request.transport is not None
+        asyncio.get_running_loop().call_later(0.01, request.transport.abort)
+        return await handler(request)
+
+    app = web.Application()
+    app.add_routes([web.get(WEIGHTS_ROUTE, dying)])
+    asked: list[Version] = []
+
+    def second(version_: Version) -> Snapshot | None:
+        asked.append(version_)
+        return held
+
+    async with serving(app) as half, donor(second) as address:
+        await fetch(version=SEVEN, donors=[half, address], token=TOKEN, stage=stage)
+    assert asked == [SEVEN]
+    assert committed(stage) == digests(held)
+
+
+async def test_every_donor_s_reason_is_told() -> None:
+    stage = Stage()
+    async with donor(holder(snapshot(), version(8))) as address, silent_donor() as silent:
+        donors = [dead_donor(), silent, address]
+        with pytest.raises(CatchUpError) as caught:
+            await fetch(version=SEVEN, donors=donors, token=TOKEN, stage=stage, limits=LIMITS)
+    message = str(caught.value)
+    assert all(name in message for name in donors)
+    assert "HTTP 404: does not hold 7@1.1" in message
+    assert stage.state.pinned == 0
+
+
+async def test_without_donors_there_is_nothing_to_fetch() -> None:
+    with pytest.raises(CatchUpError, match="none was named"):
+        await fetch(version=SEVEN, donors=[], token=TOKEN, stage=Stage())
+
+
+async def test_a_wrong_token_gets_nothing() -> None:
+    async with donor(holder(snapshot())) as address:
+        with pytest.raises(CatchUpError, match="HTTP 401"):
+            await fetch(version=SEVEN, donors=[address], token="guess", stage=Stage())
+
+
+@pytest.mark.parametrize("query", ["", "?version=", "?version=7", "?version=7@1.x"])
+async def test_a_version_that_cannot_be_read_is_refused(query: str) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with donor(holder(snapshot())) as address, ClientSession(headers=headers) as client:
+        answer = await client.get(f"http://{address}{WEIGHTS_ROUTE}{query}")
+        assert answer.status == 400
+
+
+async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
+    held, stage = snapshot(), Stage()
+    held.buffer.memory[2_000_000] ^= 1
+    async with donor(holder(held)) as address:
+        with pytest.raises(CatchUpError, match="wrong checksum in bucket 1"):
+            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+    assert stage.state.pinned == 0
+
+
+async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> None:
+    giver, taker = Stage(buffers=3, spare_bytes=0), Stage()
+    first = snapshot(megabytes=16)
+    _serve(giver, first, 7)
+    async with donor(giver.held) as address:
+        fetching = asyncio.create_task(
+            fetch(version=SEVEN, donors=[address], token=TOKEN, stage=taker)
+        )
+        while taker.state.pinned == 0:
+            await asyncio.sleep(0)
+        for number in (8, 9, 10):
+            _serve(giver, snapshot(number, megabytes=16), number)
+        assert not fetching.done()
+        await fetching
+    assert committed(taker) == digests(first)
+    assert giver.state.pinned == 1
+
+
+async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent() -> None:
+    taker = Snapshotter(bucket_bytes=1 << 20, buffers=1, spare_bytes=0)
+    owned, stage = taker.take(odd_tensors(7, 16), timeout=0).seal(), Stage()
+    expected = digests(owned)
+    async with donor(holder(owned)) as address:
+        fetching = asyncio.create_task(
+            fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+        )
+        while stage.state.pinned == 0:
+            await asyncio.sleep(0)
+        owned.release()
+        with pytest.raises(ExhaustedError):
+            taker.take(odd_tensors(8, 16), timeout=0)
+        await fetching
+        assert committed(stage) == expected
+        await asyncio.sleep(0)
+        taker.take(odd_tensors(8, 16), timeout=0)
+
+
+async def test_a_donor_bounds_its_transfers() -> None:
+    async with donor(holder(snapshot()), transfers=0) as address:
+        with pytest.raises(CatchUpError, match="HTTP 503"):
+            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=Stage())
+
+
+async def test_a_reader_that_stalls_does_not_keep_the_buffer() -> None:
+    giver = Stage()
+    _serve(giver, snapshot(megabytes=16), 7)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with donor(giver.held, stall=0.1) as address, ClientSession(headers=headers) as client:
+        url = f"http://{address}{WEIGHTS_ROUTE}"
+        async with client.get(url, params={"version": "7@1.1"}):
+            _serve(giver, snapshot(8, megabytes=16), 8)
+            assert giver.state.pinned == 2
+            async with asyncio.timeout(2):
+                while giver.state.pinned > 1:
+                    await asyncio.sleep(0.01)
+
+
+def test_versions_are_read_as_they_are_written() -> None:
+    assert parse_version(str(SEVEN)) == SEVEN
+
+
+def _serve(stage: Stage, source: Snapshot, number: int) -> None:
+    with stage.staging(version(number), source.manifest, timeout=0) as buffer:
+        buffer.memory[:] = source.buffer.memory
+    with stage.committing(version(number)):
+        pass

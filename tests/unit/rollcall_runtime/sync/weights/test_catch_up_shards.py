@@ -1,0 +1,133 @@
+"""A newcomer that needs a part fetches that part, from whoever holds it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+import torch
+from aiohttp import ClientSession, web
+
+from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_runtime.bench.member import digests
+from rollcall_runtime.sync.errors import CatchUpError
+from rollcall_runtime.sync.weights.catch_up import fetch, weights_handler
+from rollcall_runtime.sync.weights.shards import RowShard, cut
+from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.worker.auth import Handler
+from tests.unit.rollcall_runtime.sync.weights.test_catch_up import (
+    SEVEN,
+    TOKEN,
+    committed,
+    donor,
+    guarded,
+    holder,
+    serving,
+    snapshot,
+)
+
+HALF = RowShard(0, 2)
+
+
+class Listening:
+    """How many bytes came from a donor, by what it says that it sends."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.requests = 0
+
+    def around(self, handler: Handler) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            answer = await handler(request)
+            self.requests += 1
+            self.sent += answer.content_length or 0
+            return answer
+
+        return handle
+
+
+@contextlib.asynccontextmanager
+async def counted(handler: Handler) -> AsyncIterator[tuple[str, Listening]]:
+    listening, app = Listening(), web.Application()
+    app.add_routes([web.get(WEIGHTS_ROUTE, listening.around(guarded(handler)))])
+    async with serving(app) as address:
+        yield address, listening
+
+
+def rows(held: Snapshot, shard: RowShard) -> dict[str, str]:
+    return digests(Snapshot(cut(held.manifest, shard), held.buffer.pin()))
+
+
+async def test_whoever_needs_a_part_fetches_that_part() -> None:
+    held, stage = snapshot(megabytes=16), Stage()
+    async with counted(weights_handler(holder(held))) as (address, listening):
+        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
+    assert listening.requests == 2, "the manifest, and the buckets"
+    assert 8 << 20 <= listening.sent < 10 << 20, "the half, and the bucket of what is small"
+    assert committed(stage) == rows(held, HALF)
+
+
+async def test_a_part_of_what_several_senders_hold_is_fetched_from_each() -> None:
+    taker, weight = Snapshotter(bucket_bytes=1 << 10), torch.rand(64, 256)
+    one, two = (taker.take([("w", rows)], timeout=0).seal() for rows in (weight[:32], weight[32:]))
+    stage, shard = Stage(), RowShard(1, 4)
+    async with (
+        counted(weights_handler(holder(one))) as (first, at_first),
+        counted(weights_handler(holder(two))) as (second, at_second),
+    ):
+        donors = [f"{first}+{second}"]
+        await fetch(version=SEVEN, donors=donors, token=TOKEN, stage=stage, shard=shard)
+    assert at_first.sent > 16 << 10
+    assert at_second.sent < 8 << 10, "manifests alone"
+    with stage.committing(SEVEN) as weights:
+        ((name, found),) = weights.tensors()
+    assert name == "w"
+    assert torch.equal(found, weight[16:32])
+
+
+async def test_more_stretches_than_a_request_can_name_are_asked_for_in_turn() -> None:
+    named = [(f"t{number}", torch.rand(2, 64)) for number in range(1000)]
+    held = Snapshotter(bucket_bytes=256).take(named, timeout=0).seal()
+    stage = Stage()
+    async with counted(weights_handler(holder(held))) as (address, listening):
+        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
+    assert listening.requests == 6
+    assert committed(stage) == rows(held, HALF)
+
+
+async def test_a_member_that_holds_a_part_gives_it_only_to_whoever_needs_the_same() -> None:
+    held, stage = snapshot(megabytes=16), Stage()
+    async with donor(holder(held)) as address:
+        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
+    committed(stage)
+    part = weights_handler(stage.held, shard=HALF.key)
+    async with counted(part) as (address, listening):
+        for shard in (None, RowShard(1, 2)):
+            with pytest.raises(CatchUpError, match="holds shard 0/2 only"):
+                await fetch(
+                    version=SEVEN, donors=[address], token=TOKEN, stage=Stage(), shard=shard
+                )
+        other = Stage()
+        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=other, shard=HALF)
+    assert committed(other) == rows(held, HALF)
+    assert listening.sent < 10 << 20
+
+
+async def test_corrupt_bytes_of_a_part_are_named_as_the_whole_names_them() -> None:
+    held, stage = snapshot(megabytes=16), Stage()
+    last = RowShard(1, 2)
+    held.buffer.memory[12 << 20] ^= 1
+    async with donor(holder(held)) as address:
+        with pytest.raises(CatchUpError, match="wrong checksum in bucket 12"):
+            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=last)
+        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
+    assert committed(stage) == rows(held, HALF)
+
+
+@pytest.mark.parametrize("buckets", ["4", "0-4", "2-1", "x", "-1", "0-"])
+async def test_buckets_that_there_are_not_are_refused(buckets: str) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with donor(holder(snapshot())) as address, ClientSession(headers=headers) as client:
+        query = {"version": str(SEVEN), "buckets": buckets}
+        answer = await client.get(f"http://{address}{WEIGHTS_ROUTE}", params=query)
+        assert answer.status == 400

@@ -1,0 +1,1 @@
+"""What several weight-sync engines share: base classes, abandonable calls, child processes."""

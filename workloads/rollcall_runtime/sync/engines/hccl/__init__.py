@@ -1,0 +1,1 @@
+"""Engine `hccl`: broadcast between Ascend NPUs."""

@@ -1,0 +1,1 @@
+"""Engine `kimi`: checkpoint-engine's P2P reads to each node, then a broadcast in the node."""

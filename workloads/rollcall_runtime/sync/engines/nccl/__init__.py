@@ -1,0 +1,1 @@
+"""Engine `nccl`: broadcast between NVIDIA GPUs."""

@@ -1,0 +1,1 @@
+"""Engine `nixl`: one-sided reads through NIXL."""

@@ -1,0 +1,1 @@
+"""What the engines share whose receivers read from registered memory (mooncake, nixl, kimi)."""

@@ -1,0 +1,1 @@
+"""Engine `ray`: Ray's collectives, the baseline."""

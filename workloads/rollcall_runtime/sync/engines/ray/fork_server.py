@@ -1,0 +1,148 @@
+"""The engine's side of the processes that speak to Ray; `process` has the other."""
+
+import ipaddress
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rollcall_runtime.sync.engines.common.child_process import MESSAGE, ProcessError, ProcessOwner
+from rollcall_runtime.sync.network_interfaces import address_of
+
+_MAIN = "import rollcall_runtime.sync.engines.ray.process as m; m.main()"
+_STDERR = 2
+_END_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the process is told first.
+
+    `address` is the member's, `interface` the network interface that has it. With `host` it starts
+    Ray's GCS there, at `port` (0: any), which asks for `token`; `seconds` bound its start, and its
+    files go to a folder of its own in `folder` (empty: the temporary one).
+    """
+
+    address: str
+    interface: str
+    slots: int
+    slot_bytes: int
+    host: bool
+    port: int
+    token: str
+    folder: str
+    seconds: float
+
+
+class Nest:
+    """A process that has imported torch and Ray, so that a fork of it can join at once.
+
+    `gcs` is the address of the GCS that it hosts and `token` what that asks for; empty if it hosts
+    none. Raises ProcessError.
+    """
+
+    def __init__(self, orders: Orders, *, environment: dict[str, str]) -> None:
+        self._lock = threading.Lock()
+        self.token = orders.token
+        # Made here, so that it can be removed also if the process is killed.
+        self._folder = ""
+        if orders.host:
+            self._folder = tempfile.mkdtemp(prefix="rollcall-ray-", dir=orders.folder or None)
+            orders = replace(orders, folder=self._folder)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=_STDERR, pass_fds=(theirs.fileno(),),
+                env={
+                    # PyTorch's store asks for the names of addresses, which nobody needs: an answer
+                    # that is lost should not cost the resolver's usual five seconds.
+                    "RES_OPTIONS": "timeout:1 attempts:1",
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                    "OMP_NUM_THREADS": "1",  # whoever forks has no threads
+                    **environment,
+                },
+            )  # fmt: skip
+        self._socket = ours
+        self._socket.settimeout(orders.seconds)
+        try:
+            self.gcs = str(self._ask(json.dumps(asdict(orders)).encode())[0]["gcs"])
+        except ProcessError:
+            self.close()
+            raise
+
+    def fork(self, connection: int, shared: int) -> int:
+        """Have a rank serve `connection`, a socket; returns a pidfd of it."""
+        _, descriptors = self._ask(b"fork", connection, shared)
+        return descriptors[0]
+
+    def close(self) -> None:
+        """End the process, its forks and its GCS."""
+        self._socket.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._folder:  # the process has removed it, unless it was killed
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ask(self, message: bytes, *descriptors: int) -> tuple[dict[str, Any], list[int]]:
+        with self._lock:
+            try:
+                socket.send_fds(self._socket, [message], descriptors)
+                text, found, _, _ = socket.recv_fds(self._socket, MESSAGE, 1)
+            except OSError as error:
+                raise ProcessError(f"the Ray process does not answer: {error}") from error
+        if not text:
+            raise ProcessError("the Ray process ended; its standard error says why")
+        answer: dict[str, Any] = json.loads(text)
+        if "error" in answer:
+            raise ProcessError(answer["error"])
+        return answer, found
+
+
+class RayOwner(ProcessOwner):
+    """A fork of the nest, whose `gcs` and `token` it tells."""
+
+    library = "Ray"
+
+    def __init__(self, nest: Nest, *, slots: int, slot_bytes: int) -> None:
+        self._nest, self._pidfd = nest, -1
+        self.gcs, self.token = nest.gcs, nest.token
+        super().__init__(slots=slots, slot_bytes=slot_bytes)
+
+    def _start(self, connection: int, shared: int) -> None:
+        self._pidfd = self._nest.fork(connection, shared)
+
+    def _end(self) -> None:
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            select.select([self._pidfd], [], [], _END_SECONDS)  # until it has ended
+        except ProcessLookupError:
+            return  # it had
+        finally:
+            os.close(self._pidfd)
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has the address, empty if none has it as its first."""
+    for _, name in socket.if_nameindex():
+        try:
+            found = address_of(name, like=address)
+        except ValueError:  # it has no address of this kind
+            continue
+        if found == address:
+            return name
+        if name == "lo" and ipaddress.ip_address(address).is_loopback:
+            return name
+    return ""

@@ -1,0 +1,70 @@
+"""Opening the engines that a job's sync groups ask for."""
+
+import json
+from dataclasses import dataclass, replace
+
+from rollcall_protocol.job_config import GroupConfig
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.roster import DEFAULT_GROUP
+from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
+from rollcall_runtime.sync.network_interfaces import address_of
+from rollcall_runtime.sync.registry import create_engine, worker_device
+from rollcall_runtime.sync.weights.shards import Shard
+from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.settings import read_settings
+
+_FIELD = "spec.weightSync"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEngine:
+    """The engine of group `name`, open, and the descriptor (base64) of this process.
+
+    `address` is that of the interface that the settings name; empty when it is the pod's. `shard`
+    is what of the weights is received, None if everything is.
+    """
+
+    name: str
+    engine: SyncEngine
+    descriptor: str
+    address: str = ""
+    shard: Shard | None = None
+
+
+def open_engine(
+    group: GroupConfig,
+    *,
+    member: MemberId,
+    address: str,
+    role: Role,
+    profile: str = "",
+    device: str | None = None,
+    shard: Shard | None = None,
+) -> OpenEngine:
+    """Make and open the engine of one group. SpecError names the setting that is wrong.
+
+    `shard` is what this process needs; an engine that is not `selective` brings everything all the
+    same. `address` is the pod's, and gives way to that of the interface in the settings. Traces go
+    to the folder `profile`, if one is given. `device` is the torch device type to serve, this
+    worker's if None.
+    """
+    place = _FIELD if group.name == DEFAULT_GROUP else f"{_FIELD}.groups[{group.name}]"
+    try:
+        engine = create_engine(group.engine.name, device=device or worker_device())
+    except SpecError as error:
+        raise SpecError(f"{place}.engine", error.problem) from error
+    field = f"{place}.config"
+    settings = read_settings(engine.settings_type, group.engine.config, field=field)
+    if profile:
+        settings = replace(settings, profile=profile)
+    own = ""
+    if settings.interface:
+        try:
+            own = address_of(settings.interface, like=address)
+        except ValueError as error:
+            raise SpecError(f"{field}.interface", str(error)) from error
+    told = engine.open(member=member, address=own or address, role=role, settings=settings)
+    if shard is None or not engine.selective:
+        return OpenEngine(group.name, engine, descriptor_text(told), own)
+    told = json.dumps(json.loads(told) | {"shard": shard.key}).encode()
+    return OpenEngine(group.name, engine, descriptor_text(told), own, shard)

@@ -1,0 +1,299 @@
+"""A newcomer fetches one whole version from a member that holds it, over plain HTTP.
+
+The body is the manifest's length (8 bytes, big-endian), the manifest as JSON, and the flat buffer.
+Nobody else takes part, so training and the sync group go on meanwhile.
+"""
+
+import asyncio
+import json
+import logging
+import re
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+
+import aiohttp
+from aiohttp import web
+from zlib_ng.zlib_ng import crc32
+
+from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.json_codec import CodecError, decode, encode
+from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
+from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
+from rollcall_runtime.sync.memory.buffers import Buffer, WholeBuffer
+from rollcall_runtime.sync.weights.shards import Selection, Shard, batches, parse_buckets, select
+from rollcall_runtime.sync.weights.snapshots import Snapshot
+from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.worker.auth import Handler
+
+_LENGTH = struct.Struct(">Q")
+_CHUNK_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 256 << 20
+SHARD_HEADER = "Rollcall-Shard"
+_VERSION = re.compile(r"(\d+)@(\d+)\.(\d+)")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How long a newcomer stays with one donor. Times are seconds."""
+
+    connect: float = 2.0
+    stall: float = 5.0  # without a byte
+    total: float = 60.0  # a donor's whole answer
+
+
+def parse_version(text: str) -> Version:
+    """Read what `str(version)` wrote; raises ValueError."""
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a version (number@epoch.boot)")
+    number, epoch, boot = (int(part) for part in match.groups())
+    return Version(Lineage(epoch, boot), number)
+
+
+def weights_handler(
+    held: Callable[[Version], Snapshot | None],
+    *,
+    transfers: int = 4,
+    stall: float = 10.0,
+    total: float = 120.0,
+    shard: str = "",
+) -> Handler:
+    """The handler of GET WEIGHTS_ROUTE?version=...; for the agent and for the coordinator.
+
+    The answer is the manifest's length, the manifest, and the buckets; or some, which `buckets`
+    names ("0-3,7", the last included; or none, for the manifest alone). `shard` is what is held if
+    that is not everything: given to those alone who say that it is theirs, and told in a header.
+
+    `held` gives the snapshot of a version, or None; it is called on the event loop's thread.
+    Whoever mounts it guards it with the member token. 400 for a bad version or bad buckets, 404
+    when `version` is not held, or not whole, 503 beyond `transfers` at a time. A reader that takes
+    nothing for `stall` seconds or is not done after `total` is cut off, because it pins the buffer.
+    """
+    active = 0
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        nonlocal active
+        try:
+            version = parse_version(request.query.get("version", ""))
+        except ValueError as error:
+            return web.Response(status=400, text=str(error))
+        if active >= transfers:
+            return web.Response(status=503, text=f"{active} transfers are under way")
+        if shard and request.query.get("shard") != shard:
+            return web.Response(status=404, text=f"holds shard {shard} only")
+        snapshot = held(version)
+        if snapshot is None:
+            return web.Response(status=404, text=f"does not hold {version}")
+        try:
+            buckets = parse_buckets(request.query.get("buckets"), snapshot.manifest)
+        except ValueError as error:
+            return web.Response(status=400, text=str(error))
+        snapshot = snapshot.share()
+        active += 1
+        try:
+            return await _send(request, snapshot, buckets, shard, stall=stall, total=total)
+        finally:
+            active -= 1
+            snapshot.release()
+
+    return handle
+
+
+async def _send(
+    request: web.Request, snapshot: Snapshot, ranges: Sequence[tuple[int, int]], shard: str, *,
+    stall: float, total: float,
+) -> web.StreamResponse:  # fmt: skip
+    buffer = snapshot.buffer
+    manifest = json.dumps(encode(snapshot.manifest), separators=(",", ":")).encode()
+    response = web.StreamResponse(
+        headers={"Content-Type": "application/octet-stream", SHARD_HEADER: shard}
+    )
+    nbytes = sum(end - start for start, end in ranges)
+    response.content_length = _LENGTH.size + len(manifest) + nbytes
+    await response.prepare(request)
+    try:
+        async with asyncio.timeout(total):
+            await response.write(_LENGTH.pack(len(manifest)) + manifest)
+            scratch = buffer.scratch(_CHUNK_BYTES)
+            for first, end in ranges:
+                for start in range(first, end, _CHUNK_BYTES):
+                    # A copy: the transport may keep what it was given after the pin is gone.
+                    stop = min(start + _CHUNK_BYTES, end)
+                    chunk = bytes(await _read(buffer, start, stop, scratch))
+                    async with asyncio.timeout(stall):
+                        await response.write(chunk)
+            await response.write_eof()
+    except TimeoutError:
+        log.warning("a newcomer at %s takes weights too slowly", request.remote)
+        if request.transport is not None:
+            request.transport.abort()  # closing would wait for the reader
+    except ConnectionError as error:
+        log.info("a newcomer at %s left: %s", request.remote, error)
+    return response
+
+
+async def _read(buffer: WholeBuffer, start: int, end: int, scratch: memoryview) -> memoryview:
+    if buffer.device == "cpu":
+        return buffer.read(start, end)
+    return await asyncio.to_thread(buffer.read, start, end, scratch)
+
+
+async def fetch(
+    *,
+    version: Version,
+    donors: Sequence[str],
+    token: str,
+    stage: Stage,
+    limits: FetchLimits | None = None,
+    shard: Shard | None = None,
+) -> None:
+    """Stage `version`, or what `shard` needs of it, from the first of `donors` that gives that.
+
+    A donor is host:port, or several joined by "+", each of which holds a part. Raises CatchUpError
+    with each donor's reason. What is served does not change; commit afterwards.
+    """
+    bounds = limits or FetchLimits()
+    timeout = aiohttp.ClientTimeout(
+        total=bounds.total, sock_connect=bounds.connect, sock_read=bounds.stall
+    )
+    reasons: list[str] = []
+    async with aiohttp.ClientSession(
+        timeout=timeout,
+        headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+        read_bufsize=_CHUNK_BYTES,
+    ) as client:
+        for donor in donors:
+            try:
+                if shard is None:
+                    await _fetch_from(client, donor.split("+"), version, stage)
+                else:
+                    await _fetch_shard(client, donor.split("+"), version, stage, shard)
+            except (aiohttp.ClientError, TimeoutError, CodecError, ValueError, SyncError) as error:
+                reasons.append(f"{donor}: {str(error) or type(error).__name__}")
+            else:
+                return
+    raise CatchUpError(f"no donor of {version}: {'; '.join(reasons) or 'none was named'}")
+
+
+async def _fetch_from(
+    client: aiohttp.ClientSession, hosts: Sequence[str], version: Version, stage: Stage
+) -> None:
+    """Read all hosts' manifests, then all their parts at once."""
+    async with AsyncExitStack() as answers:
+        streams = [
+            (await answers.enter_async_context(_ask(client, host, version))).content
+            for host in hosts
+        ]
+        try:
+            parts = [await _read_manifest(stream) for stream in streams]
+            manifest = parts[0] if len(parts) == 1 else combine_manifests(parts)
+            # No wait for a buffer: this is an event loop's thread.
+            with stage.staging(version, manifest, timeout=0) as buffer:
+                starts = accumulate((part.total_bytes for part in parts), initial=0)
+                async with asyncio.TaskGroup() as group:
+                    for stream, part, start in zip(streams, parts, starts, strict=False):
+                        window = buffer.window(start, start + part.total_bytes)
+                        group.create_task(_read_buffer(stream, part, window))
+        except asyncio.IncompleteReadError as error:
+            raise _cut_off(error) from error
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+
+async def _fetch_shard(
+    client: aiohttp.ClientSession, hosts: Sequence[str], version: Version, stage: Stage,
+    shard: Shard,
+) -> None:  # fmt: skip
+    """Read all hosts' manifests, then what is needed of their parts, all at once."""
+    query = {"shard": shard.key}
+    try:
+        parts, same = [], False
+        for host in hosts:
+            async with _ask(client, host, version, **query, buckets="") as answer:
+                parts.append(await _read_manifest(answer.content))
+                same = answer.headers.get(SHARD_HEADER) == shard.key
+        whole = parts[0] if len(parts) == 1 else combine_manifests(parts)
+        all_of_it = Selection(whole, tuple(range(len(whole.checksums))))
+        taken = all_of_it if same else select(whole, shard)
+        each = taken.manifest.bounds() if len(parts) > 1 else [(0, taken.manifest.total_bytes)]
+        numbers = whole.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
+
+        async def read(
+            host: str, part: WeightManifest, own: tuple[int, ...], window: Buffer
+        ) -> None:
+            start = 0
+            for names, batch in batches(own):
+                kept = part.only(batch)
+                async with _ask(client, host, version, **query, buckets=names) as answer:
+                    if await _read_manifest(answer.content) != part:
+                        raise CatchUpError("tells of another manifest than before")
+                    end = start + kept.total_bytes
+                    await _read_buffer(answer.content, kept, window.window(start, end), batch)
+                    start = end
+
+        # No wait for a buffer: this is an event loop's thread.
+        with stage.staging(version, taken.manifest, timeout=0) as buffer:
+            async with asyncio.TaskGroup() as group:
+                for host, part, own, bounds in zip(hosts, parts, numbers, each, strict=True):
+                    group.create_task(read(host, part, own, buffer.window(*bounds)))
+    except asyncio.IncompleteReadError as error:
+        raise _cut_off(error) from error
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+
+
+def _cut_off(error: asyncio.IncompleteReadError) -> CatchUpError:
+    return CatchUpError(f"ended after {len(error.partial)} of a part's bytes")
+
+
+@asynccontextmanager
+async def _ask(
+    client: aiohttp.ClientSession, host: str, version: Version, **query: str
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    url = f"http://{host}{WEIGHTS_ROUTE}"
+    params = {"version": str(version), **query}
+    async with client.get(url, params=params, allow_redirects=False) as answer:
+        if answer.status != 200:
+            text = (await answer.content.read(200)).decode(errors="replace")
+            raise CatchUpError(f"HTTP {answer.status}: {text}")
+        yield answer
+
+
+async def _read_manifest(stream: aiohttp.StreamReader) -> WeightManifest:
+    (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
+    if length > _MAX_MANIFEST_BYTES:
+        raise CatchUpError(f"announces a manifest of {length} bytes")
+    try:
+        return decode(WeightManifest, json.loads(await stream.readexactly(length)))
+    except ValueError as error:
+        raise CatchUpError(f"bad manifest: {error}") from error
+
+
+async def _read_buffer(
+    stream: aiohttp.StreamReader, manifest: WeightManifest, buffer: Buffer,
+    numbers: Sequence[int] | None = None,
+) -> None:  # fmt: skip
+    """Fill the buffer; `numbers` are what an error calls its buckets, if they are some of many."""
+    scratch = buffer.scratch(min(manifest.bucket_bytes, manifest.total_bytes))
+    for index, (start, end) in enumerate(manifest.buckets()):
+        there = buffer.device == "cpu"
+        bucket = buffer.memory[start:end] if there else scratch[: end - start]
+        position = 0
+        while position < len(bucket):
+            chunk = await stream.read(min(len(bucket) - position, _CHUNK_BYTES))
+            if not chunk:
+                whole = manifest.total_bytes
+                raise CatchUpError(f"ended after {start + position} of {whole} bytes")
+            bucket[position : position + len(chunk)] = chunk
+            position += len(chunk)
+        if await asyncio.to_thread(crc32, bucket) != manifest.checksums[index]:
+            named = index if numbers is None else numbers[index]
+            raise ChecksumMismatchError(f"wrong checksum in bucket {named}")
+        if not there:
+            await asyncio.to_thread(buffer.write, start, bucket)

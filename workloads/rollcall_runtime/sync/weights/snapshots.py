@@ -1,0 +1,258 @@
+"""Weights as one flat buffer: where tensors are in it, its checksums, and the sender's snapshots.
+
+A model is one flat buffer, in host memory or a device's, whose layout its manifest describes.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import torch
+from zlib_ng.zlib_ng import crc32
+
+from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
+from rollcall_runtime.sync.errors import StagingError
+from rollcall_runtime.sync.memory.buffers import BufferPool, Pin, PoolState, WholeBuffer
+from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer, DeviceMemory, maker
+
+SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
+
+_ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
+_PIECE_BYTES = 32 << 20  # of a device's weights, copied to host memory at a time
+_HOST = frozenset({"cpu"})
+_DEVICE_BUFFERS = 2
+
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+
+
+class Snapshot:
+    """One whole set of weights, and the pins that keep its buffers from being overwritten: one, or
+    one in device memory and one with the same bytes in host memory.
+
+    Released by its owner, or when it is dropped.
+    """
+
+    __slots__ = ("_copy", "_pin", "manifest")
+
+    def __init__(self, manifest: WeightManifest, pin: Pin, copy: Pin | None = None) -> None:
+        self.manifest = manifest
+        self._pin, self._copy = pin, copy
+
+    @property
+    def buffer(self) -> WholeBuffer:
+        """The flat buffer that the manifest describes, on the device if it is there."""
+        return self._pin.buffer
+
+    def buffer_in(self, memories: frozenset[str]) -> WholeBuffer:
+        """The buffer in one of these memories (torch device types); StagingError if none is."""
+        for pin in (self._pin, self._copy):
+            if pin is not None and pin.buffer.device in memories:
+                return pin.buffer
+        wanted = ", ".join(sorted(memories))
+        raise StagingError(f"the weights are in memory of the {self.buffer.device}, not {wanted}")
+
+    @property
+    def host(self) -> WholeBuffer:
+        """The buffer in host memory; StagingError if there is none."""
+        return self.buffer_in(_HOST)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Tensors by name, in the manifest's order, where the buffer is (on the CPU, if torch does
+        not have that device); copy what must outlive this.
+
+        Views, but for those that came in pieces, which are put together one at a time. Raises
+        StagingError for a dtype that this torch does not have.
+        """
+        pieces: dict[str, list[TensorSpec]] = {}
+        for spec in self.manifest.tensors:
+            pieces.setdefault(spec.name, []).append(spec)
+        for name, specs in pieces.items():
+            views = [tensor_in(self.buffer, spec) for spec in specs]
+            yield name, views[0] if len(views) == 1 else torch.cat(views)
+
+    def share(self) -> "Snapshot":
+        """The same weights with a pin of their own."""
+        copy = self._copy.buffer.pin() if self._copy else None
+        return Snapshot(self.manifest, self.buffer.pin(), copy)
+
+    def release(self) -> None:
+        """Let the buffers go; harmless when repeated."""
+        self._pin.release()
+        if self._copy is not None:
+            self._copy.release()
+
+
+class Draft:
+    """A copy of the weights at one moment, without checksums yet.
+
+    On a device, `copy` is a host buffer that is to get the bytes too; all that is left if not
+    `stays`.
+    """
+
+    def __init__(
+        self, specs: tuple[TensorSpec, ...], pin: Pin, copy: Pin | None = None, *,
+        bucket_bytes: int, stays: bool = True,
+    ) -> None:  # fmt: skip
+        self._specs = specs
+        self._pin, self._copy, self._stays = pin, copy, stays
+        self._bucket_bytes = bucket_bytes
+
+    def seal(self) -> Snapshot:
+        """Compute the checksums (outside the GIL) and hand the buffers on; once."""
+        buffer = self._pin.buffer
+        copy = self._copy.buffer if self._copy else None
+        sums = checksums_of(buffer, self._bucket_bytes, copy=copy)
+        manifest = WeightManifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
+        if self._copy is None or self._stays:
+            return Snapshot(manifest, self._pin, self._copy)
+        self._pin.release()
+        return Snapshot(manifest, self._copy)
+
+
+class Snapshotter:
+    """Copies the trainer's tensors, which is all that training waits for.
+
+    `buffers` is how many copies in host memory may exist: the one kept for newcomers, the one being
+    sent, and one for what an aborted session still holds. Small models may have more, up to
+    `spare_bytes`.
+
+    With device memory the copy is made there, in one of `device_buffers` (small models again may
+    have more), which on a GPU is many times faster than to the host. `keep` names the memories
+    (torch device types) in which it stays once its draft is sealed, by default the device's alone.
+    """
+
+    def __init__(
+        self, *, bucket_bytes: int, buffers: int = 3, spare_bytes: int = SPARE_BYTES,
+        memory: DeviceMemory | None = None, keep: frozenset[str] = frozenset(),
+        device_buffers: int = _DEVICE_BUFFERS,
+    ) -> None:  # fmt: skip
+        self._bucket_bytes, self._stays = bucket_bytes, True
+        host = BufferPool(limit=buffers, spare_bytes=spare_bytes)
+        self._pool = host
+        self._copies: BufferPool | None = None
+        if memory is not None:
+            kept = keep or {memory.device}
+            if not kept <= {"cpu", memory.device}:
+                raise ValueError(f"weights on the {memory.device} cannot be kept in {set(kept)}")
+            self._pool = BufferPool(
+                limit=device_buffers, spare_bytes=spare_bytes, make=maker(memory)
+            )
+            self._copies = host if "cpu" in kept else None
+            self._stays = memory.device in kept
+
+    @property
+    def _pools(self) -> list[BufferPool]:
+        return [self._pool] if self._copies is None else [self._pool, self._copies]
+
+    @property
+    def state(self) -> PoolState:
+        """Buffers made and in use, for metrics."""
+        states = [pool.state for pool in self._pools]
+        return PoolState(sum(s.buffers for s in states), sum(s.pinned for s in states))
+
+    def take(self, tensors: NamedTensors, *, timeout: float) -> Draft:
+        """Copy `tensors` (any device, any strides); the caller may change them afterwards.
+
+        Waits while all buffers are in use (earlier snapshots not released, sends not ended), and
+        raises ExhaustedError after `timeout` seconds. `seal` the draft in another thread: checksums
+        are not the trainer's business.
+        """
+        named = [(name, tensor.detach()) for name, tensor in tensors]
+        specs, total = lay_out(named)
+        pins: list[Pin] = []
+        try:
+            for pool in self._pools:
+                pins.append(pool.take(total, timeout=timeout))  # noqa: PERF401 - kept on an error
+            fill(pins[0].buffer, zip(specs, (weight for _, weight in named), strict=True))
+        except BaseException:
+            for pin in pins:
+                pin.release()
+            raise
+        return Draft(specs, *pins, bucket_bytes=self._bucket_bytes, stays=self._stays)
+
+
+def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec, ...], int]:
+    """Where each tensor goes in the flat buffer, and the buffer's length. Names are unique."""
+    specs: list[TensorSpec] = []
+    end = 0
+    for name, tensor in named:
+        nbytes = tensor.numel() * tensor.element_size()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), end, nbytes))
+        end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    if len({spec.name for spec in specs}) != len(specs):
+        raise ValueError("two tensors have the same name")
+    return tuple(specs), end
+
+
+def fill(buffer: WholeBuffer, placed: Iterable[tuple[TensorSpec, torch.Tensor]]) -> None:
+    """Copy each tensor to its place."""
+    if isinstance(buffer, DeviceBuffer):
+        buffer.put((spec.offset, weight) for spec, weight in placed)
+        return
+    for spec, weight in placed:
+        tensor_in(buffer, spec).copy_(weight)
+
+
+def tensor_in(buffer: WholeBuffer, spec: TensorSpec) -> torch.Tensor:
+    """The tensor, a view of the buffer or a copy; StagingError if this torch lacks its dtype."""
+    return _view(*_part(buffer, spec))
+
+
+def _part(buffer: WholeBuffer, spec: TensorSpec) -> tuple[torch.Tensor, TensorSpec]:
+    """Memory that holds the tensor, and where it is in it."""
+    if isinstance(buffer, DeviceBuffer):
+        return buffer.tensor(spec.offset, spec.nbytes), replace(spec, offset=0)
+    if buffer.nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8), spec
+    return torch.frombuffer(buffer.memory, dtype=torch.uint8), spec
+
+
+def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    dtype = getattr(torch, spec.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise StagingError(f"tensor {spec.name}: this torch has no dtype {spec.dtype!r}")
+    part = flat[spec.offset : spec.offset + spec.nbytes]
+    if spec.offset % dtype.itemsize:  # behind some of the buckets of a whole
+        part = part.clone()
+    return part.view(dtype).reshape(spec.shape)
+
+
+def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
+    """CRC-32 of each bucket."""
+    starts = range(0, len(memory), bucket_bytes)
+    return tuple(crc32(memory[start : start + bucket_bytes]) for start in starts)
+
+
+def checksums_of(
+    buffer: WholeBuffer, bucket_bytes: int, *, copy: WholeBuffer | None = None
+) -> tuple[int, ...]:
+    """CRC-32 of each bucket; the host buffer `copy`, of the same length, gets a device's too.
+
+    A piece is copied while the one before is summed.
+    """
+    if buffer.device == "cpu":
+        return checksums(buffer.memory, bucket_bytes)
+    pieces = [
+        (bucket, start, min(start + _PIECE_BYTES, end))
+        for bucket, first in enumerate(range(0, buffer.nbytes, bucket_bytes))
+        for end in [min(first + bucket_bytes, buffer.nbytes)]
+        for start in range(first, end, _PIECE_BYTES)
+    ]
+    sums = [0] * -(-buffer.nbytes // bucket_bytes)
+    longest = max((end - start for _, start, end in pieces), default=0)
+    halves = [buffer.scratch(longest) for _ in range(2 if copy is None else 0)]
+
+    def load(number: int) -> memoryview:
+        _, start, end = pieces[number]
+        target = halves[number % 2] if copy is None else copy.memory[start:end]
+        return buffer.read(start, end, target)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="seal") as copying:
+        loading = [copying.submit(load, 0)] if pieces else []
+        for number, (bucket, _, _) in enumerate(pieces):
+            data = loading.pop().result()
+            if number + 1 < len(pieces):
+                loading.append(copying.submit(load, number + 1))
+            sums[bucket] = crc32(data, sums[bucket])
+    return tuple(sums)
