@@ -16,14 +16,14 @@ T = TypeVar("T")
 OPEN, ENDED, LEFT = range(3)
 
 
-class Violation(AssertionError):  # noqa: N818 - it is what the search looks for
+class InvariantViolation(AssertionError):  # noqa: N818 - it is what the search looks for
     """An invariant of the protocol does not hold."""
 
 
-def demand(holds: bool, what: str) -> None:
-    """Raise Violation unless it holds."""
+def require(holds: bool, what: str) -> None:
+    """Raise InvariantViolation unless it holds."""
     if not holds:
-        raise Violation(what)
+        raise InvariantViolation(what)
 
 
 class Interned(Generic[T]):
@@ -42,7 +42,7 @@ class Interned(Generic[T]):
         return found
 
 
-class Stream(NamedTuple):
+class MemberStream(NamedTuple):
     """A member's stream: whom it leads to, and what is on its way (numbers of messages).
 
     `registered`: its Hello has arrived. `broken`: what is on its way to the member may be lost;
@@ -58,7 +58,7 @@ class Stream(NamedTuple):
     down: tuple[int, ...]
 
 
-class Remains(NamedTuple):
+class AbandonedStream(NamedTuple):
     """A stream that its member has left, and what the coordinator may still read of it.
 
     `known`: its Hello had arrived, so that its end is a loss.
@@ -70,16 +70,16 @@ class Remains(NamedTuple):
     up: tuple[int, ...]
 
 
-class Slot(NamedTuple):
+class RolloutSlot(NamedTuple):
     """A pod of a rollout: its process (None between two lives), streams, lives so far."""
 
     process: int | None
-    stream: Stream | None
-    remains: tuple[Remains, ...]
+    stream: MemberStream | None
+    remains: tuple[AbandonedStream, ...]
     lives: int
 
 
-class Trainer(NamedTuple):
+class TrainerPod(NamedTuple):
     """A pod of the trainer: coordinator, its own sender, what that has said, last number used."""
 
     machine: int
@@ -89,18 +89,18 @@ class Trainer(NamedTuple):
     last: int
 
 
-class State(NamedTuple):
+class GroupState(NamedTuple):
     """Everything. `named`: which trainer's pod each epoch so far names."""
 
-    trainers: tuple[Trainer, ...]
-    slots: tuple[Slot, ...]
+    trainers: tuple[TrainerPod, ...]
+    slots: tuple[RolloutSlot, ...]
     named: tuple[int, ...]
     faults: int
     versions: int
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class MemberProcess:
     """A member's machine, the slow work that it waits for, and what really happened to it.
 
     `staged` is what was received whole, with its session (None: fetched); `joined` and `sent` are

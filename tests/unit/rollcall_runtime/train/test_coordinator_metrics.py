@@ -2,7 +2,14 @@
 
 from rollcall_runtime.train.coordinator_metrics import CoordinatorObserver
 from rollcall_runtime.worker.telemetry import TrainerMetrics
-from tests.unit.rollcall_protocol.ledgers import A, B, drawn, leases, ledger, response
+from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
+    A,
+    B,
+    drawn,
+    leases,
+    ledger,
+    response,
+)
 
 
 def test_moved_tokens_are_counted_once() -> None:

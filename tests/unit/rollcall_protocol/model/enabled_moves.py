@@ -3,30 +3,33 @@
 from collections.abc import Iterator
 
 from rollcall_protocol.wire.ids import MemberId
-from tests.unit.rollcall_protocol.model.scope import ENGINE_FAULTS, Fault
+from tests.unit.rollcall_protocol.model.group_tables import GroupTables
+from tests.unit.rollcall_protocol.model.search_scopes import ENGINE_FAULTS, ModelFault
 from tests.unit.rollcall_protocol.model.state import (
     ENDED,
     OPEN,
-    Process,
-    Slot,
-    State,
-    Stream,
+    GroupState,
+    MemberProcess,
+    MemberStream,
+    RolloutSlot,
 )
-from tests.unit.rollcall_protocol.model.world import Draft, Move, World
+from tests.unit.rollcall_protocol.model.transition import Move, Transition
 
 SETTLE = "settle"
-_LOSE_MESSAGES = frozenset({Fault.BREAK, Fault.ASTRAY, Fault.RESTART, Fault.REPLACE})
+_LOSE_MESSAGES = frozenset(
+    {ModelFault.BREAK, ModelFault.ASTRAY, ModelFault.RESTART, ModelFault.REPLACE}
+)
 
 
-class Moves:
-    """What may happen in the states of one world."""
+class EnabledMoves:
+    """What may happen in the states of one tables."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, tables: GroupTables) -> None:
+        self.tables = tables
 
     # --- which -----------------------------------------------------------------------------------
 
-    def system(self, state: State) -> Iterator[Move]:
+    def system(self, state: GroupState) -> Iterator[Move]:
         """What happens by itself: deliveries, ends of streams, ends of slow work."""
         yield from self.of_senders(state)
         for index, slot in enumerate(state.slots):
@@ -37,9 +40,9 @@ class Moves:
             if slot.stream is not None:
                 yield from self._of_stream(state, index, slot.stream)
             if slot.process is not None:
-                yield from self._of_work(state, index, self.world.processes.get(slot.process))
+                yield from self._of_work(state, index, self.tables.members.get(slot.process))
 
-    def first(self, state: State) -> Move | None:
+    def first(self, state: GroupState) -> Move | None:
         """A move that may be made before all others without losing a behaviour, if there is one.
 
         A member that hears what was sent to it, or gets through its slow work, commutes with what
@@ -47,14 +50,14 @@ class Moves:
         stream, only loses what the member says then, which is the same as nobody's reading it. Not
         so where the message itself might still be lost, or the work fail.
         """
-        kinds, newest = self.world.scope.kinds, len(state.trainers) - 1
+        kinds, newest = self.tables.scope.kinds, len(state.trainers) - 1
         if state.faults and kinds & _LOSE_MESSAGES:
             return None
         for index, slot in enumerate(state.slots):
             stream = slot.stream
             if slot.process is None or stream is None or stream.broken or stream.pod != newest:
                 continue
-            process = self.world.processes.get(slot.process)
+            process = self.tables.members.get(slot.process)
             work = next(self._of_work(state, index, process), None)
             if work is not None and not (state.faults and kinds & ENGINE_FAULTS):
                 if work[0] in {"joined", "received"}:
@@ -63,7 +66,7 @@ class Moves:
                 return ("deliver", index)
         return None
 
-    def environment(self, state: State) -> Iterator[Move]:
+    def environment(self, state: GroupState) -> Iterator[Move]:
         """What operator, trainer and Kubernetes may do now or later."""
         for index, slot in enumerate(state.slots):
             if slot.process is None:
@@ -72,16 +75,16 @@ class Moves:
         for pod, trainer in enumerate(state.trainers):
             if not trainer.alive:
                 continue
-            if SETTLE in self.world.trainers.deadlines(trainer.machine):
+            if SETTLE in self.tables.coordinators.deadlines(trainer.machine):
                 yield ("pass", pod, SETTLE)
-            machine = self.world.trainers.get(trainer.machine)
+            machine = self.tables.coordinators.get(trainer.machine)
             if state.versions and machine.lineage is not None and machine._publication is None:
                 yield ("publish", pod)
 
-    def _of_operator(self, state: State) -> Iterator[Move]:
+    def _of_operator(self, state: GroupState) -> Iterator[Move]:
         written, newest = len(state.named), len(state.trainers) - 1
-        last = len(self.world.scope.rosters)
-        if Fault.REPLACE not in self.world.scope.kinds:
+        last = len(self.tables.scope.rosters)
+        if ModelFault.REPLACE not in self.tables.scope.kinds:
             # Nobody but its coordinator knows a roster: it need not be written before it is pushed.
             for epoch in range(self._epoch(state, newest) + 1, last + 1):
                 yield ("push", newest, epoch)
@@ -91,57 +94,57 @@ class Moves:
         if written and self._epoch(state, state.named[-1]) < written:
             yield ("push", state.named[-1], written)
 
-    def deadlines(self, state: State) -> Iterator[Move]:
+    def deadlines(self, state: GroupState) -> Iterator[Move]:
         """Deadlines that somebody's silence lets pass."""
         for pod, trainer in enumerate(state.trainers):
             if trainer.alive:
-                for name in self.world.trainers.deadlines(trainer.machine):
+                for name in self.tables.coordinators.deadlines(trainer.machine):
                     if name != SETTLE:
                         yield ("pass", pod, name)
 
-    def faults(self, state: State) -> Iterator[Move]:
+    def faults(self, state: GroupState) -> Iterator[Move]:
         """What goes wrong; `apply` charges for it."""
-        kinds = self.world.scope.kinds
+        kinds = self.tables.scope.kinds
         for index, slot in enumerate(state.slots):
             if slot.process is None:
                 continue
-            process = self.world.processes.get(slot.process)
+            process = self.tables.members.get(slot.process)
             for kind, move in _member_faults(index, slot, process):
                 if kind in kinds:
                     yield (kind, *move)
         yield from self._trainer_faults(state)
 
-    def _trainer_faults(self, state: State) -> Iterator[Move]:
-        kinds, newest = self.world.scope.kinds, len(state.trainers) - 1
-        if Fault.RESTART in kinds:
-            yield (Fault.RESTART, newest)
-        if Fault.REPLACE in kinds:
-            yield (Fault.REPLACE,)
+    def _trainer_faults(self, state: GroupState) -> Iterator[Move]:
+        kinds, newest = self.tables.scope.kinds, len(state.trainers) - 1
+        if ModelFault.RESTART in kinds:
+            yield (ModelFault.RESTART, newest)
+        if ModelFault.REPLACE in kinds:
+            yield (ModelFault.REPLACE,)
         for pod, trainer in enumerate(state.trainers):
-            if pod < newest and trainer.alive and Fault.ASTRAY in kinds:
+            if pod < newest and trainer.alive and ModelFault.ASTRAY in kinds:
                 for index, slot in enumerate(state.slots):
                     if slot.process is not None and (not slot.stream or slot.stream.pod != pod):
-                        yield (Fault.ASTRAY, index, pod)
-            if trainer.alive and Fault.STRAY_PUSH in kinds:
+                        yield (ModelFault.ASTRAY, index, pod)
+            if trainer.alive and ModelFault.STRAY_PUSH in kinds:
                 for epoch in range(1, len(state.named) + 1):
-                    yield (Fault.STRAY_PUSH, pod, epoch, False)
+                    yield (ModelFault.STRAY_PUSH, pod, epoch, False)
                     if epoch <= self._epoch(state, pod):  # else nobody could tell
-                        yield (Fault.STRAY_PUSH, pod, epoch, True)
+                        yield (ModelFault.STRAY_PUSH, pod, epoch, True)
 
-    def of_senders(self, state: State | Draft) -> Iterator[Move]:
+    def of_senders(self, state: GroupState | Transition) -> Iterator[Move]:
         """What the trainer's own senders do next."""
         for pod, trainer in enumerate(state.trainers):
             if not trainer.alive:
                 continue
             if trainer.said:
                 yield ("sender says", pod)
-            sender = self.world.processes.get(trainer.sender)
+            sender = self.tables.members.get(trainer.sender)
             if sender.joining is not None and self._all_joining(state, sender):
                 yield ("sender joined", pod)
             if sender.transfer is not None and self._all_receiving(state, sender):
                 yield ("sender sent", pod)
 
-    def _of_stream(self, state: State, index: int, stream: Stream) -> Iterator[Move]:
+    def _of_stream(self, state: GroupState, index: int, stream: MemberStream) -> Iterator[Move]:
         if stream.up:
             yield ("report", index)
         if stream.down:
@@ -154,7 +157,7 @@ class Moves:
         elif stream.pod < len(state.trainers) - 1:
             yield ("cut", index)  # the pod was replaced: its node goes away some time
 
-    def _of_work(self, state: State, index: int, process: Process) -> Iterator[Move]:
+    def _of_work(self, state: GroupState, index: int, process: MemberProcess) -> Iterator[Move]:
         if process.joining is not None and self._all_joining(state, process):
             yield ("joined", index)
         if process.transfer is not None and self._is_sent(state, process):
@@ -164,13 +167,13 @@ class Moves:
         for which in range(len(process.fetches)):
             yield ("fetched", index, which)
 
-    def _epoch(self, state: State, pod: int) -> int:
+    def _epoch(self, state: GroupState, pod: int) -> int:
         """The epoch that a coordinator follows."""
-        roster = self.world.trainers.get(state.trainers[pod].machine).members.roster
+        roster = self.tables.coordinators.get(state.trainers[pod].machine).members.roster
         return roster.epoch if roster is not None else 0
 
-    def _find(self, state: State | Draft, member: MemberId) -> Process | None:
-        processes = self.world.processes
+    def _find(self, state: GroupState | Transition, member: MemberId) -> MemberProcess | None:
+        processes = self.tables.members
         for slot in state.slots:
             if slot.process is not None and processes.id(slot.process) == member:
                 return processes.get(slot.process)
@@ -179,7 +182,7 @@ class Moves:
                 return processes.get(trainer.sender)
         return None
 
-    def _all_joining(self, state: State | Draft, process: Process) -> bool:
+    def _all_joining(self, state: GroupState | Transition, process: MemberProcess) -> bool:
         """A collective join ends when all seats are in it."""
         session = process.joining
         for seat in process.machine._seats:
@@ -188,7 +191,7 @@ class Moves:
                 return False
         return True
 
-    def _all_receiving(self, state: State | Draft, sender: Process) -> bool:
+    def _all_receiving(self, state: GroupState | Transition, sender: MemberProcess) -> bool:
         work = sender.transfer
         for seat in sender.machine._seats[sender.machine._senders :]:
             there = self._find(state, seat.member)
@@ -196,25 +199,27 @@ class Moves:
                 return False
         return True
 
-    def _is_sent(self, state: State | Draft, process: Process) -> bool:
+    def _is_sent(self, state: GroupState | Transition, process: MemberProcess) -> bool:
         sender = self._find(state, process.machine._seats[0].member)
         return sender is not None and process.transfer in {sender.transfer, sender.sent}
 
 
-def _member_faults(index: int, slot: Slot, process: Process) -> Iterator[tuple[Fault, Move]]:
-    yield Fault.CRASH, (index,)
+def _member_faults(
+    index: int, slot: RolloutSlot, process: MemberProcess
+) -> Iterator[tuple[ModelFault, Move]]:
+    yield ModelFault.CRASH, (index,)
     if slot.stream is not None and slot.stream.state == OPEN:
-        yield Fault.BREAK, (index,)
+        yield ModelFault.BREAK, (index,)
     if process.joining is not None:
-        yield Fault.JOIN, (index,)
+        yield ModelFault.JOIN, (index,)
     if process.transfer is not None:
-        yield Fault.MOVE, (index,)
-        yield Fault.CORRUPT, (index,)
+        yield ModelFault.MOVE, (index,)
+        yield ModelFault.CORRUPT, (index,)
     for which in range(len(process.applies)):
-        yield Fault.APPLY, (index, which)
+        yield ModelFault.APPLY, (index, which)
     for which in range(len(process.fetches)):
-        yield Fault.FETCH, (index, which)
+        yield ModelFault.FETCH, (index, which)
 
 
-def _works(process: Process) -> bool:
+def _works(process: MemberProcess) -> bool:
     return bool(process.joining or process.transfer or process.applies or process.fetches)

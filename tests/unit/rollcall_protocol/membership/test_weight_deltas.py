@@ -5,8 +5,8 @@ from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import Ack, AckPhase, Stage, WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from tests.unit.rollcall_protocol.test_senders import formed
-from tests.unit.rollcall_protocol.world import SENDER, hello, machine, roster
+from tests.unit.rollcall_protocol.membership.simulated_group import SENDER, hello, machine, roster
+from tests.unit.rollcall_protocol.membership.test_sender_seats import formed
 
 WHOLE, SHORT = WeightManifest((), 100, 100, (1,)), WeightManifest((), 4, 100, (2,))
 

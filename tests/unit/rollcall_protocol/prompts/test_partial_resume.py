@@ -14,7 +14,7 @@ from rollcall_protocol.wire.messages import (
     loads,
 )
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
-from tests.unit.rollcall_protocol.ledgers import (
+from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     A,
     B,
     at,

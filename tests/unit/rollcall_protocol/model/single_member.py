@@ -17,9 +17,9 @@ from rollcall_protocol.wire.messages import (
     SessionReady,
     Stage,
 )
-from tests.unit.rollcall_protocol.model.processes import Event, Processes
-from tests.unit.rollcall_protocol.model.state import Process, Violation
-from tests.unit.rollcall_protocol.model.trainers import MANIFEST
+from tests.unit.rollcall_protocol.model.coordinator_steps import MANIFEST
+from tests.unit.rollcall_protocol.model.member_steps import Event, MemberSteps
+from tests.unit.rollcall_protocol.model.state import InvariantViolation, MemberProcess
 
 MAX_FETCHES, MAX_APPLIES = 1, 2  # under way at once, with those that wait
 SESSIONS = (SessionId(1, 1, 1), SessionId(1, 2, 1))
@@ -42,7 +42,7 @@ def _messages() -> list[tuple[SessionMessage, tuple[int, int]]]:
 MESSAGES = _messages()
 
 
-def events(process: Process) -> Iterator[Event]:
+def events(process: MemberProcess) -> Iterator[Event]:
     """What may happen to the member now."""
     applies = len(process.applies) + len(process.machine._next)
     for message, leader in MESSAGES:
@@ -67,7 +67,7 @@ def events(process: Process) -> Iterator[Event]:
 
 def explore_member(*, limit: int | None = None) -> tuple[int, str]:
     """States seen and, if an invariant broke, how."""
-    processes = Processes(alone=True)
+    processes = MemberSteps(alone=True)
     first = processes.start(MemberId("uid-0", "b1"))
     parents: dict[int, tuple[int, Event] | None] = {first: None}
     frontier = [first]
@@ -77,7 +77,7 @@ def explore_member(*, limit: int | None = None) -> tuple[int, str]:
             for event in events(processes.get(number)):
                 try:
                     after, _ = processes.step(number, event)
-                except Violation as violation:
+                except InvariantViolation as violation:
                     return len(parents), f"{_trace(parents, number, event)}\n  -> {violation}"
                 if after not in parents:
                     parents[after] = (number, event)

@@ -7,7 +7,7 @@ import pytest
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger, RejectionReason
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import PromptLease
-from tests.unit.rollcall_protocol.ledgers import (
+from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     FIRST,
     LINEAGE,
     A,

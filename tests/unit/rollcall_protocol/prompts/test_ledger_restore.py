@@ -8,7 +8,7 @@ from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import decode, encode
 from rollcall_protocol.wire.messages import Completion
 from rollcall_protocol.wire.partial_responses import PartialResponses
-from tests.unit.rollcall_protocol.ledgers import (
+from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     A,
     B,
     at,

@@ -11,7 +11,7 @@ from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
 from rollcall_protocol.membership.session_formation import FormationPhase
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import Ack, AckPhase, CatchUp, Hello, Prepare, SessionReady
-from tests.unit.rollcall_protocol.world import SENDER, hello, machine, roster
+from tests.unit.rollcall_protocol.membership.simulated_group import SENDER, hello, machine, roster
 
 SECOND = MemberId("uid-trainer-1", "b1")
 

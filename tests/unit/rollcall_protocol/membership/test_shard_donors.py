@@ -8,7 +8,7 @@ from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import CatchUp
-from tests.unit.rollcall_protocol.world import hello, roster
+from tests.unit.rollcall_protocol.membership.simulated_group import hello, roster
 
 HELD = Version(Lineage(1, 1), 3)
 HOLDERS = {"a": "", "b": "0/2", "c": "1/2"}

@@ -59,7 +59,7 @@ def hello(pod: str, *, boot: str = "b1", held: Version | None = None) -> Hello:
 
 
 @dataclass
-class Worker:
+class SimulatedMember:
     """A process: its machine, both directions of its stream, and what its engine is busy with."""
 
     id: MemberId
@@ -73,14 +73,14 @@ class Worker:
     alive: bool = True
 
 
-class World:
+class SimulatedGroup:
     """Drives everything from one seed and checks the safety invariants after each step."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.coordinator = machine()
-        self.workers: dict[MemberId, Worker] = {SENDER: Worker(SENDER, "trainer")}
+        self.workers: dict[MemberId, SimulatedMember] = {SENDER: SimulatedMember(SENDER, "trainer")}
         self.boots = 0
         self.pods: list[str] = []
         self.epoch = 0
@@ -91,7 +91,9 @@ class World:
         self.seated: set[MemberId] = set()  # in a session that was usable
         self.committed: dict[SessionId, frozenset[MemberId]] = {}
         self.passed: dict[object, set[MemberId]] = {}  # who got through a join or a transfer
-        self.late: deque[tuple[Worker, object]] = deque()  # of a coordinator that is no more
+        self.late: deque[tuple[SimulatedMember, object]] = (
+            deque()
+        )  # of a coordinator that is no more
 
     # --- the environment -----------------------------------------------------------------------
 
@@ -106,23 +108,23 @@ class World:
         self.pods = list(pods)
         self.run(self.coordinator.push_roster(roster(self.epoch, *pods), self.now))
 
-    def start(self, pod: str) -> Worker:
+    def start(self, pod: str) -> SimulatedMember:
         self.boots += 1
         for older in [w for w in self.workers.values() if w.pod == pod]:
             self.kill(older, noticed=False)
-        worker = Worker(MemberId(f"uid-{pod}", f"b{self.boots}"), pod)
+        worker = SimulatedMember(MemberId(f"uid-{pod}", f"b{self.boots}"), pod)
         self.workers[worker.id] = worker
         self.connect(worker)
         return worker
 
-    def connect(self, worker: Worker) -> None:
+    def connect(self, worker: SimulatedMember) -> None:
         worker.inbox.clear()
         worker.outbox.clear()
         held, session = worker.machine.held, worker.machine.session
         note = Hello("job", "default", worker.id, worker.pod, "pool", worker.pod, "", session, held)
         self.run(self.coordinator.hello(note, self.now))
 
-    def kill(self, worker: Worker, *, noticed: bool = True) -> None:
+    def kill(self, worker: SimulatedMember, *, noticed: bool = True) -> None:
         worker.alive = False
         del self.workers[worker.id]
         if noticed:
@@ -136,7 +138,7 @@ class World:
         self.publishing = False
         boot, since = old.boot + 1, old.since_epoch
         self.coordinator = machine(boot=boot, since_epoch=since)
-        self.workers[SENDER] = Worker(SENDER, "trainer")
+        self.workers[SENDER] = SimulatedMember(SENDER, "trainer")
         held = old.members.roster
         if held is not None:
             self.run(self.coordinator.push_roster(held, self.now))
@@ -178,8 +180,8 @@ class World:
 
     # --- one step ------------------------------------------------------------------------------
 
-    def moves(self) -> list[tuple[str, Worker | None]]:
-        found: list[tuple[str, Worker | None]] = []
+    def moves(self) -> list[tuple[str, SimulatedMember | None]]:
+        found: list[tuple[str, SimulatedMember | None]] = []
         for worker in self.workers.values():
             if worker.inbox:
                 found.append(("deliver", worker))
@@ -232,7 +234,7 @@ class World:
         self.check()
         return True
 
-    def perform(self, worker: Worker, effects: list[MemberEffect]) -> None:
+    def perform(self, worker: SimulatedMember, effects: list[MemberEffect]) -> None:
         for effect in effects:
             if isinstance(effect, SendToCoordinator):
                 worker.outbox.append(effect.message)

@@ -7,7 +7,16 @@ import pytest
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.messages import Completion
-from tests.unit.rollcall_protocol.ledgers import A, B, at, balanced, done, leases, ledger, taken
+from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
+    A,
+    B,
+    at,
+    balanced,
+    done,
+    leases,
+    ledger,
+    taken,
+)
 
 Batch = list[tuple[int, int]]
 

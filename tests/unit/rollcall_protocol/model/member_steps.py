@@ -20,22 +20,22 @@ from rollcall_protocol.wire.messages import (
     SessionMessage,
     SessionRefused,
 )
-from tests.unit.rollcall_protocol.model.freeze import clone, key
-from tests.unit.rollcall_protocol.model.state import Interned, Process, demand
+from tests.unit.rollcall_protocol.model.canonical_form import clone, key
+from tests.unit.rollcall_protocol.model.state import Interned, MemberProcess, require
 
 Replies = tuple[MemberMessage, ...]
 Event = tuple[object, ...]
 
 
-class Processes:
-    """Interned processes and their steps. Raises Violation when a step breaks an invariant.
+class MemberSteps:
+    """Interned processes and their steps. A step that breaks one raises InvariantViolation.
 
     `alone`: what a member got through is not kept, since nobody else is there to ask for it.
     """
 
     def __init__(self, *, alone: bool = False) -> None:
         self._alone = alone
-        self._known: Interned[tuple[MemberId, Process]] = Interned()
+        self._known: Interned[tuple[MemberId, MemberProcess]] = Interned()
         self._steps: dict[tuple[int, Event], tuple[int, Replies]] = {}
 
     def __len__(self) -> int:
@@ -43,13 +43,13 @@ class Processes:
 
     def start(self, member: MemberId) -> int:
         """A new life."""
-        return self._number(member, Process(MemberMachine()))
+        return self._number(member, MemberProcess(MemberMachine()))
 
     def id(self, number: int) -> MemberId:
         """Who it is."""
         return self._known.values[number][0]
 
-    def get(self, number: int) -> Process:
+    def get(self, number: int) -> MemberProcess:
         """Its state; never to be changed."""
         return self._known.values[number][1]
 
@@ -67,17 +67,23 @@ class Processes:
             found = self._steps[number, event] = self._number(member, after), replies
         return found
 
-    def _number(self, member: MemberId, process: Process) -> int:
+    def _number(self, member: MemberId, process: MemberProcess) -> int:
         if self._alone:
             process = replace(process, joined=None, sent=None)
         rest = (
-            process.joining, process.transfer, process.applies, process.fetches, process.joined,
-            process.sent, process.staged, process.leader,
-        )  # fmt: skip
+            process.joining,
+            process.transfer,
+            process.applies,
+            process.fetches,
+            process.joined,
+            process.sent,
+            process.staged,
+            process.leader,
+        )
         return self._known.number((member, key(process.machine), rest), (member, process))
 
 
-def _step(before: Process, event: Event) -> tuple[Process, Replies]:
+def _step(before: MemberProcess, event: Event) -> tuple[MemberProcess, Replies]:
     machine = clone(before.machine)
     after = replace(before, machine=machine)
     kind = event[0]
@@ -88,7 +94,7 @@ def _step(before: Process, event: Event) -> tuple[Process, Replies]:
         session, version = event[1], event[2]
         late = machine.joined(session) + machine.staged(session, version)  # type: ignore[arg-type]
         unmoved = key(machine) == key(before.machine) and not late
-        demand(unmoved, f"4: work of {session} had an effect on a member of {machine.session}")
+        require(unmoved, f"4: work of {session} had an effect on a member of {machine.session}")
         return after, ()
     if kind == "joined":
         session, error = before.joining, str(event[1])
@@ -114,8 +120,8 @@ def _step(before: Process, event: Event) -> tuple[Process, Replies]:
 
 
 def _hear(
-    before: Process, after: Process, message: SessionMessage, leader: tuple[int, int]
-) -> tuple[Process, Replies]:
+    before: MemberProcess, after: MemberProcess, message: SessionMessage, leader: tuple[int, int]
+) -> tuple[MemberProcess, Replies]:
     session, machine = before.machine.session, after.machine
     effects = machine.receive(message)
     if isinstance(message, CatchUp):
@@ -125,20 +131,20 @@ def _hear(
             isinstance(e, SendToCoordinator) and isinstance(e.message, SessionRefused)
             for e in effects
         )
-        demand(
+        require(
             quiet and key(before.machine) == key(machine),
             f"4: {type(message).__name__} of {message.session} had an effect on a member of"
             f" {session}",
         )
     elif isinstance(message, Prepare) and message.session == session:
-        demand(before.leader == leader, f"1: two coordinators lead session {session}")
+        require(before.leader == leader, f"1: two coordinators lead session {session}")
     if machine.session != session:
-        demand(isinstance(message, Prepare), "4: a session began without PREPARE")
+        require(isinstance(message, Prepare), "4: a session began without PREPARE")
         after = replace(after, leader=leader)
     return _perform(after, effects)
 
 
-def _perform(process: Process, effects: list[MemberEffect]) -> tuple[Process, Replies]:
+def _perform(process: MemberProcess, effects: list[MemberEffect]) -> tuple[MemberProcess, Replies]:
     replies: list[MemberMessage] = []
     for effect in effects:
         if isinstance(effect, SendToCoordinator):
@@ -146,15 +152,15 @@ def _perform(process: Process, effects: list[MemberEffect]) -> tuple[Process, Re
         elif isinstance(effect, AbortEngine):
             process = replace(process, joining=None, transfer=None)
         elif isinstance(effect, JoinEngine):
-            demand(effect.session == process.machine.session, "4: joins an older session")
+            require(effect.session == process.machine.session, "4: joins an older session")
             process = replace(process, joining=effect.session)
         elif isinstance(effect, TransferVersion):
-            demand(effect.session == process.machine.session, "4: a transfer of an older session")
+            require(effect.session == process.machine.session, "4: a transfer of an older session")
             process = replace(process, transfer=(effect.session, effect.version))
         elif isinstance(effect, ApplyVersion):
             # Whatever session brought it: two sets of weights never share a version.
             whole = process.staged is not None and process.staged[1] == effect.version
-            demand(whole, f"3: serves {effect}, staged is {process.staged}")
+            require(whole, f"3: serves {effect}, staged is {process.staged}")
             applies = (*process.applies, (effect.version, effect.session))
             process = replace(process, applies=applies, staged=None)
         elif isinstance(effect, FetchVersion):
@@ -162,11 +168,11 @@ def _perform(process: Process, effects: list[MemberEffect]) -> tuple[Process, Re
     return process, tuple(replies)
 
 
-def _check(before: Process, after: Process) -> None:
+def _check(before: MemberProcess, after: MemberProcess) -> None:
     old, new = before.machine, after.machine
     if old.session is not None:
         forward = new.session is not None and new.session >= old.session
-        demand(forward, f"2: a member's session went back from {old.session} to {new.session}")
+        require(forward, f"2: a member's session went back from {old.session} to {new.session}")
     if old.held is not None:
         forward = new.held is not None and new.held >= old.held
-        demand(forward, f"2: a member's version went back from {old.held} to {new.held}")
+        require(forward, f"2: a member's version went back from {old.held} to {new.held}")

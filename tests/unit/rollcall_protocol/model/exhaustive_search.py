@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from rollcall_protocol.membership.session_formation import FormationPhase
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.job_snapshot import MemberState
-from tests.unit.rollcall_protocol.model.moves import Moves
-from tests.unit.rollcall_protocol.model.scope import Fault, Scope
-from tests.unit.rollcall_protocol.model.state import State, Violation, demand
-from tests.unit.rollcall_protocol.model.steps import Steps
-from tests.unit.rollcall_protocol.model.world import Move, World
+from tests.unit.rollcall_protocol.model.apply_move import MoveApplier
+from tests.unit.rollcall_protocol.model.enabled_moves import EnabledMoves
+from tests.unit.rollcall_protocol.model.group_tables import GroupTables
+from tests.unit.rollcall_protocol.model.search_scopes import ModelFault, SearchScope
+from tests.unit.rollcall_protocol.model.state import GroupState, InvariantViolation, require
+from tests.unit.rollcall_protocol.model.transition import Move
 
 MAX_CALM_MOVES = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search covered, or the violation it ended with and the moves that lead there."""
 
     scope: str
@@ -38,32 +39,32 @@ class Found:
         return f"{told}\n{steps}\n  -> {self.violation}"
 
 
-class Search:
+class ExhaustiveSearch:
     """One exploration of `scope`, which ends at the first violation or when all is seen."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: SearchScope) -> None:
         self.scope = scope
-        self.world = World(scope)
-        self.moves = Moves(self.world)
-        self.steps = Steps(self.world, self.moves)
-        self._parents: dict[State, tuple[State, Move] | None] = {}
-        self._calm: set[State] = set()  # known to come to rest well
+        self.tables = GroupTables(scope)
+        self.moves = EnabledMoves(self.tables)
+        self.steps = MoveApplier(self.tables, self.moves)
+        self._parents: dict[GroupState, tuple[GroupState, Move] | None] = {}
+        self._calm: set[GroupState] = set()  # known to come to rest well
         self._route: list[Move] = []  # of the run that comes to rest
         self._done = 0
 
-    def run(self, *, limit: int | None = None) -> Found:
+    def run(self, *, limit: int | None = None) -> SearchResult:
         """Explore; `limit` is on states, for mutants that would open a space without end."""
-        first = self.world.initial()
+        first = self.tables.initial()
         if self.scope.running:
             try:
                 *_, first = self._rest(first)
-            except Violation as violation:
-                return Found(self.scope.name, 0, 0, 0, str(violation), tuple(self._route))
+            except InvariantViolation as violation:
+                return SearchResult(self.scope.name, 0, 0, 0, str(violation), tuple(self._route))
             first = first._replace(faults=self.scope.faults)
         self._parents[first] = None
         frontier = [first]
         while frontier:
-            following: list[State] = []
+            following: list[GroupState] = []
             for state in frontier:
                 try:
                     self._route.clear()
@@ -73,19 +74,19 @@ class Search:
                         self._done += 1
                         try:
                             after = self.steps.apply(state, move)
-                        except Violation as violation:
+                        except InvariantViolation as violation:
                             return self._found(state, str(violation), move)
                         if after not in self._parents:
                             self._parents[after] = (state, move)
                             following.append(after)
-                except Violation as violation:
+                except InvariantViolation as violation:
                     return self._found(state, str(violation), *self._route)
             if limit is not None and len(self._parents) > limit:
                 break
             frontier = following
         return self._found(first)
 
-    def _all(self, state: State) -> Iterator[Move]:
+    def _all(self, state: GroupState) -> Iterator[Move]:
         if self.scope.reduced and (move := self.moves.first(state)) is not None:
             yield move
             return
@@ -97,37 +98,39 @@ class Search:
         if quiet:
             yield from self.moves.deadlines(state)
         if state.faults:
-            if not quiet and Fault.LATE in self.scope.kinds:
+            if not quiet and ModelFault.LATE in self.scope.kinds:
                 for _, *about in self.moves.deadlines(state):
                     yield ("late", *about)
             yield from self.moves.faults(state)
 
     # --- invariants ------------------------------------------------------------------------------
 
-    def _check(self, state: State) -> None:
+    def _check(self, state: GroupState) -> None:
         """What a coordinator believes of a member is true, or was when the member said it."""
         held = {}
         for slot in state.slots:
             if slot.process is not None:
-                process = self.world.processes.get(slot.process)
-                held[self.world.processes.id(slot.process)] = process.machine.held
+                process = self.tables.members.get(slot.process)
+                held[self.tables.members.id(slot.process)] = process.machine.held
         for trainer in state.trainers:
             if not trainer.alive:
                 continue
-            machine = self.world.trainers.get(trainer.machine)
+            machine = self.tables.coordinators.get(trainer.machine)
             current, publication = machine.current, machine._publication
             committing = publication.waiting if publication and publication.committing else set()
-            for member, (believed, in_sync) in self.world.trainers.beliefs(trainer.machine).items():
+            for member, (believed, in_sync) in self.tables.coordinators.beliefs(
+                trainer.machine
+            ).items():
                 real = held.get(member)
                 if member not in held:
                     continue
                 if believed is not None:
-                    demand(
+                    require(
                         real is not None and real >= believed,  # type: ignore[operator]
                         f"3: {member} is thought to hold {believed} and holds {real}",
                     )
                 if in_sync:
-                    demand(
+                    require(
                         self._fresh(real, current, behind=member in committing),
                         f"3: {member} is in sync with {real} while {current} is current",
                     )
@@ -141,7 +144,7 @@ class Search:
 
     # --- liveness --------------------------------------------------------------------------------
 
-    def _come_to_rest(self, state: State) -> None:
+    def _come_to_rest(self, state: GroupState) -> None:
         """7: nothing goes wrong any more."""
         path = []
         self._route.clear()
@@ -153,7 +156,7 @@ class Search:
             self._check_rest(path[-1])
         self._calm.update(path)
 
-    def _rest(self, state: State) -> Iterator[State]:
+    def _rest(self, state: GroupState) -> Iterator[GroupState]:
         """The states of one fair run without faults, to its end."""
         state = state._replace(faults=0)
         yield state
@@ -164,13 +167,13 @@ class Search:
             self._route.append(move)
             state = self.steps.apply(state, move)
             yield state
-        raise Violation("7: the group does not come to rest")
+        raise InvariantViolation("7: the group does not come to rest")
 
-    def _calm_move(self, state: State) -> Move | None:
+    def _calm_move(self, state: GroupState) -> Move | None:
         move = next(self.moves.system(state), None)
         if move is not None:
             return move
-        wanted = self.world.members(len(state.named)) if state.named else ()
+        wanted = self.tables.rollouts(len(state.named)) if state.named else ()
         running = self.scope.running and not self._parents
         for move in self.moves.environment(state):
             kind = move[0]
@@ -183,7 +186,7 @@ class Search:
             return move
         return next(self.moves.deadlines(state), None)
 
-    def _must_write(self, state: State, move: Move) -> bool:
+    def _must_write(self, state: GroupState, move: Move) -> bool:
         """The operator writes no more than it has to."""
         if not state.named:
             return move[-1] in {1, "write roster"}
@@ -191,29 +194,29 @@ class Search:
             return move[2] == len(state.named)
         return state.named[-1] != len(state.trainers) - 1
 
-    def _check_rest(self, state: State) -> None:
+    def _check_rest(self, state: GroupState) -> None:
         trainer = state.trainers[-1]
-        machine = self.world.trainers.get(trainer.machine)
-        wanted = self.world.allowed(len(state.named))
-        demand(trainer.alive, "7: the coordinator stepped down for nobody")
-        demand(machine.forming is FormationPhase.STABLE, f"7: rests at {machine.forming}")
+        machine = self.tables.coordinators.get(trainer.machine)
+        wanted = self.tables.allowed(len(state.named))
+        require(trainer.alive, "7: the coordinator stepped down for nobody")
+        require(machine.forming is FormationPhase.STABLE, f"7: rests at {machine.forming}")
         assert machine.session is not None
-        demand(machine.session.epoch == len(state.named), "7: rests in an older epoch")
+        require(machine.session.epoch == len(state.named), "7: rests in an older epoch")
         seated = {member.pod_uid for member in machine.seated}
-        demand(seated == wanted, f"7: rests with {sorted(seated)}, not {sorted(wanted)}")
-        demand(machine._publication is None, "7: a version is never published")
+        require(seated == wanted, f"7: rests with {sorted(seated)}, not {sorted(wanted)}")
+        require(machine._publication is None, "7: a version is never published")
         for uid, member in machine.members.by_pod.items():
             if uid in wanted and machine.current is not None:
                 state_of = member.state
-                demand(state_of is MemberState.IN_SYNC, f"7: {member.id} rests at {state_of}")
+                require(state_of is MemberState.IN_SYNC, f"7: {member.id} rests at {state_of}")
 
-    def _found(self, state: State, violation: str = "", *last: Move) -> Found:
+    def _found(self, state: GroupState, violation: str = "", *last: Move) -> SearchResult:
         trace = list(last)
         if violation:
             while (parent := self._parents[state]) is not None:
                 state, move = parent
                 trace.insert(0, move)
-        machines = len(self.world.trainers) + len(self.world.processes)
-        return Found(
+        machines = len(self.tables.coordinators) + len(self.tables.members)
+        return SearchResult(
             self.scope.name, len(self._parents), self._done, machines, violation, tuple(trace)
         )

@@ -18,8 +18,8 @@ from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import Ack, AckPhase, Seat
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from tests.unit.rollcall_protocol.model.freeze import clone, key
-from tests.unit.rollcall_protocol.model.state import Interned, demand
+from tests.unit.rollcall_protocol.model.canonical_form import clone, key
+from tests.unit.rollcall_protocol.model.state import Interned, require
 
 TIMING = ProtocolTimeouts(
     settle=1, ack_timeout=1, join_timeout=1, stage_timeout=1, commit_timeout=1
@@ -42,8 +42,8 @@ def make_roster(epoch: int, pod: int, slots: tuple[int, ...]) -> Roster:
     return Roster("job", "default", epoch, uid, EpochCause.MEMBERS_JOINED, members)
 
 
-class Trainers:
-    """Interned machines and their steps. Raises Violation when a step breaks an invariant.
+class CoordinatorSteps:
+    """Interned machines and their steps. Raises InvariantViolation when a step breaks an invariant.
 
     `allowed` gives the pods' uids of the roster that the operator wrote for an epoch.
     """
@@ -62,10 +62,15 @@ class Trainers:
         """A new life of a trainer's pod."""
         member = MemberId(trainer_uid(pod), f"b{boot}")
         machine = CoordinatorMachine(
-            job_uid="job", group="default", boot=boot, since_epoch=since_epoch,
-            sender=Seat(member, f"ip-{trainer_uid(pod)}", ""), fallback_donor="trainer:7070",
-            timing=TIMING, max_staleness=self._max_staleness,
-        )  # fmt: skip
+            job_uid="job",
+            group="default",
+            boot=boot,
+            since_epoch=since_epoch,
+            sender=Seat(member, f"ip-{trainer_uid(pod)}", ""),
+            fallback_donor="trainer:7070",
+            timing=TIMING,
+            max_staleness=self._max_staleness,
+        )
         return self._number(machine)
 
     def get(self, number: int) -> CoordinatorMachine:
@@ -84,7 +89,7 @@ class Trainers:
                 effects = tuple(self._run(machine, event))
             except RosterRefusedError:
                 effects = ()
-                demand(key(machine) == key(self.get(number)), "a refused roster had an effect")
+                require(key(machine) == key(self.get(number)), "a refused roster had an effect")
             self._check(self.get(number), machine, event, effects)
             found = self._steps[number, event] = self._number(machine), effects
         return found
@@ -119,9 +124,12 @@ class Trainers:
         return effects
 
     def _check(
-        self, before: CoordinatorMachine, after: CoordinatorMachine, event: Event,
+        self,
+        before: CoordinatorMachine,
+        after: CoordinatorMachine,
+        event: Event,
         effects: tuple[CoordinatorEffect, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         message = event[2] if event[0] == "receive" else None
         if (
             isinstance(message, Ack)
@@ -129,24 +137,24 @@ class Trainers:
             and message.session != before.session
         ):
             unmoved = key(before) == key(after) and not effects
-            demand(unmoved, f"4: {message} counted in session {before.session}")
+            require(unmoved, f"4: {message} counted in session {before.session}")
         if before.session is not None:
             forward = after.session is not None and after.session >= before.session
-            demand(forward, f"2: a coordinator went back to session {after.session}")
+            require(forward, f"2: a coordinator went back to session {after.session}")
         _check_waits(after)
         roster = after.members.roster
         if roster is None:
             sent = [effect for effect in effects if isinstance(effect, SendMessage)]
-            demand(not sent, f"1: {sent} without a roster")
+            require(not sent, f"1: {sent} without a roster")
             return
         uid = after.sender.pod_uid
         allowed = self._allowed(roster.epoch)
-        demand(roster.coordinator_uid == uid, "1: follows a roster that names another coordinator")
-        demand(after.members.listed == allowed, f"1: another roster for epoch {roster.epoch}")
+        require(roster.coordinator_uid == uid, "1: follows a roster that names another coordinator")
+        require(after.members.listed == allowed, f"1: another roster for epoch {roster.epoch}")
         for effect in effects:
             if isinstance(effect, SendMessage) and effect.to.pod_uid not in {*allowed, uid}:
                 what = type(effect.message).__name__
-                demand(False, f"5: {what} for {effect.to}, who is not on the roster")
+                require(False, f"5: {what} for {effect.to}, who is not on the roster")
 
 
 def _check_waits(machine: CoordinatorMachine) -> None:
@@ -154,13 +162,13 @@ def _check_waits(machine: CoordinatorMachine) -> None:
     formation, publication = machine._formation, machine._publication
     there = {*machine.senders, *machine.seated}
     if formation.busy:
-        demand(formation.deadline is not None, "8: forms a session without a deadline")
-        demand(bool(formation.waiting), "8: forms a session and waits for nobody")
-        demand(formation.waiting <= there, "8: forms a session and waits for a stranger")
+        require(formation.deadline is not None, "8: forms a session without a deadline")
+        require(bool(formation.waiting), "8: forms a session and waits for nobody")
+        require(formation.waiting <= there, "8: forms a session and waits for a stranger")
     if publication is not None and (publication.staging or publication.committing):
-        demand(publication.deadline is not None, "8: publishes without a deadline")
-        demand(bool(publication.waiting), "8: publishes and waits for nobody")
-        demand(publication.waiting <= there, "8: publishes and waits for a stranger")
+        require(publication.deadline is not None, "8: publishes without a deadline")
+        require(bool(publication.waiting), "8: publishes and waits for nobody")
+        require(publication.waiting <= there, "8: publishes and waits for a stranger")
 
 
 def _armed(machine: CoordinatorMachine) -> list[str]:

@@ -1,8 +1,4 @@
-"""What may happen next in a state, and the state after it.
-
-A move is a tuple: its name and what it is about. Moves of `Fault`s cost one; the others are what
-machines, streams, engines, the operator and Kubernetes do anyway.
-"""
+"""A state that one move changes: streams, processes and what the machines send each other."""
 
 from rollcall_protocol.membership.coordinator_effects import (
     CloseStream,
@@ -14,84 +10,35 @@ from rollcall_protocol.membership.coordinator_effects import (
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import (
     Commit,
-    CoordinatorMessage,
     Hello,
-    MemberMessage,
     SessionReady,
 )
-from rollcall_protocol.wire.roster import Roster
-from tests.unit.rollcall_protocol.model.processes import Processes
-from tests.unit.rollcall_protocol.model.scope import Scope
+from tests.unit.rollcall_protocol.model.coordinator_steps import make_roster
+from tests.unit.rollcall_protocol.model.group_tables import GroupTables
 from tests.unit.rollcall_protocol.model.state import (
     ENDED,
     LEFT,
     OPEN,
-    Interned,
-    Remains,
-    Slot,
-    State,
-    Stream,
-    Trainer,
-    demand,
+    AbandonedStream,
+    GroupState,
+    MemberStream,
+    require,
 )
-from tests.unit.rollcall_protocol.model.trainers import Trainers, make_roster, trainer_uid
 
 Move = tuple[object, ...]
-Message = MemberMessage | CoordinatorMessage
 
 
-class World:
-    """The tables of a scope: interned parts, messages, rosters."""
-
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        self.processes = Processes()
-        self.trainers = Trainers(max_staleness=scope.max_staleness, allowed=self.allowed)
-        self.messages: Interned[Message] = Interned()
-        self._rosters: dict[tuple[int, int], Roster] = {}
-
-    def members(self, epoch: int) -> tuple[int, ...]:
-        """Rollout pods on the roster of `epoch`, by number."""
-        rosters = self.scope.rosters
-        return rosters[min(epoch, len(rosters)) - 1]
-
-    def allowed(self, epoch: int) -> frozenset[str]:
-        """The same by uid."""
-        return frozenset(f"uid-{slot}" for slot in self.members(epoch))
-
-    def roster(self, epoch: int, pod: int) -> Roster:
-        """The roster of `epoch`, which names the trainer's `pod`-th pod."""
-        if (epoch, pod) not in self._rosters:
-            self._rosters[epoch, pod] = make_roster(epoch, pod, self.members(epoch))
-        return self._rosters[epoch, pod]
-
-    def number(self, message: Message) -> int:
-        """Of a message."""
-        return self.messages.number(message, message)
-
-    def initial(self) -> State:
-        """Nothing runs but the trainer; no roster is written yet."""
-        slots = tuple(Slot(None, None, (), 0) for _ in range(self.scope.pods))
-        trainer = self.new_trainer(0, 1, None)
-        return State((trainer,), slots, (), self.scope.faults, self.scope.versions)
-
-    def new_trainer(self, pod: int, boot: int, since_epoch: int | None) -> Trainer:
-        """A trainer's container that has just started."""
-        sender = self.processes.start(MemberId(trainer_uid(pod), f"b{boot}"))
-        return Trainer(self.trainers.start(pod, boot, since_epoch), True, sender, (), -1)
-
-
-class Draft:
+class Transition:
     """A state that is being changed by one move."""
 
-    def __init__(self, world: World, state: State) -> None:
-        self.world = world
+    def __init__(self, tables: GroupTables, state: GroupState) -> None:
+        self.tables = tables
         self.trainers, self.slots = list(state.trainers), list(state.slots)
         self.named, self.faults, self.versions = state.named, state.faults, state.versions
 
-    def state(self) -> State:
+    def state(self) -> GroupState:
         """The state that it became."""
-        return State(
+        return GroupState(
             tuple(self.trainers), tuple(self.slots), self.named, self.faults, self.versions
         )
 
@@ -102,20 +49,20 @@ class Draft:
         trainer = self.trainers[pod]
         if not trainer.alive:
             return
-        machine, effects = self.world.trainers.step(trainer.machine, event)
+        machine, effects = self.tables.coordinators.step(trainer.machine, event)
         self.trainers[pod] = trainer._replace(machine=machine)
         for effect in effects:
             self._carry_out(pod, effect)
-        if self.world.scope.prompt_sender:
+        if self.tables.scope.prompt_sender:
             self.hear_sender(pod)
 
     def hear_sender(self, pod: int, *, all_of_it: bool = True) -> None:
         """Deliver what the trainer's own sender has said; collective work waits for the others."""
         while (trainer := self.trainers[pod]).said and trainer.alive:
-            message = self.world.messages.values[trainer.said[0]]
+            message = self.tables.messages.values[trainer.said[0]]
             self.trainers[pod] = trainer._replace(said=trainer.said[1:])
-            sender = self.world.processes.id(trainer.sender)
-            machine, effects = self.world.trainers.step(
+            sender = self.tables.members.id(trainer.sender)
+            machine, effects = self.tables.coordinators.step(
                 trainer.machine, ("receive", sender, message)
             )
             self.trainers[pod] = self.trainers[pod]._replace(machine=machine)
@@ -127,35 +74,35 @@ class Draft:
     def step_sender(self, pod: int, *event: object) -> None:
         """A step of the trainer's own sender."""
         trainer = self.trainers[pod]
-        sender, replies = self.world.processes.step(trainer.sender, event)
-        said = trainer.said + tuple(self.world.number(reply) for reply in replies)
+        sender, replies = self.tables.members.step(trainer.sender, event)
+        said = trainer.said + tuple(self.tables.number(reply) for reply in replies)
         self.trainers[pod] = trainer._replace(sender=sender, said=said)
 
     def publish(self, pod: int, number: int) -> None:
         """The trainer has made its `number`-th version."""
-        lineage = self.world.trainers.get(self.trainers[pod].machine).lineage
+        lineage = self.tables.coordinators.get(self.trainers[pod].machine).lineage
         assert lineage is not None
         version = Version(lineage, number)
         for slot in self.slots:
             if slot.process is not None:
-                held = self.world.processes.get(slot.process).machine.held
-                demand(held != version, f"2: two sets of weights are called {version}")
+                held = self.tables.members.get(slot.process).machine.held
+                require(held != version, f"2: two sets of weights are called {version}")
         self.tell(pod, "publish", version)
 
     def push_astray(self, pod: int, *, epoch: int, forged: bool) -> None:
         """Somebody pushes what is not for this pod or this time, or what nobody wrote."""
         if forged:
-            members = self.world.members(epoch)[1:]
+            members = self.tables.rollouts(epoch)[1:]
             roster = make_roster(epoch, pod, members)
         else:
-            roster = self.world.roster(epoch, self.named[epoch - 1])
+            roster = self.tables.roster(epoch, self.named[epoch - 1])
         self.tell(pod, "push_roster", roster)
 
     def restart_trainer(self, pod: int) -> None:
         """Its container: memory is gone but for boot counter, roster and first epoch."""
-        old = self.world.trainers.get(self.trainers[pod].machine)
+        old = self.tables.coordinators.get(self.trainers[pod].machine)
         self.end_trainer(pod)
-        self.trainers[pod] = self.world.new_trainer(pod, old.boot + 1, old.since_epoch)
+        self.trainers[pod] = self.tables.new_trainer(pod, old.boot + 1, old.since_epoch)
         if old.members.roster is not None:
             self.tell(pod, "push_roster", old.members.roster)
 
@@ -175,7 +122,7 @@ class Draft:
             self._close(pod, effect.to)
         elif isinstance(effect, CoordinatorSuperseded):
             replaced = any(named > pod for named in self.named)
-            demand(replaced, "a coordinator stepped down that nobody had replaced")
+            require(replaced, "a coordinator stepped down that nobody had replaced")
             self.trainers[pod] = self.trainers[pod]._replace(alive=False, said=())
             self.end_trainer(pod)
         elif isinstance(effect, SessionFormed):
@@ -183,7 +130,7 @@ class Draft:
 
     def _send(self, pod: int, effect: SendMessage) -> None:
         trainer = self.trainers[pod]
-        machine = self.world.trainers.get(trainer.machine)
+        machine = self.tables.coordinators.get(trainer.machine)
         if effect.to == machine.sender:
             self.step_sender(pod, "hear", effect.message, (pod, machine.boot))
             return
@@ -197,12 +144,12 @@ class Draft:
         assert stream is not None
         assert slot.process is not None
         if isinstance(effect.message, Commit):
-            process = self.world.processes.get(slot.process)
+            process = self.tables.members.get(slot.process)
             version = effect.message.version
             whole = process.sent == (effect.message.session, version)
             held = process.machine.held == version
-            demand(whole or held, f"3: COMMIT of {version} for r{index}, which has not got it")
-        number = self.world.number(effect.message)
+            require(whole or held, f"3: COMMIT of {version} for r{index}, which has not got it")
+        number = self.tables.number(effect.message)
         self.slots[index] = slot._replace(stream=stream._replace(down=(*stream.down, number)))
 
     def _close(self, pod: int, member: MemberId) -> None:
@@ -217,10 +164,13 @@ class Draft:
         for index, slot in enumerate(self.slots):
             stream, process = slot.stream, slot.process
             if (
-                process is not None and stream is not None and stream.registered
-                and stream.state == OPEN and stream.pod == pod
-                and self.world.processes.id(process) == member
-            ):  # fmt: skip
+                process is not None
+                and stream is not None
+                and stream.registered
+                and stream.state == OPEN
+                and stream.pod == pod
+                and self.tables.members.id(process) == member
+            ):
                 return index
         return None
 
@@ -230,17 +180,17 @@ class Draft:
         """A step of a rollout's machine; what it says goes onto its stream, if that is open."""
         slot = self.slots[index]
         assert slot.process is not None
-        before = self.world.processes.get(slot.process)
-        process, replies = self.world.processes.step(slot.process, event)
-        after = self.world.processes.get(process)
+        before = self.tables.members.get(slot.process)
+        process, replies = self.tables.members.step(slot.process, event)
+        after = self.tables.members.get(process)
         work = after.transfer
         if work is not None and work != before.transfer:
-            demand(after.joined == work[0], f"1: r{index} receives in {work[0]}, not joined")
-            on_roster = index in self.world.members(work[0].epoch)
-            demand(on_roster, f"5: r{index} takes part in {work[0]}, not being on its roster")
+            require(after.joined == work[0], f"1: r{index} receives in {work[0]}, not joined")
+            on_roster = index in self.tables.rollouts(work[0].epoch)
+            require(on_roster, f"5: r{index} takes part in {work[0]}, not being on its roster")
         stream = slot.stream
         if stream is not None and stream.state == OPEN and replies:
-            numbers = tuple(self.world.number(reply) for reply in replies)
+            numbers = tuple(self.tables.number(reply) for reply in replies)
             stream = stream._replace(up=stream.up + numbers)
         self.slots[index] = slot._replace(process=process, stream=stream)
 
@@ -248,14 +198,21 @@ class Draft:
         """A member gives up its stream, if it has one, and opens another."""
         slot = self.slots[index]
         assert slot.process is not None
-        member = self.world.processes.id(slot.process)
-        machine = self.world.processes.get(slot.process).machine
+        member = self.tables.members.id(slot.process)
+        machine = self.tables.members.get(slot.process).machine
         hello = Hello(
-            "job", "default", member, f"r{index}", "pool", f"ip-{index}", "",
-            machine.session, machine.held,
-        )  # fmt: skip
-        boot = self.world.trainers.get(self.trainers[pod].machine).boot
-        stream = Stream(pod, boot, False, OPEN, False, (self.world.number(hello),), ())
+            "job",
+            "default",
+            member,
+            f"r{index}",
+            "pool",
+            f"ip-{index}",
+            "",
+            machine.session,
+            machine.held,
+        )
+        boot = self.tables.coordinators.get(self.trainers[pod].machine).boot
+        stream = MemberStream(pod, boot, False, OPEN, False, (self.tables.number(hello),), ())
         self.leave(index)
         self.slots[index] = self.slots[index]._replace(stream=stream)
 
@@ -267,28 +224,30 @@ class Draft:
             return
         left = slot.remains
         if stream.state != LEFT:
-            member = self.world.processes.id(slot.process)
-            left = (*left, Remains(member, stream.pod, stream.registered, stream.up))
+            member = self.tables.members.id(slot.process)
+            left = (*left, AbandonedStream(member, stream.pod, stream.registered, stream.up))
         self.slots[index] = slot._replace(stream=None, remains=left)
 
     # --- invariants that need more than one part -----------------------------------------------
 
     def _check_formed(self, pod: int, session: SessionId) -> None:
         # The next session may have begun in the same event; its PREPARE is carried out later.
-        sender = self.world.processes.get(self.trainers[pod].sender).machine
-        demand(sender.session == session, f"{session} is usable, the sender is at {sender.session}")
+        sender = self.tables.members.get(self.trainers[pod].sender).machine
+        require(
+            sender.session == session, f"{session} is usable, the sender is at {sender.session}"
+        )
         for member in (seat.member for seat in sender._seats):
             process = self._process_of(member)
             if process is not None:
-                known = self.world.processes.get(process)
+                known = self.tables.members.get(process)
                 moved_on = known.machine.session is not None and known.machine.session > session
                 joined = known.joined == session or moved_on
-                demand(joined, f"1: {session} is usable before {member} has joined it")
+                require(joined, f"1: {session} is usable before {member} has joined it")
 
     def _process_of(self, member: MemberId) -> int | None:
         everybody = [slot.process for slot in self.slots]
         everybody += [trainer.sender for trainer in self.trainers if trainer.alive]
         for process in everybody:
-            if process is not None and self.world.processes.id(process) == member:
+            if process is not None and self.tables.members.id(process) == member:
                 return process
         return None

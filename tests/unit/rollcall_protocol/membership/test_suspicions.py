@@ -16,7 +16,13 @@ from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause
 from rollcall_protocol.wire.job_snapshot import SuspicionCause as Cause
 from rollcall_protocol.wire.messages import Ack, AckPhase, Join, Prepare
 from rollcall_protocol.wire.roster import EpochCause
-from tests.unit.rollcall_protocol.world import SENDER, TIMING, hello, machine, roster
+from tests.unit.rollcall_protocol.membership.simulated_group import (
+    SENDER,
+    TIMING,
+    hello,
+    machine,
+    roster,
+)
 
 A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
 

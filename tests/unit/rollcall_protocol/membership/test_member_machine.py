@@ -24,7 +24,7 @@ from rollcall_protocol.wire.messages import (
     SessionRefused,
     Stage,
 )
-from tests.unit.rollcall_protocol.world import MANIFEST
+from tests.unit.rollcall_protocol.membership.simulated_group import MANIFEST
 
 OLD, NEW = SessionId(2, 1, 1), SessionId(2, 1, 2)
 V1, V2 = Version(Lineage(1, 1), 1), Version(Lineage(1, 1), 2)
