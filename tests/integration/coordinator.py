@@ -23,7 +23,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
 )
 from rollcall_protocol.wire.roster import Roster
-from rollcall_runtime.coordinator.operator_stream import OperatorStream, take_roster
+from rollcall_runtime.coordinator.operator_stream import OperatorStream, handle_roster_push
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Coordinator:
         return self.rosters[-1] if self.rosters else None
 
     async def _take(self, request: web.Request) -> web.Response:
-        return await take_roster(request, self._push, self._count)
+        return await handle_roster_push(request, self._push, self._count)
 
     def _push(self, roster: Roster) -> None:
         job = (self.job_uid, "default")

@@ -81,10 +81,12 @@ class LocalJob:
         self.trainers = [self._pod(f"reverse-trainer-{i}", "trainer") for i in range(replicas)]
         self.trainer = self.trainers[0]
         self.roll = Roll(
-            job_uid=self.config.uid, coordinator_uid=self.trainer.uid,
-            address=self.trainer.address, token=TOKENS[env.OPERATOR_TOKEN_FILE],
+            job_uid=self.config.uid,
+            coordinator_uid=self.trainer.uid,
+            address=self.trainer.address,
+            token=TOKENS[env.OPERATOR_TOKEN_FILE],
             ended=lambda: "" if self.trainer.running else self.trainer.log()[-2000:],
-        )  # fmt: skip
+        )
 
     async def __aenter__(self) -> "LocalJob":
         return self
@@ -163,11 +165,19 @@ class LocalJob:
         self._given += 1
         address, uid = f"{self._network}.{self._given}", str(uuid.uuid4())
         return Pod(
-            name, uid, address, role, self.folder,
+            name,
+            uid,
+            address,
+            role,
+            self.folder,
             variables(
-                self.config, pod=name, uid=uid, address=address, folder=self.folder,
+                self.config,
+                pod=name,
+                uid=uid,
+                address=address,
+                folder=self.folder,
                 coordinator=f"{self._network}.1",
                 pool=pool_config(sync_group=group) if role == "rollout" else None,
             ),
             group,
-        )  # fmt: skip
+        )

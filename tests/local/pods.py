@@ -43,8 +43,10 @@ class Pod:
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND.format(self.role)],
-                env=self.variables, stdout=out, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                env=self.variables,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
 
     @property
     def running(self) -> bool:
@@ -115,9 +117,15 @@ _COORDINATES = {"namespace", "job", "pool", "group"}
 
 
 def variables(
-    config: JobConfig, *, pod: str, uid: str, address: str, coordinator: str, folder: Path,
+    config: JobConfig,
+    *,
+    pod: str,
+    uid: str,
+    address: str,
+    coordinator: str,
+    folder: Path,
     pool: PoolConfig | None = None,
-) -> dict[str, str]:  # fmt: skip
+) -> dict[str, str]:
     """What the operator would write into the container of `pod`."""
     tokens, state = folder / "tokens", folder / "state" / pod
     state.mkdir(parents=True, exist_ok=True)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from rollcall_protocol.env import POD_NAME
-from rollcall_runtime.rollout.engines.batch_decoder import Rows
+from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
 from rollcall_runtime.rollout.engines.decode_gate import Ticket
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.inference_engine import Generation, Watch
 from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.batch_broadcast import Signal
+from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.train_engine import EngineSetup
 
@@ -81,9 +81,13 @@ class SlowEngine(TinyEngine):
         if partials is not None:
             self._write("given", prompts, partials)
         return super().generate(
-            prompts, group_size=group_size, seed=seed, timeout=timeout, partials=partials,
+            prompts,
+            group_size=group_size,
+            seed=seed,
+            timeout=timeout,
+            partials=partials,
             watch=Watch(watch.every, tell),
-        )  # fmt: skip
+        )
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         state = {name: tensor.clone() for name, tensor in weights}
@@ -93,7 +97,7 @@ class SlowEngine(TinyEngine):
             scratch.rename(self._folder / f"weights-{version}-{self._pod}.pt")
         super().load_weights(state.items(), version=version)
 
-    def _step(self, rows: Rows, ticket: Ticket, draws: torch.Generator) -> bool:
+    def _step(self, rows: BatchDecoder, ticket: Ticket, draws: torch.Generator) -> bool:
         time.sleep(self._delay)
         return super()._step(rows, ticket, draws)
 
@@ -118,7 +122,7 @@ class RecordingEngine(Fsdp2Engine):
             EngineSetup(setup.model, setup.optimizer, own, setup.seed, setup.rendezvous)
         )
 
-    def share(self, work: Batch | Signal | None) -> Batch | Signal:
+    def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
         if isinstance(work, Batch):
             self._batches += 1
             columns = (work.tokens, work.mask, work.logprobs, work.versions)

@@ -30,9 +30,14 @@ class Roll:
     """Follows one coordinator from `start` to `stop`; reconnects, as the operator does."""
 
     def __init__(
-        self, *, job_uid: str, coordinator_uid: str, address: str, token: str,
+        self,
+        *,
+        job_uid: str,
+        coordinator_uid: str,
+        address: str,
+        token: str,
         ended: Callable[[], str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.epoch = 0
         self.history: list[Seen] = []
         self.members: tuple[RosterMember, ...] = ()
@@ -75,9 +80,13 @@ class Roll:
     def roster(self, cause: EpochCause, *, epoch: int | None = None) -> Roster:
         """The roster as it is, of another epoch if wanted."""
         return Roster(
-            self._job_uid, "default", epoch or self.epoch, self._coordinator_uid, cause,
+            self._job_uid,
+            "default",
+            epoch or self.epoch,
+            self._coordinator_uid,
+            cause,
             self.members,
-        )  # fmt: skip
+        )
 
     async def put(self, roster: Roster, *, token: str | None = None) -> tuple[int, Any]:
         """Push a roster with any token; status and body of the answer."""

@@ -23,9 +23,11 @@ SMALL_STEPS = OptimizerConfig("adamw", 1e-11)
 
 def job(delta: DeltaConfig | None, **changes: Any) -> JobConfig:
     return job_config(
-        algorithm={"max_steps": STEPS, "optimizer": SMALL_STEPS}, membership=FAST,
-        weight_sync={"delta": delta}, **changes,
-    )  # fmt: skip
+        algorithm={"max_steps": STEPS, "optimizer": SMALL_STEPS},
+        membership=FAST,
+        weight_sync={"delta": delta},
+        **changes,
+    )
 
 
 async def sent_bytes(folder: Path, delta: DeltaConfig | None) -> float:
@@ -48,9 +50,11 @@ async def test_less_is_sent_when_only_changes_are(tmp_path: Path) -> None:
 
 async def test_it_learns_from_deltas_of_two_ranks(tmp_path: Path) -> None:
     config = job_config(
-        algorithm={"max_steps": LEARNT_AFTER}, membership=FAST, trainer_replicas=2,
+        algorithm={"max_steps": LEARNT_AFTER},
+        membership=FAST,
+        trainer_replicas=2,
         weight_sync={"delta": ALWAYS},
-    )  # fmt: skip
+    )
     async with LocalJob(tmp_path, config) as running:
         await running.start(rollouts=2)
         await running.roll.until(lambda s: s.finished is not None, seconds=200)

@@ -63,8 +63,9 @@ async def test_a_stopped_rollout_is_a_suspect_after_the_bound_and_comes_back(
             report = told_of(seen.snapshot, victim)
             assert report is not None
             assert (report.cause, report.reason) == (
-                Cause.HEARTBEAT_MISSED, "nothing heard for 2 s",
-            )  # fmt: skip
+                Cause.HEARTBEAT_MISSED,
+                "nothing heard for 2 s",
+            )
             seen = await job.roll.until(lambda s: members(s) == 2, seconds=5)
             session = seen.snapshot.session
             assert session is not None
@@ -85,12 +86,14 @@ async def test_a_rollout_that_hangs_in_a_transfer_does_not_cost_the_transfers_ti
 ) -> None:
     """Small pieces, one by one: nearly all the time something is on its way."""
     config = job_config(
-        model="builtin:reverse-64m", membership=QUICK,
+        model="builtin:reverse-64m",
+        membership=QUICK,
         algorithm={**ENDLESS, "group_size": 2, "prompts_per_step": 2},
         weight_sync={
-            "engine": engine, "config": {"operationBytes": piece, "inFlight": 1, "threads": 1},
+            "engine": engine,
+            "config": {"operationBytes": piece, "inFlight": 1, "threads": 1},
         },
-    )  # fmt: skip
+    )
     async with LocalJob(tmp_path, config) as job:
         await job.train(rollouts=2)
         before = (await job.trainer.metrics())["weight_sync_stage_seconds_sum"]

@@ -17,9 +17,11 @@ OTHER = GroupConfig("other-vendor", EngineRef("gloo", {"operationTimeout": 3}))
 
 async def test_rollouts_of_both_groups_learn_from_one_trainer(tmp_path: Path) -> None:
     config = job_config(
-        algorithm={"max_steps": 40}, membership=FAST, trainer_replicas=2,
+        algorithm={"max_steps": 40},
+        membership=FAST,
+        trainer_replicas=2,
         weight_sync={"groups": (OTHER,)},
-    )  # fmt: skip
+    )
     async with LocalJob(tmp_path, config) as job:
         other = job.launch(group=OTHER.name)
         await job.start(rollouts=1)

@@ -38,9 +38,14 @@ class SlowJob(LocalJob):
     """
 
     def __init__(
-        self, folder: Path, *, step_delay: float, record: bool = False,
-        checkpoint: CheckpointConfig | None = None, **algorithm: Any,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        *,
+        step_delay: float,
+        record: bool = False,
+        checkpoint: CheckpointConfig | None = None,
+        **algorithm: Any,
+    ) -> None:
         self.record = folder / "record"
         self.record.mkdir()
         self._plugins = recording.install(folder / "plugins")
@@ -153,9 +158,15 @@ def recomputed(folder: Path, row: Row) -> list[float]:
 
 async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None:
     job = SlowJob(
-        tmp_path, step_delay=0.1, record=True, max_steps=1_000_000, partial_report=0.1,
-        group_size=4, prompts_per_step=4, max_concurrent_rollouts=8,
-    )  # fmt: skip
+        tmp_path,
+        step_delay=0.1,
+        record=True,
+        max_steps=1_000_000,
+        partial_report=0.1,
+        group_size=4,
+        prompts_per_step=4,
+        max_concurrent_rollouts=8,
+    )
     async with job:
         await job.start(rollouts=2)
         await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
@@ -185,10 +196,16 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
 
 async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: Path) -> None:
     job = SlowJob(
-        tmp_path, step_delay=0.1, record=True, max_steps=1_000_000, partial_report=0.1,
-        group_size=4, prompts_per_step=4, max_concurrent_rollouts=8,
+        tmp_path,
+        step_delay=0.1,
+        record=True,
+        max_steps=1_000_000,
+        partial_report=0.1,
+        group_size=4,
+        prompts_per_step=4,
+        max_concurrent_rollouts=8,
         checkpoint=CheckpointConfig(1, str(tmp_path / "saved")),
-    )  # fmt: skip
+    )
     async with job:
         await job.start(rollouts=2)
         await job.roll.until(all_in_sync(job), seconds=START_SECONDS)

@@ -15,9 +15,12 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("staging", ["Host", "Streamed", "Device"])
 async def test_two_ranks_train_publish_and_save_together(tmp_path: Path, staging: str) -> None:
     config = job_config(
-        algorithm={"max_steps": 12}, membership=FAST, trainer_replicas=2,
-        checkpoint=CheckpointConfig(5, str(tmp_path / "saved")), weight_sync={"staging": staging},
-    )  # fmt: skip
+        algorithm={"max_steps": 12},
+        membership=FAST,
+        trainer_replicas=2,
+        checkpoint=CheckpointConfig(5, str(tmp_path / "saved")),
+        weight_sync={"staging": staging},
+    )
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=1)
         seen = await job.roll.until(lambda s: s.finished is not None, seconds=120)

@@ -54,9 +54,11 @@ async def test_a_killed_rank_has_the_gang_start_again_and_the_rollouts_stay(
     tmp_path: Path, victim: int
 ) -> None:
     config = job_config(
-        algorithm=ENDLESS, membership=FAST, trainer_replicas=2,
+        algorithm=ENDLESS,
+        membership=FAST,
+        trainer_replicas=2,
         checkpoint=CheckpointConfig(5, str(tmp_path / "saved")),
-    )  # fmt: skip
+    )
     async with LocalJob(tmp_path, config) as job:
         await job.train(rollouts=2)
         await job.steps(10, seconds=STEP_SECONDS)
@@ -103,9 +105,12 @@ async def weights_of(pod: Pod, lineage: Lineage) -> tuple[Version, bytes]:
 
 def recovering(folder: Path, *, replicas: int, recover_from: str, max_steps: int) -> JobConfig:
     return job_config(
-        algorithm={"max_steps": max_steps}, membership={"settle": 5.0}, trainer_replicas=replicas,
-        checkpoint=CheckpointConfig(50, str(folder / "saved")), recover_from=recover_from,
-    )  # fmt: skip
+        algorithm={"max_steps": max_steps},
+        membership={"settle": 5.0},
+        trainer_replicas=replicas,
+        checkpoint=CheckpointConfig(50, str(folder / "saved")),
+        recover_from=recover_from,
+    )
 
 
 async def kill_and_look(job: LocalJob) -> tuple[Version, bytes]:
@@ -124,9 +129,7 @@ async def kill_and_look(job: LocalJob) -> tuple[Version, bytes]:
 async def test_weights_come_back_from_rollouts_bit_by_bit_if_they_may(
     tmp_path: Path, replicas: int, recover_from: str
 ) -> None:
-    config = recovering(
-        tmp_path, replicas=replicas, recover_from=recover_from, max_steps=1_000_000
-    )  # fmt: skip
+    config = recovering(tmp_path, replicas=replicas, recover_from=recover_from, max_steps=1_000_000)
     async with LocalJob(tmp_path, config) as job:
         version, weights = await kill_and_look(job)
         assert version.number > 10, "each step makes a version, and step 0 made the first"
@@ -164,16 +167,20 @@ async def test_training_goes_on_from_the_weights_that_came_back(tmp_path: Path) 
 
 
 DETERMINISTIC = {
-    "max_steps": 40, "max_staleness": 0, "deterministic": True, "prompts_per_step": 8,
+    "max_steps": 40,
+    "max_staleness": 0,
+    "deterministic": True,
+    "prompts_per_step": 8,
     "group_size": 8,
-}  # fmt: skip
+}
 
 
 def deterministic(folder: Path) -> JobConfig:
     return job_config(
-        algorithm=DETERMINISTIC, membership=FAST,
+        algorithm=DETERMINISTIC,
+        membership=FAST,
         checkpoint=CheckpointConfig(16, str(folder / "saved")),
-    )  # fmt: skip
+    )
 
 
 async def logged(pod: Pod, step: int) -> None:

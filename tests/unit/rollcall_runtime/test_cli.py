@@ -45,39 +45,49 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 WRONG_ROLLOUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
-        {"reward_function": "no_such_module:reward"}, {},
+        {"reward_function": "no_such_module:reward"},
+        {},
         "spec.reward.function: cannot import 'no_such_module'",
     ),
     (
-        {"reward_function": "rollcall_runtime.tasks.reverse:nothing"}, {},
+        {"reward_function": "rollcall_runtime.tasks.reverse:nothing"},
+        {},
         "spec.reward.function: module 'rollcall_runtime.tasks.reverse' has no 'nothing'",
     ),
     ({}, {"engine": EngineRef("vllmm")}, "spec.rollouts[].engine.name: unknown inference engine"),
     (
-        {}, {"engine": EngineRef("tiny", {"concurrency": 0})},
+        {},
+        {"engine": EngineRef("tiny", {"concurrency": 0})},
         "spec.rollouts[].engine.config: concurrency must be at least 1",
     ),
     (
-        {}, {"engine": EngineRef("tiny", {"maxToken": 6})},
+        {},
+        {"engine": EngineRef("tiny", {"maxToken": 6})},
         "spec.rollouts[].engine.config.maxToken: unknown setting",
     ),
     ({"model": "builtin:reverse-big"}, {}, "spec.model.path: 'builtin:reverse-big' is neither"),
     (
-        {"weight_sync": replace(job_config().weight_sync, engine="glu")}, {},
+        {"weight_sync": replace(job_config().weight_sync, engine="glu")},
+        {},
         "spec.weightSync.engine: unknown weight-sync engine 'glu'",
     ),
     (
-        {"weight_sync": replace(job_config().weight_sync, pause_mode="Stop")}, {},
+        {"weight_sync": replace(job_config().weight_sync, pause_mode="Stop")},
+        {},
         "spec.weightSync.pauseMode: 'Stop' is not one of Abort, Keep, Wait",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("job", "pool", "message"), WRONG_ROLLOUTS)
 def test_a_rollout_tells_what_of_the_spec_is_wrong(
-    container: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
-    job: dict[str, Any], pool: dict[str, Any], message: str,
-) -> None:  # fmt: skip
+    container: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    job: dict[str, Any],
+    pool: dict[str, Any],
+    message: str,
+) -> None:
     values = {name: value for name, value in job.items() if name != "weight_sync"}
     config = job_config(**values)
     if "weight_sync" in job:
@@ -120,9 +130,13 @@ def test_a_missing_variable_is_told_before_torch_is_imported(tmp_path: Path) -> 
     )
     workloads = str(Path(cli.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": workloads}, capture_output=True,
-        text=True, timeout=30, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": workloads},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert done.returncode == ExitCode.BAD_CONFIG, done.stderr
     assert done.stderr.startswith("ROLLCALL_CONFIG: is not set")
 
@@ -173,7 +187,11 @@ def test_a_program_ends_although_a_thread_of_a_library_goes_on() -> None:
     """What threads do while the interpreter is taken down has made torch abort with all done."""
     workloads = str(Path(cli.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", STUCK], env={"PYTHONPATH": workloads}, capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", STUCK],
+        env={"PYTHONPATH": workloads},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (ExitCode.OK, "all is saved\n"), done.stderr

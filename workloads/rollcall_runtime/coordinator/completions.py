@@ -9,7 +9,7 @@ from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import Completion, loads
 
 
-class Verdict(StrEnum):
+class CompletionVerdict(StrEnum):
     """What became of a completion."""
 
     COUNTED = "counted"
@@ -17,9 +17,9 @@ class Verdict(StrEnum):
     FOREIGN = "foreign"  # of another job
 
 
-async def take_completion(
+async def handle_completion(
     request: web.Request,
-    complete: Callable[[Completion], Verdict],
+    complete: Callable[[Completion], CompletionVerdict],
     refused: Callable[[str], None],
 ) -> web.Response:
     """POST of a completion: 200 counted, 409 dropped for good, 400 malformed. Safe to repeat."""
@@ -29,7 +29,7 @@ async def take_completion(
         refused("malformed")
         return web.json_response({"error": str(error)}, status=400)
     verdict = complete(completion)
-    if verdict is Verdict.COUNTED:
+    if verdict is CompletionVerdict.COUNTED:
         return web.json_response({})
     refused(f"{verdict.value}_completion")
     return web.json_response({"error": f"{verdict.value} completion"}, status=409)

@@ -27,15 +27,15 @@ from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.messages import Hello, MemberMessage, SnapshotPartReady
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
 from rollcall_runtime.coordinator import persistent_state
-from rollcall_runtime.coordinator.job_reporter import Standing
-from rollcall_runtime.coordinator.member_connections import Links, Loss
-from rollcall_runtime.coordinator.metrics import Delivery, Observer
+from rollcall_runtime.coordinator.job_reporter import JobReporter
+from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
+from rollcall_runtime.coordinator.metrics import CoordinatorMetrics, Delivery
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
-from rollcall_runtime.coordinator.prompt_dispatcher import Leasing, PromptMessage
-from rollcall_runtime.coordinator.sender_parts import Parts
-from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
-from rollcall_runtime.coordinator.sync_group import Holder, SyncGroup
-from rollcall_runtime.membership.incarnation import Life
+from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher, PromptMessage
+from rollcall_runtime.coordinator.sender_parts import SenderParts
+from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
+from rollcall_runtime.coordinator.sync_group import SyncGroup, WeightHolder
+from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import Snapshot
 
@@ -51,37 +51,59 @@ class Coordinator:
     """
 
     def __init__(
-        self, *, config: JobConfig, member: MemberId, address: str,
-        state_dir: Path, engines: Sequence[OpenEngine], source: Callable[[int], tuple[int, ...]],
-        ledger_state: LedgerState | None, observer: Observer, senders: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        config: JobConfig,
+        member: MemberId,
+        address: str,
+        state_dir: Path,
+        engines: Sequence[OpenEngine],
+        source: Callable[[int], tuple[int, ...]],
+        ledger_state: LedgerState | None,
+        metrics: CoordinatorMetrics,
+        senders: int = 1,
+    ) -> None:
         self.config, self.member = config, member
-        self._state_dir, self._observer = state_dir, observer
-        self._memory = persistent_state.boot(state_dir, member.pod_uid)
+        self._state_dir, self._metrics = state_dir, metrics
+        self._state = persistent_state.boot(state_dir, member.pod_uid)
         sync = config.weight_sync
-        self.duties = SenderDuties(stage_timeout=sync.stage_timeout, delta=sync.delta)
-        self.links = Links(self, observer.refused, suspect_after=config.membership.suspect_after)
-        self.leasing = Leasing(
-            config=config, source=source, state=ledger_state, serving=self._takers,
-            send=self.links.send, observer=observer,
-        )  # fmt: skip
-        self.parts = Parts(senders, self.links.send)
+        self.snapshots = SnapshotSender(stage_timeout=sync.stage_timeout, delta=sync.delta)
+        self.connections = MemberConnections(
+            self, metrics.refused, suspect_after=config.membership.suspect_after
+        )
+        self.prompts = PromptDispatcher(
+            config=config,
+            source=source,
+            state=ledger_state,
+            serving=self._takers,
+            send=self.connections.send,
+            metrics=metrics,
+        )
+        self.parts = SenderParts(senders, self.connections.send)
         self.stream = OperatorStream(self.report)
         self.fenced = asyncio.Event()  # set when another coordinator has taken over
         self.groups = {
             opened.name: SyncGroup(
-                config=config, opened=opened, member=member, address=address,
-                boot=self._memory.boot, since_epoch=self._memory.since_epoch, senders=senders,
-                duties=self.duties, links=self.links, after=self._after, fenced=self.fenced,
+                config=config,
+                opened=opened,
+                member=member,
+                address=address,
+                boot=self._state.boot,
+                since_epoch=self._state.since_epoch,
+                senders=senders,
+                duties=self.snapshots,
+                connections=self.connections,
+                after=self._after,
+                fenced=self.fenced,
             )
             for opened in engines
-        }  # fmt: skip
-        self._standing = Standing(config, self.groups)
+        }
+        self._reporter = JobReporter(config, self.groups)
         self._first: Version | None = None
         self._base: Version | None = None  # what all who took part serve
         self._roster_taken = asyncio.Event()
         self._joined = asyncio.Event()
-        self.call_missing: Callable[[], None] = lambda: None  # set by whoever can call them
+        self.request_reconnects: Callable[[], None] = lambda: None  # set by whoever can call them
         self._group_of: dict[MemberId, SyncGroup] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -94,10 +116,10 @@ class Coordinator:
         checkpoint), so that numbers go on. A restarted coordinator knows its roster. When training
         goes on it waits for all members to come back, but no longer than `settle`.
         """
-        restored, self._memory = self._memory.roster, replace(self._memory, roster=None)
+        restored, self._state = self._state.roster, replace(self._state, roster=None)
         if restored is not None:
             self.push_roster(restored)
-            self.call_missing()
+            self.request_reconnects()
         await self._roster_taken.wait()
         if restored is not None or at_least > 0:
             await self._wait_for_members(self.config.membership.settle)
@@ -110,20 +132,20 @@ class Coordinator:
         return self._first
 
     @property
-    def lives(self) -> tuple[Life, ...]:
+    def incarnations(self) -> tuple[TrainerIncarnation, ...]:
         """Former lives of this pod's trainer that published weights, the last one last."""
-        return self._memory.lives
+        return self._state.incarnations
 
-    def weight_holders(self) -> list[Holder]:
+    def weight_holders(self) -> list[WeightHolder]:
         """The connected rollouts that hold a whole version, of all groups."""
         return [holder for group in self.groups.values() for holder in group.weight_holders()]
 
-    def begin(self, life: Life, *, ahead: int = 0) -> None:
+    def begin(self, incarnation: TrainerIncarnation, *, ahead: int = 0) -> None:
         """The first version is about to be published, `ahead` of the checkpoint's by as many."""
-        self.leasing.outdate(ahead)
-        self.progress(step=life.step, number=max(0, life.number - 1), reward=None)
-        self._memory = persistent_state.begin(self._memory, life)
-        persistent_state.save(self._state_dir, self._memory)
+        self.prompts.outdate(ahead)
+        self.progress(step=incarnation.step, number=max(0, incarnation.number - 1), reward=None)
+        self._state = persistent_state.begin(self._state, incarnation)
+        persistent_state.save(self._state_dir, self._state)
 
     @property
     def lineage(self) -> Lineage | None:
@@ -135,103 +157,102 @@ class Coordinator:
 
         Owns `snapshot` from now on; newcomers fetch it until the next one is published.
         """
-        self.duties.offer(version, snapshot)
+        self.snapshots.offer(version, snapshot)
         manifest, others = await self.parts.whole(version, snapshot.manifest)
-        delta = await self.duties.encode(version, self._base, others)
+        delta = await self.snapshots.encode(version, self._base, others)
         outcomes = await asyncio.gather(
             *(group.publish(version, manifest, delta=delta) for group in self.groups.values())
         )
         self._base = version
-        self.duties.retire_all_but(version)
-        self.leasing.published(version)
-        self._observer.published(
+        self.snapshots.retire_all_but(version)
+        self.prompts.published(version)
+        self._metrics.published(
             Delivery(
-                version.number, sum(outcome.members for outcome in outcomes),
+                version.number,
+                sum(outcome.members for outcome in outcomes),
                 max(outcome.sent_bytes for outcome in outcomes),
                 max(outcome.stage_seconds for outcome in outcomes),
                 max(outcome.commit_seconds for outcome in outcomes),
                 all(outcome.delta for outcome in outcomes),
             )
-        )  # fmt: skip
+        )
 
     def withdraw(self) -> None:
         """Let go of the newest weights; until the next ones newcomers have their peers alone."""
-        self.duties.close()
+        self.snapshots.close()
 
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
-        return await self.leasing.next_batch(number)
+        return await self.prompts.next_batch(number)
 
-    def progress(
-        self, *, step: int, number: int, reward: float | None, warning: str = ""
-    ) -> None:  # fmt: skip
+    def progress(self, *, step: int, number: int, reward: float | None, warning: str = "") -> None:
         """Note where training stands, and what is wrong though it goes on."""
-        self._standing.trained(step=step, number=number, reward=reward, warning=warning)
+        self._reporter.trained(step=step, number=number, reward=reward, warning=warning)
         self.stream.progressed()
 
     def finish(self, *, step: int, error: str = "") -> None:
         """Tell the operator that training is over."""
-        self._standing.finish(step, error)
+        self._reporter.finish(step, error)
         self.stream.changed()
 
     def ledger_state(self) -> LedgerState:
         """What a checkpoint keeps of the prompts."""
-        return self.leasing.state()
+        return self.prompts.state()
 
     async def stop(self) -> None:
         """Close streams and the sender's engine session."""
         self.stream.close()
-        self.leasing.close()
-        self.links.close_all("the trainer stops")
+        self.prompts.close()
+        self.connections.close_all("the trainer stops")
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*(group.close() for group in self.groups.values()))
-        self.duties.close()
+        self.snapshots.close()
 
     # --- events from the network ---------------------------------------------------------------
 
     def push_roster(self, roster: Roster) -> None:
         """Take the job's roster; raises RosterRefusedError."""
         job = (self.config.uid, DEFAULT_GROUP)
-        held = self._memory.roster
+        held = self._state.roster
         if not is_newer_roster(roster, held, job=job, coordinator=self.member.pod_uid):
             return
-        since = self._memory.since_epoch or roster.epoch
-        self._memory = replace(self._memory, roster=roster, since_epoch=since)
-        persistent_state.save(self._state_dir, self._memory)
+        since = self._state.since_epoch or roster.epoch
+        self._state = replace(self._state, roster=roster, since_epoch=since)
+        persistent_state.save(self._state_dir, self._state)
         for group in self.groups.values():
             group.push_roster(roster)
         self._roster_taken.set()
 
-    def member_joined(self, hello: Hello) -> None:
+    def member_connected(self, hello: Hello) -> None:
         """A stream opened."""
         log.info("member %s of pool %s registered", hello.pod, hello.pool)
         group = self.groups.get(hello.group)
         if group is None:
-            self.links.close(hello.member, f"this job has no sync group {hello.group!r}")
+            self.connections.close(hello.member, f"this job has no sync group {hello.group!r}")
         else:
             self._group_of[hello.member] = group
-            self.leasing.joined(hello.member)
+            self.prompts.joined(hello.member)
             if hello.sender is not None:
                 self.parts.registered(hello.member, hello.sender)
             group.run(group.machine.hello(hello, time.monotonic()))
         self._joined.set()
 
-    def member_left(self, member: MemberId, loss: Loss) -> None:
+    def member_disconnected(self, member: MemberId, loss: ConnectionLoss) -> None:
         """A stream ended."""
         log.info("member %s lost: %s: %s", member, loss.cause, loss.reason)
-        self.leasing.left(member)
+        self.prompts.left(member)
         self.parts.left(member)
         group = self._group_of.pop(member, None)
         if group is not None:
             now = time.monotonic()
             group.run(group.machine.lost(member, loss.reason, now, cause=loss.cause))
 
-    def member_said(self, member: MemberId, message: MemberMessage) -> None:
+    def member_message(self, member: MemberId, message: MemberMessage) -> None:
         """A message of a member."""
         group = self._group_of.get(member)
         if isinstance(message, PromptMessage):
-            self.leasing.said(member, message)
+            self.prompts.said(member, message)
         elif isinstance(message, SnapshotPartReady):
             self.parts.sealed(member, message)
         elif group is not None and not isinstance(message, Hello):
@@ -239,21 +260,21 @@ class Coordinator:
 
     def missing(self) -> tuple[RosterMember, ...]:
         """Members of the roster that have no stream open."""
-        roster, here = self._memory.roster, self.links.pods
+        roster, here = self._state.roster, self.connections.pods
         return tuple(m for m in (roster.members if roster else ()) if m.pod_uid not in here)
 
-    def member_absent(self, member: RosterMember, reason: str, seconds: float) -> None:
+    def member_unreachable(self, member: RosterMember, reason: str, seconds: float) -> None:
         """A member of the roster does not come, `seconds` after it was first missed."""
         group = self.groups.get(member.group)
         if group is not None and not group.machine.knows(member.pod_uid):
-            self._observer.suspected(SuspicionCause.NOT_REGISTERED, seconds)
+            self._metrics.suspected(SuspicionCause.NOT_REGISTERED, seconds)
             log.warning("%s has not registered: %s", member.pod, reason)
             group.run(group.machine.absent(member.pod_uid, reason, time.monotonic()))
             self.stream.changed()
 
     def report(self) -> State:
         """The whole state for the operator."""
-        return self._standing.snapshot(self._memory, self.leasing.running())
+        return self._reporter.snapshot(self._state, self.prompts.running())
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -268,12 +289,12 @@ class Coordinator:
     def _after(self, effects: list[CoordinatorEffect]) -> None:
         for effect in effects:
             if isinstance(effect, SessionFormed):
-                self._observer.session_formed(effect.report)
+                self._metrics.session_formed(effect.report)
             elif isinstance(effect, MemberSuspected):
                 self._suspected(effect)
-        self.leasing.dispatch()
+        self.prompts.dispatch()
         self._set_timer()
-        if self._standing.urgent(effects):
+        if self._reporter.urgent(effects):
             self.stream.changed()
         else:
             self.stream.progressed()
@@ -283,15 +304,19 @@ class Coordinator:
 
         Its prompts need not wait for the end of its stream.
         """
-        self.leasing.left(effect.member)
+        self.prompts.left(effect.member)
         now = time.monotonic()
-        since = effect.since if effect.since is not None else self.links.heard_at(effect.member)
-        self._observer.suspected(effect.cause, now - since if since is not None else 0.0)
+        since = (
+            effect.since
+            if effect.since is not None
+            else self.connections.last_received_at(effect.member)
+        )
+        self._metrics.suspected(effect.cause, now - since if since is not None else 0.0)
         log.warning("%s is a suspect: %s: %s", effect.member, effect.cause, effect.reason)
 
     def _takers(self) -> list[MemberId]:
         """Who may get prompts now."""
-        if not self._standing.training:
+        if not self._reporter.training:
             return []
         return [
             member

@@ -18,11 +18,11 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
     TrainingResult,
 )
-from rollcall_runtime.coordinator.persistent_state import Memory
+from rollcall_runtime.coordinator.persistent_state import CoordinatorState
 from rollcall_runtime.coordinator.sync_group import SyncGroup
 
 
-class Standing:
+class JobReporter:
     """What the coordinator knows of the job, gathered from `groups` whenever it is asked."""
 
     def __init__(self, config: JobConfig, groups: Mapping[str, SyncGroup]) -> None:
@@ -46,12 +46,12 @@ class Standing:
         """Whether more samples are wanted: it is not over, and there are rollouts enough."""
         return self._finished is None and not self._paused()
 
-    def snapshot(self, memory: Memory, running: Mapping[str, int]) -> JobSnapshot:
+    def snapshot(self, state: CoordinatorState, running: Mapping[str, int]) -> JobSnapshot:
         """The whole state for the operator; `running` counts prompts in hand by pod uid."""
-        roster = memory.roster
+        roster = state.roster
         return JobSnapshot(
-            pod_uid=memory.pod_uid,
-            boot=memory.boot,
+            pod_uid=state.pod_uid,
+            boot=state.boot,
             roster_epoch=roster.epoch if roster else 0,
             roster_digest=roster.digest if roster else "",
             members=tuple(

@@ -19,7 +19,7 @@ from rollcall_protocol.wire.messages import (
     MemberMessage,
     loads,
 )
-from rollcall_runtime.membership.liveness import SilentError, Vigil
+from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.wire import read, write
 from rollcall_runtime.worker.concurrency import first_of
 
@@ -31,31 +31,31 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ConnectionLoss:
     """How a stream ended."""
 
     cause: SuspicionCause
     reason: str
 
 
-class Listener(Protocol):
+class ConnectionListener(Protocol):
     """What a stream's events mean; implemented by the coordinator."""
 
-    def member_joined(self, hello: Hello) -> None:
+    def member_connected(self, hello: Hello) -> None:
         """A stream opened and said who it is."""
 
-    def member_left(self, member: MemberId, loss: Loss) -> None:
+    def member_disconnected(self, member: MemberId, loss: ConnectionLoss) -> None:
         """Its stream ended, for whatever reason."""
 
-    def member_said(self, member: MemberId, message: MemberMessage) -> None:
+    def member_message(self, member: MemberId, message: MemberMessage) -> None:
         """A message arrived."""
 
 
-class Link:
+class MemberConnection:
     """One open stream. Sending never waits; a writer task keeps the order."""
 
-    def __init__(self, socket: web.WebSocketResponse, vigil: Vigil) -> None:
-        self._socket, self.vigil = socket, vigil
+    def __init__(self, socket: web.WebSocketResponse, liveness: LivenessMonitor) -> None:
+        self._socket, self.liveness = socket, liveness
         self._queue: asyncio.Queue[str | Awaitable[str] | None] = asyncio.Queue()
         self._reason = ""
 
@@ -80,7 +80,7 @@ class Link:
         raise ConnectionResetError(self._reason)
 
 
-class Links:
+class MemberConnections:
     """All open streams by member; a pod that connects again replaces its older stream.
 
     Members ping and aiohttp answers; a stream on which nothing arrives for `suspect_after` seconds
@@ -88,42 +88,42 @@ class Links:
     """
 
     def __init__(
-        self, listener: Listener, refused: Callable[[str], None], *, suspect_after: float
+        self, listener: ConnectionListener, refused: Callable[[str], None], *, suspect_after: float
     ) -> None:
         self._listener = listener
         self._refused = refused
         self._suspect_after = suspect_after
-        self._links: dict[MemberId, Link] = {}
+        self._connections: dict[MemberId, MemberConnection] = {}
         self._last: tuple[CoordinatorMessage, str | Awaitable[str]] | None = None
 
     @property
     def pods(self) -> set[str]:
         """Uids of the pods that have a stream open."""
-        return {member.pod_uid for member in self._links}
+        return {member.pod_uid for member in self._connections}
 
-    def heard_at(self, member: MemberId) -> float | None:
+    def last_received_at(self, member: MemberId) -> float | None:
         """When its stream was last heard (seconds of time.monotonic), None if it has none."""
-        link = self._links.get(member)
-        return link.vigil.heard_at if link else None
+        connection = self._connections.get(member)
+        return connection.liveness.last_received_at if connection else None
 
     def send(self, member: MemberId, message: CoordinatorMessage) -> None:
         """Send to a member that may have gone: its loss is reported by its stream."""
-        if member not in self._links:
+        if member not in self._connections:
             return
         # What goes to everybody is written out once: manifests are long.
         if self._last is None or self._last[0] is not message:
             self._last = message, write(message)
-        self._links[member].send(self._last[1])
+        self._connections[member].send(self._last[1])
 
     def close(self, member: MemberId, reason: str) -> None:
         """Close a member's stream."""
-        if member in self._links:
-            self._links[member].close(reason)
+        if member in self._connections:
+            self._connections[member].close(reason)
 
     def close_all(self, reason: str) -> None:
         """Close every stream."""
-        for link in self._links.values():
-            link.close(reason)
+        for connection in self._connections.values():
+            connection.close(reason)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Handle one stream from its Hello to its end."""
@@ -131,7 +131,7 @@ class Links:
         await socket.prepare(request)
         if request.transport is None:  # gone already
             return socket
-        vigil = Vigil(request.transport, suspect_after=self._suspect_after)
+        liveness = LivenessMonitor(request.transport, suspect_after=self._suspect_after)
         try:
             text = await socket.receive_str(timeout=HELLO_SECONDS)
             hello = loads(text, Hello)
@@ -139,24 +139,26 @@ class Links:
             self._refused("malformed")
             await socket.close(message=f"Hello expected: {error}".encode()[:120])
             return socket
-        member, link = hello.member, Link(socket, vigil)
-        if member in self._links:
-            self._links[member].close("the member opened another stream")
-        self._links[member] = link
-        self._listener.member_joined(hello)
-        loss = Loss(SuspicionCause.CONNECTION_LOST, "the coordinator stops")
+        member, connection = hello.member, MemberConnection(socket, liveness)
+        if member in self._connections:
+            self._connections[member].close("the member opened another stream")
+        self._connections[member] = connection
+        self._listener.member_connected(hello)
+        loss = ConnectionLoss(SuspicionCause.CONNECTION_LOST, "the coordinator stops")
         try:
-            await first_of(link.write(), self._read(member, socket), vigil.watch())
-            loss = Loss(SuspicionCause.CONNECTION_LOST, "closed by the member")
+            await first_of(connection.write(), self._read(member, socket), liveness.watch())
+            loss = ConnectionLoss(SuspicionCause.CONNECTION_LOST, "closed by the member")
         except SilentError as error:
-            vigil.abort()
-            loss = Loss(SuspicionCause.HEARTBEAT_MISSED, str(error))
+            liveness.abort()
+            loss = ConnectionLoss(SuspicionCause.HEARTBEAT_MISSED, str(error))
         except OSError as error:
-            loss = Loss(SuspicionCause.CONNECTION_LOST, str(error) or type(error).__name__)
+            loss = ConnectionLoss(
+                SuspicionCause.CONNECTION_LOST, str(error) or type(error).__name__
+            )
         finally:
-            if self._links.get(member) is link:
-                self._listener.member_left(member, loss)
-                del self._links[member]
+            if self._connections.get(member) is connection:
+                self._listener.member_disconnected(member, loss)
+                del self._connections[member]
         return socket
 
     async def _read(self, member: MemberId, socket: web.WebSocketResponse) -> None:
@@ -168,7 +170,7 @@ class Links:
             except CodecError as error:
                 self._refused("malformed")
                 raise ConnectionResetError(f"malformed message: {error}") from error
-            self._listener.member_said(member, message)
+            self._listener.member_message(member, message)
         if socket.exception() is not None:
             raise ConnectionResetError(f"stream failed: {socket.exception()}")
         if socket.close_code is not None and socket.close_code >= 1006:

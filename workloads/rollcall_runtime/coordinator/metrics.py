@@ -22,7 +22,7 @@ class Delivery:
     delta: bool
 
 
-class Observer(Protocol):
+class CoordinatorMetrics(Protocol):
     """Called from the coordinator's event loop; must not block."""
 
     def refused(self, what: str) -> None:

@@ -82,7 +82,7 @@ class OperatorStream:
         return response
 
 
-async def take_roster(
+async def handle_roster_push(
     request: web.Request, push: Callable[[Roster], None], refused: Callable[[str], None]
 ) -> web.Response:
     """PUT of a roster: 200 when it counts, 400 when malformed, 409 when it must not count."""

@@ -16,34 +16,44 @@ from rollcall_protocol.wire.messages import (
     PromptLeaseReturned,
     PromptLeaseRevoked,
 )
-from rollcall_runtime.coordinator.completions import Verdict
-from rollcall_runtime.coordinator.metrics import Observer
+from rollcall_runtime.coordinator.completions import CompletionVerdict
+from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 
 PromptMessage = PromptCredit | GenerationProgress | PromptLeaseReturned
 
 
-class Leasing:
+class PromptDispatcher:
     """Drives the ledger over real streams. Belongs to one event loop.
 
     `serving` names the members that may get prompts now, `send` speaks to one of them.
     """
 
     def __init__(
-        self, *, config: JobConfig, source: Callable[[int], tuple[int, ...]],
-        state: LedgerState | None, serving: Callable[[], Sequence[MemberId]],
-        send: Callable[[MemberId, CoordinatorMessage], None], observer: Observer,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        config: JobConfig,
+        source: Callable[[int], tuple[int, ...]],
+        state: LedgerState | None,
+        serving: Callable[[], Sequence[MemberId]],
+        send: Callable[[MemberId, CoordinatorMessage], None],
+        metrics: CoordinatorMetrics,
+    ) -> None:
         algorithm = config.algorithm
         self._job_uid = config.uid
         self._ledger = PromptLedger(
-            source=source, group_size=algorithm.group_size, batch=algorithm.prompts_per_step,
+            source=source,
+            group_size=algorithm.group_size,
+            batch=algorithm.prompts_per_step,
             max_concurrent=algorithm.max_concurrent_rollouts,
-            max_staleness=algorithm.max_staleness, lease_seconds=algorithm.lease,
-            seed=config.data_seed, state=state,
+            max_staleness=algorithm.max_staleness,
+            lease_seconds=algorithm.lease,
+            seed=config.data_seed,
+            state=state,
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
-            keep_partial=algorithm.partial_rollout, deterministic=algorithm.deterministic,
-        )  # fmt: skip
-        self._serving, self._send, self._observer = serving, send, observer
+            keep_partial=algorithm.partial_rollout,
+            deterministic=algorithm.deterministic,
+        )
+        self._serving, self._send, self._metrics = serving, send, metrics
         self._batch_ready = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # for the next lease that is overdue
 
@@ -94,15 +104,15 @@ class Leasing:
             self._ledger.give_back(message.lease, member)
         self.dispatch()
 
-    def complete(self, completion: Completion) -> Verdict:
+    def complete(self, completion: Completion) -> CompletionVerdict:
         """A completion came in."""
         if completion.job_uid != self._job_uid:
-            return Verdict.FOREIGN
+            return CompletionVerdict.FOREIGN
         if not self._ledger.complete(completion):
-            return Verdict.DUPLICATE
+            return CompletionVerdict.DUPLICATE
         self._batch_ready.set()
         self.dispatch()
-        return Verdict.COUNTED
+        return CompletionVerdict.COUNTED
 
     def left(self, member: MemberId) -> None:
         """A stream ended: its prompts go to others with the next `dispatch`."""
@@ -112,7 +122,7 @@ class Leasing:
         """Lease what is admitted to those who want it."""
         for member, lease in self._ledger.dispatch(self._serving(), time.monotonic()):
             self._send(member, lease)
-        self._observer.prompts(self._ledger)
+        self._metrics.prompts(self._ledger)
         self._set_timer()
 
     def close(self) -> None:
@@ -127,7 +137,7 @@ class Leasing:
         now = time.monotonic()
         for report in message.reports:
             if not self._ledger.progressed(report, member, now):
-                self._observer.refused("late_report")
+                self._metrics.refused("late_report")
                 self._send(member, PromptLeaseRevoked(report.lease))
 
     def _set_timer(self) -> None:

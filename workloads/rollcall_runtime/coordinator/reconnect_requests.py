@@ -21,18 +21,18 @@ LONGEST_PAUSE = 30.0
 AT_A_TIME = 64
 
 
-class Absence(Protocol):
+class MissingMembers(Protocol):
     """Whom to call, and whom to tell; implemented by the coordinator."""
 
     def missing(self) -> tuple[RosterMember, ...]:
         """Members of the roster that have no stream open."""
 
-    def member_absent(self, member: RosterMember, reason: str, seconds: float) -> None:
+    def member_unreachable(self, member: RosterMember, reason: str, seconds: float) -> None:
         """`member` was called and is no better for it, `seconds` after it was first missed."""
 
 
 @dataclass(slots=True)
-class _Case:
+class _MissingMember:
     """A missing member; times are seconds of time.monotonic."""
 
     since: float
@@ -42,8 +42,8 @@ class _Case:
     told: bool = False
 
 
-class Calls:
-    """Calls each missing member once it has been missing for `bound` seconds, and again later.
+class ReconnectRequester:
+    """Posts a request to each missing member after `bound` seconds, and again later.
 
     That nobody listens there is no news: the container starts, or has ended. A member that takes
     the call but does not answer within the bound, or that answers and still does not come, is told
@@ -51,25 +51,31 @@ class Calls:
     """
 
     def __init__(
-        self, *, absence: Absence, summons: ReconnectRequest, token: str, bound: float,
+        self,
+        *,
+        absence: MissingMembers,
+        summons: ReconnectRequest,
+        token: str,
+        bound: float,
         port: int = env.AGENT_PORT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._absence, self._body = absence, dumps(summons)
         self._headers = {"Authorization": f"Bearer {token}"}
         self._bound, self._port = bound, port
-        self._cases: dict[str, _Case] = {}
+        self._cases: dict[str, _MissingMember] = {}
         self._at_once = asyncio.Event()
 
-    def call_at_once(self) -> None:
+    def request_now(self) -> None:
         """Call all that are missing now: they may be waiting before they try to connect again."""
         self._at_once.set()
 
     async def run(self) -> None:
         """Look after them until cancelled."""
         async with aiohttp.ClientSession(
-            headers=self._headers, timeout=aiohttp.ClientTimeout(total=self._bound),
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=self._bound),
             connector=aiohttp.TCPConnector(limit=AT_A_TIME, force_close=True),
-        ) as session:  # fmt: skip
+        ) as session:
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._bound / 2):
@@ -92,17 +98,18 @@ class Calls:
     def _url(self, member: RosterMember) -> str:
         return f"http://{member.address}:{self._port}{env.REGISTER_ROUTE}"
 
-    def _due(self, now: float) -> list[tuple[RosterMember, _Case]]:
+    def _due(self, now: float) -> list[tuple[RosterMember, _MissingMember]]:
         missing = self._absence.missing()
         self._cases = {
-            m.pod_uid: self._cases.get(m.pod_uid) or _Case(now, now + self._bound, self._bound)
+            m.pod_uid: self._cases.get(m.pod_uid)
+            or _MissingMember(now, now + self._bound, self._bound)
             for m in missing
         }
         cases = [(member, self._cases[member.pod_uid]) for member in missing]
         return [(member, case) for member, case in cases if not case.told and now >= case.due]
 
     async def _call(
-        self, session: aiohttp.ClientSession, member: RosterMember, case: _Case
+        self, session: aiohttp.ClientSession, member: RosterMember, case: _MissingMember
     ) -> None:
         try:
             async with session.post(self._url(member), data=self._body) as answer:
@@ -119,4 +126,4 @@ class Calls:
         case.due, case.pause = now + case.pause, min(LONGEST_PAUSE, 2 * case.pause)
         if problem:
             case.told = True
-            self._absence.member_absent(member, problem, now - case.since)
+            self._absence.member_unreachable(member, problem, now - case.since)

@@ -8,7 +8,7 @@ from rollcall_protocol.wire.messages import SnapshotPartReady, VersionAssigned
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 
 
-class Parts:
+class SenderParts:
     """Collects what `senders` - 1 other ranks say about their parts of each snapshot.
 
     Snapshots are numbered by the order in which they are taken, which is the same on all ranks.

@@ -6,11 +6,11 @@ from aiohttp import web
 
 from rollcall_protocol import env
 from rollcall_protocol.wire.messages import ReconnectRequest
-from rollcall_runtime.coordinator.completions import take_completion
+from rollcall_runtime.coordinator.completions import handle_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
-from rollcall_runtime.coordinator.metrics import Observer
-from rollcall_runtime.coordinator.operator_stream import take_roster
-from rollcall_runtime.coordinator.reconnect_requests import Calls
+from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
+from rollcall_runtime.coordinator.operator_stream import handle_roster_push
+from rollcall_runtime.coordinator.reconnect_requests import ReconnectRequester
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.worker.auth import Handler, Tokens, guard
 
@@ -24,18 +24,24 @@ class CoordinatorServer:
     """
 
     def __init__(
-        self, coordinator: Coordinator, *, address: str, tokens: Tokens, observer: Observer,
+        self,
+        coordinator: Coordinator,
+        *,
+        address: str,
+        tokens: Tokens,
+        metrics: CoordinatorMetrics,
         gang: Handler | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._coordinator, self._address, self._gang = coordinator, address, gang
-        self._tokens, self._observer = tokens, observer
+        self._tokens, self._metrics = tokens, metrics
         self._runners: list[web.AppRunner] = []
-        self._calls = Calls(
-            absence=coordinator, token=tokens.member,
+        self._calls = ReconnectRequester(
+            absence=coordinator,
+            token=tokens.member,
             summons=ReconnectRequest(address, coordinator.member.pod_uid),
             bound=coordinator.config.membership.suspect_after,
-        )  # fmt: skip
-        coordinator.call_missing = self._calls.call_at_once
+        )
+        coordinator.request_reconnects = self._calls.request_now
         self._calling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -52,34 +58,40 @@ class CoordinatorServer:
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
 
     def _membership(self) -> web.Application:
-        coordinator, refused = self._coordinator, self._observer.refused
+        coordinator, refused = self._coordinator, self._metrics.refused
 
         async def roster(request: web.Request) -> web.StreamResponse:
-            return await take_roster(request, coordinator.push_roster, refused)
+            return await handle_roster_push(request, coordinator.push_roster, refused)
 
-        weights = weights_handler(coordinator.duties.held)
+        weights = weights_handler(coordinator.snapshots.held)
         app = web.Application()
         operator, member = self._tokens.operator, self._tokens.member
-        app.add_routes([
-            web.put(env.ROSTER_ROUTE, guard(operator, roster, refused)),
-            web.get(env.OPERATOR_STREAM_ROUTE, guard(operator, coordinator.stream.serve, refused)),
-            web.get(env.MEMBER_STREAM_ROUTE, guard(member, coordinator.links.serve, refused)),
-            web.get(env.WEIGHTS_ROUTE, guard(member, weights, refused)),
-        ])  # fmt: skip
+        app.add_routes(
+            [
+                web.put(env.ROSTER_ROUTE, guard(operator, roster, refused)),
+                web.get(
+                    env.OPERATOR_STREAM_ROUTE, guard(operator, coordinator.stream.serve, refused)
+                ),
+                web.get(
+                    env.MEMBER_STREAM_ROUTE, guard(member, coordinator.connections.serve, refused)
+                ),
+                web.get(env.WEIGHTS_ROUTE, guard(member, weights, refused)),
+            ]
+        )
         if self._gang is not None:
             app.router.add_get(env.GANG_ROUTE, guard(member, self._gang, refused))
         return app
 
     def _completions(self) -> web.Application:
-        coordinator, refused = self._coordinator, self._observer.refused
+        coordinator, refused = self._coordinator, self._metrics.refused
 
         async def completion(request: web.Request) -> web.StreamResponse:
-            return await take_completion(request, coordinator.leasing.complete, refused)
+            return await handle_completion(request, coordinator.prompts.complete, refused)
 
         app = web.Application(client_max_size=64 * 2**20)
-        app.add_routes([
-            web.post(env.COMPLETIONS_ROUTE, guard(self._tokens.member, completion, refused))
-        ])  # fmt: skip
+        app.add_routes(
+            [web.post(env.COMPLETIONS_ROUTE, guard(self._tokens.member, completion, refused))]
+        )
         return app
 
     async def _listen(self, app: web.Application, port: int) -> None:

@@ -35,8 +35,8 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_protocol.wire.roster import Roster
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.coordinator.member_connections import Links
-from rollcall_runtime.membership.driver import Duties, MemberDriver
+from rollcall_runtime.coordinator.member_connections import MemberConnections
+from rollcall_runtime.membership.driver import MemberDriver, WeightHandler
 from rollcall_runtime.sync.open_engine import OpenEngine
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class WeightHolder:
     """A registered rollout that serves the whole of `version`; `address` is host:port."""
 
     version: Version
@@ -73,29 +73,48 @@ class SyncGroup:
     """
 
     def __init__(
-        self, *, config: JobConfig, opened: OpenEngine, member: MemberId, address: str, boot: int,
-        since_epoch: int | None, senders: int, duties: Duties, links: Links,
-        after: Callable[[list[CoordinatorEffect]], None], fenced: asyncio.Event,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        config: JobConfig,
+        opened: OpenEngine,
+        member: MemberId,
+        address: str,
+        boot: int,
+        since_epoch: int | None,
+        senders: int,
+        duties: WeightHandler,
+        connections: MemberConnections,
+        after: Callable[[list[CoordinatorEffect]], None],
+        fenced: asyncio.Event,
+    ) -> None:
         sync, bounds = config.weight_sync, config.membership
         self.name = opened.name
         self.machine = CoordinatorMachine(
-            job_uid=config.uid, group=opened.name, boot=boot,
+            job_uid=config.uid,
+            group=opened.name,
+            boot=boot,
             sender=Seat(member, opened.address or address, opened.descriptor),
             fallback_donor=f"{address}:{env.MEMBERSHIP_PORT}",
             timing=ProtocolTimeouts(
-                settle=bounds.settle, ack_timeout=bounds.ack_timeout,
-                join_timeout=sync.join_timeout, stage_timeout=sync.stage_timeout,
+                settle=bounds.settle,
+                ack_timeout=bounds.ack_timeout,
+                join_timeout=sync.join_timeout,
+                stage_timeout=sync.stage_timeout,
                 commit_timeout=sync.commit_timeout,
             ),
-            max_staleness=config.algorithm.max_staleness, since_epoch=since_epoch,
+            max_staleness=config.algorithm.max_staleness,
+            since_epoch=since_epoch,
             senders=senders,
-        )  # fmt: skip
+        )
         self._driver = MemberDriver(
-            member=member, group=f"{config.uid}/{opened.name}", engine=opened.engine,
-            duties=duties, send=self._sender_said, join_timeout=sync.join_timeout,
-        )  # fmt: skip
-        self._member, self._links = member, links
+            member=member,
+            group=f"{config.uid}/{opened.name}",
+            engine=opened.engine,
+            duties=duties,
+            send=self._sender_said,
+            join_timeout=sync.join_timeout,
+        )
+        self._member, self._connections = member, connections
         self._after, self._fenced = after, fenced
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
@@ -123,9 +142,12 @@ class SyncGroup:
         committing_since = self._committing_since or ended
         members = len(self.machine.senders) + len(self.machine.seated)
         return Outcome(
-            members, self._sent, committing_since - began, ended - committing_since,
+            members,
+            self._sent,
+            committing_since - began,
+            ended - committing_since,
             self._sent_delta,
-        )  # fmt: skip
+        )
 
     def run(self, effects: list[CoordinatorEffect]) -> None:
         """Carry out what the machine asks for."""
@@ -134,7 +156,7 @@ class SyncGroup:
                 self._send(effect)
             elif isinstance(effect, CloseStream):
                 log.warning("closing the stream of %s: %s", effect.to, effect.reason)
-                self._links.close(effect.to, effect.reason)
+                self._connections.close(effect.to, effect.reason)
             elif isinstance(effect, CoordinatorSuperseded):
                 log.error("a member follows session %s: another coordinator", effect.held)
                 self._fenced.set()
@@ -153,10 +175,10 @@ class SyncGroup:
         last = sessions[-1] if sessions else None
         return GroupReport(self.name, epoch, last, self.machine.rebuilds, sessions)
 
-    def weight_holders(self) -> list[Holder]:
+    def weight_holders(self) -> list[WeightHolder]:
         """The connected rollouts that hold a whole version; not those that hold a shard of it."""
         return [
-            Holder(member.held, f"{member.hello.address}:{env.AGENT_PORT}")
+            WeightHolder(member.held, f"{member.hello.address}:{env.AGENT_PORT}")
             for member in self.machine.members.by_pod.values()
             if member.held is not None and member.connected and not member.hello.shard
         ]
@@ -175,7 +197,7 @@ class SyncGroup:
         if effect.to == self._member:
             self._driver.handle(effect.message)
         else:
-            self._links.send(effect.to, effect.message)
+            self._connections.send(effect.to, effect.message)
 
     def _sender_said(self, message: MemberMessage) -> None:
         # Later, not now: the machine is not re-entered while its effects are carried out.

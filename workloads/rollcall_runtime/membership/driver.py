@@ -25,7 +25,7 @@ from rollcall_runtime.sync.multi_sender import open_session
 log = logging.getLogger(__name__)
 
 
-class Duties(Protocol):
+class WeightHandler(Protocol):
     """What differs between a rollout and the trainer's sender. All raise SyncError."""
 
     async def transfer(
@@ -52,9 +52,15 @@ class MemberDriver:
     """
 
     def __init__(
-        self, *, member: MemberId, group: str, engine: SyncEngine, duties: Duties,
-        send: Callable[[MemberMessage], None], join_timeout: float,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        member: MemberId,
+        group: str,
+        engine: SyncEngine,
+        duties: WeightHandler,
+        send: Callable[[MemberMessage], None],
+        join_timeout: float,
+    ) -> None:
         self.machine = MemberMachine()
         self._member, self._group, self._engine = member, group, engine
         self._duties, self._send, self._join_timeout = duties, send, join_timeout
@@ -111,9 +117,13 @@ class MemberDriver:
 
     async def _open(self, effect: JoinEngine, *, rank: int) -> None:
         session = open_session(
-            self._engine, group=self._group, session=effect.session, seats=effect.seats,
-            rank=rank, senders=effect.senders,
-        )  # fmt: skip
+            self._engine,
+            group=self._group,
+            session=effect.session,
+            seats=effect.seats,
+            rank=rank,
+            senders=effect.senders,
+        )
         self._session = session
         await asyncio.to_thread(session.join, timeout=self._join_timeout)
 

@@ -6,7 +6,7 @@ from rollcall_protocol.wire.ids import Lineage
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class TrainerIncarnation:
     """A life of the trainer: the first version it published was `number`, with `step`'s weights."""
 
     lineage: Lineage

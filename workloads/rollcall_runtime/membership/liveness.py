@@ -1,6 +1,6 @@
-"""Hearing that the other end of a stream has fallen silent, however busy this end is.
+"""Detects that the other end of a stream is silent, however busy this end is.
 
-The sign of life is bytes, not whole messages: a manifest that takes its time to arrive is one.
+The sign of life is bytes, not whole messages: part of a long manifest is one, too.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ class SilentError(ConnectionError):
     """Nothing arrived for as long as the bound."""
 
 
-class Vigil:
-    """Notes when something arrives on `transport`; `suspect_after` is the bound, seconds.
+class LivenessMonitor:
+    """Records when bytes arrive on `transport`; `suspect_after` is the bound, seconds.
 
-    `heard_at`: when the last bytes, or the stream's end, arrived (seconds of time.monotonic).
+    `last_received_at`: when the last bytes, or the end of the stream, arrived (time.monotonic).
     """
 
     def __init__(self, transport: asyncio.Transport, *, suspect_after: float) -> None:
-        self.heard_at = time.monotonic()
+        self.last_received_at = time.monotonic()
         self._transport, self._bound = transport, suspect_after
         transport.set_protocol(_Tap(cast("asyncio.Protocol", transport.get_protocol()), self._note))
 
@@ -31,7 +31,7 @@ class Vigil:
         arrived meanwhile counts.
         """
         while True:
-            left = self.heard_at + self._bound - time.monotonic()
+            left = self.last_received_at + self._bound - time.monotonic()
             if left <= 0:
                 raise SilentError(f"nothing heard for {self._bound:g} s")
             await asyncio.sleep(left)
@@ -41,7 +41,7 @@ class Vigil:
         self._transport.abort()
 
     def _note(self) -> None:
-        self.heard_at = time.monotonic()
+        self.last_received_at = time.monotonic()
 
 
 class _Tap(asyncio.Protocol):

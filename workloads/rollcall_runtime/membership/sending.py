@@ -10,7 +10,7 @@ from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer
 
 
-class SendingDuties:
+class WeightSender:
     """What a seat of the trainer does on any rank, and what it is never asked to do."""
 
     def __init__(self, *, stage_timeout: float) -> None:

@@ -21,7 +21,7 @@ from rollcall_protocol.wire.messages import (
     dumps,
 )
 from rollcall_runtime.membership.credentials import CredentialsRefusedError, bearer
-from rollcall_runtime.membership.liveness import SilentError, Vigil
+from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.wire import read
 from rollcall_runtime.worker.concurrency import first_of
 
@@ -44,9 +44,15 @@ class MemberStream:
     """
 
     def __init__(
-        self, *, url: str, token: str, hello: Callable[[], Hello], opened: Callable[[], None],
-        heard: Callable[[CoordinatorMessage], None], bounds: MembershipConfig,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        url: str,
+        token: str,
+        hello: Callable[[], Hello],
+        opened: Callable[[], None],
+        heard: Callable[[CoordinatorMessage], None],
+        bounds: MembershipConfig,
+    ) -> None:
         self._url, self._token = url, token
         self._hello, self._opened, self._heard = hello, opened, heard
         self._bounds = bounds
@@ -93,8 +99,9 @@ class MemberStream:
             # The name leads to another pod when rank 0 was replaced.
             connector=aiohttp.TCPConnector(use_dns_cache=False),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=opening),
-            headers=bearer(self._token), ws_response_class=_Socket,
-        ) as session:  # fmt: skip
+            headers=bearer(self._token),
+            ws_response_class=_Socket,
+        ) as session:
             while not self._closing:
                 try:
                     async with asyncio.timeout(opening):
@@ -124,7 +131,9 @@ class MemberStream:
 
     async def _use(self, socket: "_Socket") -> None:
         """Speak until either side ends the stream."""
-        vigil = Vigil(socket.transport, suspect_after=PATIENCE * self._bounds.suspect_after)
+        liveness = LivenessMonitor(
+            socket.transport, suspect_after=PATIENCE * self._bounds.suspect_after
+        )
         self._peer = socket.transport.get_extra_info("peername", ("",))[0]
         self._outbox = outbox = asyncio.Queue[str | None]()
         self.send(self._hello())
@@ -132,12 +141,15 @@ class MemberStream:
         self._opened()
         try:
             await first_of(
-                self._write(socket, outbox), self._read(socket), self._beat(socket), vigil.watch(),
+                self._write(socket, outbox),
+                self._read(socket),
+                self._beat(socket),
+                liveness.watch(),
                 self._called(),
-            )  # fmt: skip
+            )
             why = "ended by the peer"
         except SilentError as error:
-            vigil.abort()
+            liveness.abort()
             why = str(error)
         except (aiohttp.ClientError, OSError) as error:
             why = f"{type(error).__name__}: {error}"
@@ -183,9 +195,14 @@ class _Socket(aiohttp.ClientWebSocketResponse):
     """One that tells its transport."""
 
     def __init__(
-        self, reader: Any, writer: Any, protocol: str | None, response: aiohttp.ClientResponse,
-        *arguments: Any, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        reader: Any,
+        writer: Any,
+        protocol: str | None,
+        response: aiohttp.ClientResponse,
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
         super().__init__(reader, writer, protocol, response, *arguments, **options)
         connection = response.connection
         if connection is None or connection.transport is None:

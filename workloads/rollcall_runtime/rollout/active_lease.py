@@ -9,7 +9,7 @@ from rollcall_runtime.rollout.served_versions import ServedVersions
 
 
 @dataclass(slots=True)
-class Work:
+class ActiveLease:
     """A lease and the generations that there are: those that came with it, or newer ones.
 
     Empty: to be drawn from the beginning. `since` marks the version that the first token drawn here
@@ -22,7 +22,7 @@ class Work:
     attempts: int = 0
 
     @classmethod
-    def of(cls, lease: PromptLease, *, keep: bool) -> "Work":
+    def of(cls, lease: PromptLease, *, keep: bool) -> "ActiveLease":
         """A lease that has just arrived; with `keep` it goes on from what came with it."""
         if lease.begun is None or not keep:
             return cls(replace(lease, begun=None), [])

@@ -24,12 +24,16 @@ from rollcall_runtime.membership.stream import MemberStream
 from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.rollout.completion_sender import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.drain import Drain
-from rollcall_runtime.rollout.generation_worker import Drawn, Generator, Progress
+from rollcall_runtime.rollout.generation_worker import (
+    FinishedLease,
+    GenerationWorker,
+    PartialRollouts,
+)
 from rollcall_runtime.rollout.inference_engine import InferenceEngine, PauseMode
-from rollcall_runtime.rollout.lease_progress import Reporter
+from rollcall_runtime.rollout.lease_progress import LeaseProgressReporter
 from rollcall_runtime.rollout.readiness import Readiness
 from rollcall_runtime.rollout.served_versions import ServedVersions
-from rollcall_runtime.rollout.weight_receiver import Bounds, RolloutDuties
+from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
 from rollcall_runtime.sync.memory.device_allocators import device_memory
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.staging import Stage
@@ -54,7 +58,7 @@ class AgentSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AgentDependencies:
     """What the composition root makes for the agent, which closes the two engines."""
 
     engine: InferenceEngine
@@ -64,7 +68,7 @@ class Parts:
     metrics: RolloutMetrics
 
 
-def make_stage(sync: WeightSyncConfig, parts: Parts) -> Stage:
+def make_stage(sync: WeightSyncConfig, parts: AgentDependencies) -> Stage:
     """In memory of the model's device, if the job asks for that and the sync engine can reach it.
 
     A delta is put together in host memory.
@@ -77,7 +81,9 @@ def make_stage(sync: WeightSyncConfig, parts: Parts) -> Stage:
 class Agent:
     """`run` works until stopped. Raises SpecError or CredentialsRefusedError for what is wrong."""
 
-    def __init__(self, *, environment: RolloutEnvironment, member: MemberId, parts: Parts) -> None:
+    def __init__(
+        self, *, environment: RolloutEnvironment, member: MemberId, parts: AgentDependencies
+    ) -> None:
         self._environment, self._member, self._parts = environment, member, parts
         self._metrics, self._stage = parts.metrics, make_stage(environment.job.weight_sync, parts)
         self._asked = 0  # prompts that the coordinator knows we want
@@ -90,24 +96,34 @@ class Agent:
         self._driver = self._make_driver(served)
         self._readiness = Readiness(self._driver.machine)
         self._stopped = asyncio.Event()
-        self._reporter = Reporter(self._stream.send)
-        self._generator = Generator(
-            engine=parts.engine, reward=parts.reward, served=served, metrics=parts.metrics,
-            concurrency=concurrency, done=self._done,
-            progress=Progress(
-                algorithm.partial_report, self._report,
+        self._reporter = LeaseProgressReporter(self._stream.send)
+        self._generator = GenerationWorker(
+            engine=parts.engine,
+            reward=parts.reward,
+            served=served,
+            metrics=parts.metrics,
+            concurrency=concurrency,
+            done=self._done,
+            progress=PartialRollouts(
+                algorithm.partial_report,
+                self._report,
                 keep=algorithm.partial_rollout and not algorithm.deterministic,
             ),
-        )  # fmt: skip
+        )
         self._sender = CompletionSender(
             url=f"http://{environment.coordinator}:{env.COMPLETIONS_PORT}{env.COMPLETIONS_ROUTE}",
-            token=environment.member_token, metrics=parts.metrics, answered=self._top_up,
-        )  # fmt: skip
-        self._drain = Drain(
-            timeout=environment.pool.drain_timeout, generator=self._generator,
-            sender=self._sender, reporter=self._reporter, send=self._stream.send,
+            token=environment.member_token,
             metrics=parts.metrics,
-        )  # fmt: skip
+            answered=self._top_up,
+        )
+        self._drain = Drain(
+            timeout=environment.pool.drain_timeout,
+            generator=self._generator,
+            sender=self._sender,
+            reporter=self._reporter,
+            send=self._stream.send,
+            metrics=parts.metrics,
+        )
 
     def drain(self, reason: str) -> None:
         """Begin to leave, then stay out until `stop`: a process that ended would be restarted in
@@ -125,10 +141,13 @@ class Agent:
         address = self._environment.pod.address
         metrics = MetricsServer(self._metrics, healthy=self._generator.stuck, ready=self._ready)
         server = AgentServer(
-            token=self._environment.member_token, held=self._stage.held, drain=self.drain,
-            refused=lambda what: self._metrics.refused(what=what).inc(), shard=self._shard,
+            token=self._environment.member_token,
+            held=self._stage.held,
+            drain=self.drain,
+            refused=lambda what: self._metrics.refused(what=what).inc(),
+            shard=self._shard,
             register=self._stream.register,
-        )  # fmt: skip
+        )
         try:
             await metrics.start(address)
             await server.start(*{address, self._sync_address})
@@ -156,33 +175,52 @@ class Agent:
         port, route = env.MEMBERSHIP_PORT, env.MEMBER_STREAM_ROUTE
         return MemberStream(
             url=f"http://{environment.coordinator}:{port}{route}",
-            token=environment.member_token, hello=self._hello, opened=self._opened,
-            heard=self._heard, bounds=environment.job.membership,
-        )  # fmt: skip
+            token=environment.member_token,
+            hello=self._hello,
+            opened=self._opened,
+            heard=self._heard,
+            bounds=environment.job.membership,
+        )
 
     def _make_driver(self, served: ServedVersions) -> MemberDriver:
         job, pool = self._environment.job, self._environment.pool
         sync = job.weight_sync
-        duties = RolloutDuties(
-            engine=self._parts.engine, stage=self._stage, served=served,
-            bounds=Bounds(PauseMode(sync.pause_mode), sync.stage_timeout, sync.commit_timeout),
-            token=self._environment.member_token, metrics=self._metrics, delta=sync.delta,
+        duties = WeightReceiver(
+            engine=self._parts.engine,
+            stage=self._stage,
+            served=served,
+            bounds=WeightReceiverSettings(
+                PauseMode(sync.pause_mode), sync.stage_timeout, sync.commit_timeout
+            ),
+            token=self._environment.member_token,
+            metrics=self._metrics,
+            delta=sync.delta,
             shard=self._parts.sync.shard,
-        )  # fmt: skip
+        )
         return MemberDriver(
-            member=self._member, group=f"{job.uid}/{pool.sync_group}",
+            member=self._member,
+            group=f"{job.uid}/{pool.sync_group}",
             engine=self._parts.sync.engine,
-            duties=duties, send=self._stream.send, join_timeout=sync.join_timeout,
-        )  # fmt: skip
+            duties=duties,
+            send=self._stream.send,
+            join_timeout=sync.join_timeout,
+        )
 
     def _hello(self) -> Hello:
         job, pool, pod = self._environment.job, self._environment.pool, self._environment.pod
         machine = self._driver.machine
         return Hello(
-            job_uid=job.uid, group=pool.sync_group, member=self._member, pod=pod.name,
-            pool=pool.pool, address=self._sync_address, descriptor=self._parts.sync.descriptor,
-            session=machine.session, held=machine.held, shard=self._shard,
-        )  # fmt: skip
+            job_uid=job.uid,
+            group=pool.sync_group,
+            member=self._member,
+            pod=pod.name,
+            pool=pool.pool,
+            address=self._sync_address,
+            descriptor=self._parts.sync.descriptor,
+            session=machine.session,
+            held=machine.held,
+            shard=self._shard,
+        )
 
     def _opened(self) -> None:
         self._metrics.reconnects.inc()
@@ -218,9 +256,9 @@ class Agent:
             self._generator.add(lease)
 
     def _report(self) -> None:
-        self._reporter.report(self._generator.standings())
+        self._reporter.report(self._generator.lease_progress())
 
-    def _done(self, drawn: Drawn) -> None:
+    def _done(self, drawn: FinishedLease) -> None:
         job = self._environment.job
         self._sender.offer(
             Completion(job.uid, self._member, drawn.lease.lease, drawn.version, drawn.samples)

@@ -22,10 +22,15 @@ class AgentServer:
     """
 
     def __init__(
-        self, *, token: str, held: Callable[[Version], Snapshot | None],
-        drain: Callable[[str], None], refused: Callable[[str], None],
-        register: Callable[[ReconnectRequest], bool], shard: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        token: str,
+        held: Callable[[Version], Snapshot | None],
+        drain: Callable[[str], None],
+        refused: Callable[[str], None],
+        register: Callable[[ReconnectRequest], bool],
+        shard: str = "",
+    ) -> None:
         async def begin(request: web.Request) -> web.StreamResponse:
             drain(request.query.get("reason", "asked to drain"))
             return web.json_response({}, status=202)

@@ -6,7 +6,7 @@ import signal
 
 from rollcall_protocol.job_config import GroupConfig
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
+from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,
     InferenceEngine,
@@ -44,7 +44,7 @@ async def _serve(environment: RolloutEnvironment) -> None:
     await agent.run()
 
 
-def _parts(environment: RolloutEnvironment, member: MemberId) -> Parts:
+def _parts(environment: RolloutEnvironment, member: MemberId) -> AgentDependencies:
     job, pool = environment.job, environment.pool
     own = {key: value for key, value in pool.engine.config.items() if key in AGENT_KEYS}
     modes = [mode.value for mode in PauseMode]
@@ -52,18 +52,22 @@ def _parts(environment: RolloutEnvironment, member: MemberId) -> Parts:
         problem = f"{job.weight_sync.pause_mode!r} is not one of {', '.join(modes)}"
         raise SpecError("spec.weightSync.pauseMode", problem)
     engine = _inference_engine(environment)
-    return Parts(
+    return AgentDependencies(
         settings=read_settings(AgentSettings, own, field=f"{FIELD}.config"),
         reward=load_reward(job.reward_function),
         sync=open_engine(
-            _group(environment), member=member, address=environment.pod.address,
-            role=Role.RECEIVER, profile=job.weight_sync.profile_path, shard=engine.shard,
+            _group(environment),
+            member=member,
+            address=environment.pod.address,
+            role=Role.RECEIVER,
+            profile=job.weight_sync.profile_path,
+            shard=engine.shard,
         ),
         engine=engine,
         metrics=RolloutMetrics(
             namespace=job.namespace, job=job.job, pool=pool.pool, group=pool.sync_group
         ),
-    )  # fmt: skip
+    )
 
 
 def _group(environment: RolloutEnvironment) -> GroupConfig:

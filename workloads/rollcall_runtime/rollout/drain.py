@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from rollcall_protocol.wire.messages import Draining, MemberMessage, PromptLeaseReturned
 from rollcall_runtime.rollout.completion_sender import CompletionSender
-from rollcall_runtime.rollout.generation_worker import Generator
-from rollcall_runtime.rollout.lease_progress import Reporter, Standing
+from rollcall_runtime.rollout.generation_worker import GenerationWorker
+from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
@@ -23,9 +23,15 @@ class Drain:
     """
 
     def __init__(
-        self, *, timeout: float, generator: Generator, sender: CompletionSender,
-        reporter: Reporter, send: Callable[[MemberMessage], None], metrics: RolloutMetrics,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        timeout: float,
+        generator: GenerationWorker,
+        sender: CompletionSender,
+        reporter: LeaseProgressReporter,
+        send: Callable[[MemberMessage], None],
+        metrics: RolloutMetrics,
+    ) -> None:
         self._timeout, self._generator, self._sender = timeout, generator, sender
         self._reporter, self._send, self._metrics = reporter, send, metrics
         self._reason: str | None = None
@@ -70,8 +76,8 @@ class Drain:
     def _left(self) -> float:
         return max(0.0, self._timeout - (time.monotonic() - self._began))
 
-    def _return(self, standings: Sequence[Standing]) -> None:
+    def _return(self, lease_progress: Sequence[LeaseProgress]) -> None:
         # In this order, on one stream: others go on from what is reported.
-        self._reporter.report([*standings, *self._generator.standings()])
-        for standing in standings:
+        self._reporter.report([*lease_progress, *self._generator.lease_progress()])
+        for standing in lease_progress:
             self._send(PromptLeaseReturned(standing.lease.lease))

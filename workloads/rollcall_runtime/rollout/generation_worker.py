@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import PromptLease, Sample
-from rollcall_runtime.rollout.active_lease import Work
+from rollcall_runtime.rollout.active_lease import ActiveLease
 from rollcall_runtime.rollout.inference_engine import Generation, InferenceEngine, Watch
-from rollcall_runtime.rollout.lease_progress import Standing
+from rollcall_runtime.rollout.lease_progress import LeaseProgress
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.tasks.reward_function import Reward
 from rollcall_runtime.worker.errors import SpecError
@@ -23,7 +23,7 @@ STUCK_SECONDS = 30.0  # without a sign of life beyond the slice: the thread is t
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class FinishedLease:
     """A finished lease: its samples, and the version of the oldest token among them."""
 
     lease: PromptLease
@@ -32,7 +32,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PartialRollouts:
     """What becomes of generations under way: told every `every` seconds by a call of `tell`.
 
     `keep`: what is unfinished is continued, here or elsewhere, else it is drawn anew.
@@ -49,23 +49,30 @@ class _Result:
     rewards: tuple[float, ...]  # none: not finished
 
 
-class Generator:
+class GenerationWorker:
     """Works off leases in the order of their arrival, up to `concurrency` in one engine call.
 
     Belongs to the event loop that runs `run`; only drawing and rewarding happen in its thread.
-    `standings` says how far all leases are; `progress` when somebody should ask for them.
+    `lease_progress` says how far all leases are; `progress` when somebody should ask for them.
     """
 
     def __init__(
-        self, *, engine: InferenceEngine, reward: Reward, concurrency: int, progress: Progress,
-        served: ServedVersions, metrics: RolloutMetrics, done: Callable[[Drawn], None],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        engine: InferenceEngine,
+        reward: Reward,
+        concurrency: int,
+        progress: PartialRollouts,
+        served: ServedVersions,
+        metrics: RolloutMetrics,
+        done: Callable[[FinishedLease], None],
+    ) -> None:
         self._engine, self._reward, self._served = engine, reward, served
         self._concurrency, self._progress = concurrency, progress
         self._slice = SLICE_SECONDS if progress.keep else WHOLE_SECONDS
         self._metrics, self._done = metrics, done
-        self._waiting: deque[Work] = deque()
-        self._running: list[Work] = []
+        self._waiting: deque[ActiveLease] = deque()
+        self._running: list[ActiveLease] = []
         self._revoked: set[str] = set()
         self._alive: float | None = None  # last sign of life of a generation under way
         self._arrived = asyncio.Event()
@@ -80,7 +87,7 @@ class Generator:
 
     def add(self, lease: PromptLease) -> None:
         """Take a lease."""
-        self._waiting.append(Work.of(lease, keep=self._progress.keep))
+        self._waiting.append(ActiveLease.of(lease, keep=self._progress.keep))
         self._changed()
         self._arrived.set()
 
@@ -92,21 +99,21 @@ class Generator:
             self._revoked.add(lease)
         self._changed()
 
-    def surrender(self) -> list[Standing]:
+    def surrender(self) -> list[LeaseProgress]:
         """Give up what only waits; returns how far it was."""
         given_up = [self._standing(work) for work in self._waiting]
         self._waiting.clear()
         self._changed()
         return given_up
 
-    def abandon(self) -> list[Standing]:
+    def abandon(self) -> list[LeaseProgress]:
         """Give up everything; what is drawn from now on is thrown away."""
         running = [work for work in self._running if not self._is_revoked(work)]
         given_up = [self._standing(work) for work in running]
         self._revoked.update(work.lease.lease for work in running)
         return [*given_up, *self.surrender()]
 
-    def standings(self) -> list[Standing]:
+    def lease_progress(self) -> list[LeaseProgress]:
         """How far everything is that is in hand."""
         in_hand = (*self._running, *self._waiting)
         return [self._standing(work) for work in in_hand if not self._is_revoked(work)]
@@ -143,21 +150,21 @@ class Generator:
         finally:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self) -> list[Work]:
-        batch: list[Work] = []
+    def _take(self) -> list[ActiveLease]:
+        batch: list[ActiveLease] = []
         while self._waiting and len(batch) < self._concurrency:
             if batch and self._waiting[0].lease.group_size != batch[0].lease.group_size:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
-    def _mark(self, batch: list[Work]) -> None:
+    def _mark(self, batch: list[ActiveLease]) -> None:
         now = self._served.now()
         for work in batch:
             if work.since is None or not work.group:
                 work.since = now
 
-    def _watch(self, batch: list[Work], loop: asyncio.AbstractEventLoop) -> Watch:
+    def _watch(self, batch: list[ActiveLease], loop: asyncio.AbstractEventLoop) -> Watch:
         def tell(groups: list[list[Generation]]) -> bool:
             """In the engine's thread."""
             try:
@@ -168,7 +175,7 @@ class Generator:
 
         return Watch(self._progress.every, tell)
 
-    def _progressed(self, batch: list[Work], groups: list[list[Generation]]) -> None:
+    def _progressed(self, batch: list[ActiveLease], groups: list[list[Generation]]) -> None:
         if batch is not self._running:
             return
         self._alive = time.monotonic()
@@ -177,7 +184,7 @@ class Generator:
                 work.group = group
         self._progress.tell()
 
-    def _draw(self, batch: list[Work], watch: Watch) -> list[_Result]:
+    def _draw(self, batch: list[ActiveLease], watch: Watch) -> list[_Result]:
         """In the thread."""
         if not batch:
             return []
@@ -224,7 +231,7 @@ class Generator:
                 self._waiting.appendleft(work)
         self._changed()
 
-    def _drawn(self, work: Work, rewards: tuple[float, ...]) -> Drawn:
+    def _drawn(self, work: ActiveLease, rewards: tuple[float, ...]) -> FinishedLease:
         samples = tuple(
             Sample(g.tokens, g.logprobs, g.versions, reward)
             for g, reward in zip(work.group, rewards, strict=True)
@@ -237,12 +244,12 @@ class Generator:
         version = work.version(self._served)
         if version is None:
             raise RuntimeError(f"the engine drew no token for lease {work.lease.lease}")
-        return Drawn(work.lease, version, samples)
+        return FinishedLease(work.lease, version, samples)
 
-    def _standing(self, work: Work) -> Standing:
-        return Standing(work.lease, work.version(self._served), tuple(work.group))
+    def _standing(self, work: ActiveLease) -> LeaseProgress:
+        return LeaseProgress(work.lease, work.version(self._served), tuple(work.group))
 
-    def _is_revoked(self, work: Work) -> bool:
+    def _is_revoked(self, work: ActiveLease) -> bool:
         return work.lease.lease in self._revoked
 
     def _changed(self) -> None:

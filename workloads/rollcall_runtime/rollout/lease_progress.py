@@ -12,7 +12,7 @@ TOKENS_AT_ONCE = 2**14  # in a message; some 0.5 MB, which the coordinator reads
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LeaseProgress:
     """How far a lease is. `version` is the oldest token's; no `group`: there is nothing to tell."""
 
     lease: PromptLease
@@ -20,7 +20,7 @@ class Standing:
     group: Sequence[Generation] = ()
 
 
-class Reporter:
+class LeaseProgressReporter:
     """Sends only what is new, by a cursor for each response; forgets what is in hand no more."""
 
     def __init__(self, send: Callable[[GenerationProgress], None]) -> None:
@@ -31,12 +31,12 @@ class Reporter:
         """The stream is a new one: what was told on the old one may not have arrived."""
         self._told = {}
 
-    def report(self, standings: Iterable[Standing]) -> None:
+    def report(self, lease_progress: Iterable[LeaseProgress]) -> None:
         """Tell about all leases in hand."""
         told, self._told = self._told, {}
         reports: list[PartialReport] = []
         tokens = 0
-        for report in (new for standing in standings for new in self._news(standing, told)):
+        for report in (new for standing in lease_progress for new in self._news(standing, told)):
             more = sum(len(response.tokens) for response in report.responses)
             if reports and tokens + more > TOKENS_AT_ONCE:
                 self._send(GenerationProgress(tuple(reports)))
@@ -46,7 +46,7 @@ class Reporter:
         if reports:
             self._send(GenerationProgress(tuple(reports)))
 
-    def _news(self, standing: Standing, told: dict[str, list[int]]) -> Iterator[PartialReport]:
+    def _news(self, standing: LeaseProgress, told: dict[str, list[int]]) -> Iterator[PartialReport]:
         lease, group = standing.lease, standing.group
         if standing.version is None or not group:
             yield PartialReport(lease.lease)
@@ -68,6 +68,8 @@ def _cut(group: Sequence[Generation], since: Sequence[int], limit: int) -> Itera
         end = min(len(generation.tokens), at + limit)
         limit -= end - at
         yield Response(
-            generation.tokens[at:end], generation.logprobs[at:end], generation.versions[at:end],
+            generation.tokens[at:end],
+            generation.logprobs[at:end],
+            generation.versions[at:end],
             finished=generation.finished and end == len(generation.tokens),
-        )  # fmt: skip
+        )

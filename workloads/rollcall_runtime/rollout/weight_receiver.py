@@ -33,7 +33,7 @@ class ApplyFailedError(SyncError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class WeightReceiverSettings:
     """`pause_mode` is for generations under way at a commit; times are seconds."""
 
     pause_mode: PauseMode
@@ -41,14 +41,21 @@ class Bounds:
     commit_timeout: float
 
 
-class RolloutDuties:
+class WeightReceiver:
     """Belongs to one event loop; what blocks runs in threads."""
 
     def __init__(
-        self, *, engine: InferenceEngine, stage: Stage, served: ServedVersions, bounds: Bounds,
-        token: str, metrics: RolloutMetrics, delta: DeltaConfig | None = None,
+        self,
+        *,
+        engine: InferenceEngine,
+        stage: Stage,
+        served: ServedVersions,
+        bounds: WeightReceiverSettings,
+        token: str,
+        metrics: RolloutMetrics,
+        delta: DeltaConfig | None = None,
         shard: Shard | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine, self._stage, self._served = engine, stage, served
         self._bounds, self._token, self._metrics = bounds, token, metrics
         self._delta, self._deltas = delta or DeltaConfig(), GrowingPool(limit=DELTA_BUFFERS)
@@ -86,15 +93,23 @@ class RolloutDuties:
         self._note(version)
         self._patched = False
         await fetch(
-            version=version, donors=donors, token=self._token, stage=self._stage,
+            version=version,
+            donors=donors,
+            token=self._token,
+            stage=self._stage,
             shard=self._shard,
-        )  # fmt: skip
+        )
 
     def _receive(self, session: SyncSession, version: Version, manifest: WeightManifest) -> None:
         receive(
-            session, version, manifest, shard=self._shard, stage=self._stage,
-            patience=BUFFER_SECONDS, timeout=self._bounds.stage_timeout,
-        )  # fmt: skip
+            session,
+            version,
+            manifest,
+            shard=self._shard,
+            stage=self._stage,
+            patience=BUFFER_SECONDS,
+            timeout=self._bounds.stage_timeout,
+        )
 
     def _receive_delta(
         self, session: SyncSession, version: Version, manifest: WeightManifest, delta: WeightDelta
@@ -103,15 +118,20 @@ class RolloutDuties:
         taken = select(manifest, self._shard) if self._shard else None
         kept = taken.manifest if taken else manifest
         pin, encoded = self._deltas.take(size, timeout=timeout)
-        with pin, self._stage.patching(
-            version, kept, base=delta.base, timeout=timeout
-        ) as (buffer, base):  # fmt: skip
+        with (
+            pin,
+            self._stage.patching(version, kept, base=delta.base, timeout=timeout) as (buffer, base),
+        ):
             session.receive(encoded, delta.manifest, timeout=self._bounds.stage_timeout)
             decode(
-                encoded.memory, delta.manifest, manifest, buffer.memory,
-                base=base.buffer.memory if base else None, config=self._delta,
+                encoded.memory,
+                delta.manifest,
+                manifest,
+                buffer.memory,
+                base=base.buffer.memory if base else None,
+                config=self._delta,
                 only=taken.buckets if taken else None,
-            )  # fmt: skip
+            )
 
     def _apply(self, version: Version) -> None:
         with self._stage.committing(version) as weights:

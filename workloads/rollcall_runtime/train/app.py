@@ -18,16 +18,16 @@ from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.snapshots import Draft
 from rollcall_runtime.tasks.prompt_source import open_prompts
-from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
-from rollcall_runtime.train.coordinator_metrics import CoordinatorObserver
-from rollcall_runtime.train.gang import Gang, GangBrokenError, hold_to_leader
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
+from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
+from rollcall_runtime.train.gang import Gang, GangBrokenError, watch_leader
 from rollcall_runtime.train.losses import policy_loss
-from rollcall_runtime.train.part_sender import PartSender
-from rollcall_runtime.train.process_group import Rendezvous
+from rollcall_runtime.train.part_sender import SenderRank
+from rollcall_runtime.train.process_group import TrainerRendezvous
 from rollcall_runtime.train.train_engine import FIELD, EngineSetup, train_engines
 from rollcall_runtime.train.trainer_loop import TrainerLoop
 from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
-from rollcall_runtime.train.weight_recovery import ROLLOUTS, Recovery, Taken
+from rollcall_runtime.train.weight_recovery import ROLLOUTS, RecoveredWeights, WeightRecovery
 from rollcall_runtime.train.weight_staging import STREAMED, make_snapshotter
 from rollcall_runtime.worker.auth import Tokens
 from rollcall_runtime.worker.concurrency import favour_event_loop, first_of
@@ -73,7 +73,7 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
             await follower.run(state)
         else:
             leader = _Leader(environment, rank, thread, metrics, stop)
-            await leader.run(state, CoordinatorObserver(metrics, log_fields))
+            await leader.run(state, PrometheusCoordinatorMetrics(metrics, log_fields))
     finally:
         await _in_thread(thread, rank.close)
         thread.shutdown(wait=False)
@@ -90,15 +90,21 @@ class _Leader:
     metrics: TrainerMetrics
     stop: asyncio.Event
 
-    async def run(self, state: TrainState, observer: CoordinatorObserver) -> None:
+    async def run(self, state: TrainState, metrics: PrometheusCoordinatorMetrics) -> None:
         job, pod = self.environment.job, self.environment.pod
         member = new_member(pod)
         engines = _open_engines(self.environment, member)
         coordinator = Coordinator(
-            config=job, member=member, address=pod.address, state_dir=self.environment.state_dir,
-            engines=engines, source=open_prompts(job.prompts, seed=job.data_seed).prompt,
-            ledger_state=state.ledger, observer=observer, senders=_senders(job),
-        )  # fmt: skip
+            config=job,
+            member=member,
+            address=pod.address,
+            state_dir=self.environment.state_dir,
+            engines=engines,
+            source=open_prompts(job.prompts, seed=job.data_seed).prompt,
+            ledger_state=state.ledger,
+            metrics=metrics,
+            senders=_senders(job),
+        )
         # Told before anything else, so that nobody takes a restart for a new beginning.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
         tokens = Tokens(self.environment.member_token, self.environment.operator_token)
@@ -107,7 +113,7 @@ class _Leader:
             job.trainer_replicas, heartbeat=bounds.heartbeat, suspect_after=bounds.suspect_after
         )
         server = CoordinatorServer(
-            coordinator, address=pod.address, tokens=tokens, observer=observer, gang=gang.serve
+            coordinator, address=pod.address, tokens=tokens, metrics=metrics, gang=gang.serve
         )
         watch = asyncio.create_task(_or_abandon(gang.watch()))
         try:
@@ -121,10 +127,15 @@ class _Leader:
 
     async def _train(self, coordinator: Coordinator, state: TrainState, gang: Gang) -> None:
         loop = TrainerLoop(
-            config=self.environment.job, rank=self.rank, state=state, rollouts=coordinator,
-            thread=self.thread, metrics=self.metrics, stop=self.stop,
-            take_back=partial(self._take_back, coordinator, state),
-        )  # fmt: skip
+            config=self.environment.job,
+            rank=self.rank,
+            state=state,
+            rollouts=coordinator,
+            thread=self.thread,
+            metrics=self.metrics,
+            stop=self.stop,
+            recover_weights=partial(self._recover_weights, coordinator, state),
+        )
         watch = asyncio.create_task(self._step_down(coordinator))
         try:
             if await loop.run():
@@ -137,17 +148,20 @@ class _Leader:
         if coordinator.fenced.is_set():
             raise FencedError("another coordinator has taken over this job")
 
-    async def _take_back(
+    async def _recover_weights(
         self, coordinator: Coordinator, state: TrainState, step: int
-    ) -> Taken | None:
+    ) -> RecoveredWeights | None:
         job = self.environment.job
         if job.recover_from != ROLLOUTS or not job.weight_sync.enabled:
             return None
         every = job.weight_sync.trigger_parameter_sync_step
-        recovery = Recovery(token=self.environment.member_token, every=every)
+        recovery = WeightRecovery(token=self.environment.member_token, every=every)
         # A pod that took another's place knows the lives of the checkpoint alone.
-        lives = (*coordinator.lives, *([state.life] if state.life else []))
-        return await recovery.take(coordinator.weight_holders(), lives, step=step)
+        incarnations = (
+            *coordinator.incarnations,
+            *([state.incarnation] if state.incarnation else []),
+        )
+        return await recovery.take(coordinator.weight_holders(), incarnations, step=step)
 
     async def _step_down(self, coordinator: Coordinator) -> None:
         await coordinator.fenced.wait()
@@ -175,11 +189,14 @@ class _Follower:
 
     async def _hold(self, leaving: asyncio.Event) -> None:
         environment, bounds = self.environment, self.environment.job.membership
-        await hold_to_leader(
+        await watch_leader(
             f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.GANG_ROUTE}",
-            rank=environment.rank, token=environment.member_token, heartbeat=bounds.heartbeat,
-            suspect_after=bounds.suspect_after, leaving=leaving,
-        )  # fmt: skip
+            rank=environment.rank,
+            token=environment.member_token,
+            heartbeat=bounds.heartbeat,
+            suspect_after=bounds.suspect_after,
+            leaving=leaving,
+        )
 
     async def _work(self, state: TrainState) -> None:
         if _senders(self.environment.job) == 1:
@@ -187,7 +204,7 @@ class _Follower:
             return
         one_copy = self.environment.job.weight_sync.staging == STREAMED
         engines = _open_engines(self.environment, new_member(self.environment.pod))
-        sender = PartSender(environment=self.environment, engines=engines)
+        sender = SenderRank(environment=self.environment, engines=engines)
         loop = asyncio.get_running_loop()
 
         def offer(part: Draft) -> None:
@@ -203,9 +220,11 @@ class _Follower:
             await _close(engines)
 
     async def _train(
-        self, state: TrainState, offer: Callable[[Draft], None],
+        self,
+        state: TrainState,
+        offer: Callable[[Draft], None],
         withdraw: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         follow = partial(self.rank.follow, withdraw=withdraw)
         await _in_thread(self.thread, follow, offer)
         await _in_thread(self.thread, self.rank.stop, state)
@@ -255,12 +274,16 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     rest = {key: value for key, value in chosen.config.items() if key not in RANK_KEYS}
     open_prompts(job.prompts, seed=job.data_seed)  # a wrong one is told before the model is built
     setup = EngineSetup(
-        model=job.model, optimizer=job.algorithm.optimizer, config=rest, seed=job.data_seed,
-        rendezvous=_rendezvous(environment), deterministic=job.algorithm.deterministic,
-    )  # fmt: skip
+        model=job.model,
+        optimizer=job.algorithm.optimizer,
+        config=rest,
+        seed=job.data_seed,
+        rendezvous=_rendezvous(environment),
+        deterministic=job.algorithm.deterministic,
+    )
     return TrainerRank(
         engine=train_engines.get(chosen.name)(setup),
-        checkpoints=Checkpoints(job.checkpoint, pod_uid=environment.pod.uid),
+        checkpoints=Checkpointer(job.checkpoint, pod_uid=environment.pod.uid),
         loss=policy_loss(job.algorithm.loss),
         settings=read_settings(RankSettings, own, field=f"{FIELD}.config"),
         snapshotter=make_snapshotter(sync, senders=_senders(job)),
@@ -269,13 +292,15 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     )
 
 
-def _rendezvous(environment: TrainerEnvironment) -> Rendezvous:
+def _rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
     """Rank 0 binds its own address; the others find it by name."""
     host = environment.pod.address if environment.rank == 0 else environment.coordinator
-    return Rendezvous(
-        host=host, port=env.RENDEZVOUS_PORT, rank=environment.rank,
+    return TrainerRendezvous(
+        host=host,
+        port=env.RENDEZVOUS_PORT,
+        rank=environment.rank,
         size=environment.job.trainer_replicas,
-    )  # fmt: skip
+    )
 
 
 async def _in_thread(thread: Executor, function: Callable[..., T], *arguments: Any) -> T:

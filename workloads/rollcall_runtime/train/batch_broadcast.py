@@ -11,10 +11,10 @@ from torch.nn.functional import pad
 from rollcall_runtime.train.batch import Batch
 
 if TYPE_CHECKING:
-    from rollcall_runtime.train.process_group import World
+    from rollcall_runtime.train.process_group import TrainerProcessGroup
 
 
-class Signal(IntEnum):
+class LeaderSignal(IntEnum):
     """What rank 0 says instead of a batch."""
 
     IDLE = -1  # nothing to do yet, ask again; sent before the group's timeout runs out
@@ -22,30 +22,30 @@ class Signal(IntEnum):
     BEGIN = -3  # take rank 0's weights if it has other ones, and copy them for the first version
 
 
-def share(world: World, work: Batch | Signal | None) -> Batch | Signal:
+def share(group: TrainerProcessGroup, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
     """Collective. Rank 0 gives `work`; every rank gets its rows of the batch, or the signal.
 
     All ranks get equally many rows: the batch is filled up with rows that are masked out. Proximal
     log-probabilities are left behind, as every rank computes those of its own rows. ValueError on
     rank 0 without work.
     """
-    if world.rank > 0:
-        return _receive(world)
+    if group.rank > 0:
+        return _receive(group)
     if work is None:
         raise ValueError("rank 0 has to say what there is to do")
-    if isinstance(work, Signal):
-        world.broadcast(torch.tensor([int(work), 0]))
+    if isinstance(work, LeaderSignal):
+        group.broadcast(torch.tensor([int(work), 0]))
         return work
-    filled = _fill(work, -work.rows % world.size)
-    world.broadcast(torch.tensor([filled.rows, filled.tokens.shape[1]]))
-    _broadcast(world, filled)
-    return _own(world, filled)
+    filled = _fill(work, -work.rows % group.size)
+    group.broadcast(torch.tensor([filled.rows, filled.tokens.shape[1]]))
+    _broadcast(group, filled)
+    return _own(group, filled)
 
 
-def _receive(world: World) -> Batch | Signal:
-    rows, length = world.broadcast(torch.zeros(2, dtype=torch.int64)).tolist()
+def _receive(group: TrainerProcessGroup) -> Batch | LeaderSignal:
+    rows, length = group.broadcast(torch.zeros(2, dtype=torch.int64)).tolist()
     if rows < 0:
-        return Signal(rows)
+        return LeaderSignal(rows)
     batch = Batch(
         tokens=torch.empty(rows, length, dtype=torch.int64),
         mask=torch.empty(rows, length - 1, dtype=torch.bool),
@@ -53,20 +53,20 @@ def _receive(world: World) -> Batch | Signal:
         versions=torch.empty(rows, length - 1, dtype=torch.int64),
         advantages=torch.empty(rows),
     )
-    _broadcast(world, batch)
-    return _own(world, batch)
+    _broadcast(group, batch)
+    return _own(group, batch)
 
 
-def _broadcast(world: World, batch: Batch) -> None:
+def _broadcast(group: TrainerProcessGroup, batch: Batch) -> None:
     # gloo moves no bool.
     for tensor in (batch.tokens, batch.mask.view(torch.uint8), batch.logprobs, batch.versions):
-        world.broadcast(tensor)
-    world.broadcast(batch.advantages)
+        group.broadcast(tensor)
+    group.broadcast(batch.advantages)
 
 
-def _own(world: World, batch: Batch) -> Batch:
-    each = batch.rows // world.size
-    return batch.slice(world.rank * each, (world.rank + 1) * each)
+def _own(group: TrainerProcessGroup, batch: Batch) -> Batch:
+    each = batch.rows // group.size
+    return batch.slice(group.rank * each, (group.rank + 1) * each)
 
 
 def _fill(batch: Batch, rows: int) -> Batch:

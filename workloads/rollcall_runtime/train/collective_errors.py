@@ -7,7 +7,7 @@ from typing import Any
 
 
 @contextmanager
-def alike(gather: Callable[[Any], list[Any]]) -> Iterator[None]:
+def raise_on_all_ranks(gather: Callable[[Any], list[Any]]) -> Iterator[None]:
     """OSError on every rank if the body raises one on any. The body may be collective.
 
     `gather` is collective: every rank's value on all ranks.

@@ -12,7 +12,7 @@ from rollcall_runtime.worker.telemetry import TrainerMetrics
 log = logging.getLogger(__name__)
 
 
-class CoordinatorObserver:
+class PrometheusCoordinatorMetrics:
     """`fields` are those of the log lines: the epoch is kept current in them."""
 
     def __init__(self, metrics: TrainerMetrics, fields: dict[str, Any]) -> None:
@@ -36,8 +36,12 @@ class CoordinatorObserver:
         metrics.rebuild_seconds.observe(report.seconds)
         log.info(
             "session %s: %d members, %.3f s after %s %s",
-            session, report.members, report.seconds, report.cause.value, report.detail,
-        )  # fmt: skip
+            session,
+            report.members,
+            report.seconds,
+            report.cause.value,
+            report.detail,
+        )
 
     def suspected(self, cause: SuspicionCause, seconds: float) -> None:
         """Note how fast a member was found out."""
@@ -53,8 +57,11 @@ class CoordinatorObserver:
         metrics.deltas.inc(delivery.delta)
         log.info(
             "version %d: %d members, staged in %.3f s, committed in %.3f s",
-            delivery.number, delivery.members, delivery.stage_seconds, delivery.commit_seconds,
-        )  # fmt: skip
+            delivery.number,
+            delivery.members,
+            delivery.stage_seconds,
+            delivery.commit_seconds,
+        )
 
     def prompts(self, ledger: PromptLedger) -> None:
         """Keep the ledger: its totals are read when somebody asks."""

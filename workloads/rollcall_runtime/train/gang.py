@@ -30,9 +30,12 @@ class _Stream:
     """One end of a stream between two ranks; times are seconds."""
 
     def __init__(
-        self, socket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse, *,
-        heartbeat: float, bound: float,
-    ) -> None:  # fmt: skip
+        self,
+        socket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
+        *,
+        heartbeat: float,
+        bound: float,
+    ) -> None:
         self._socket, self._heartbeat, self._bound = socket, heartbeat, bound
         self._heard_at = time.monotonic()
 
@@ -133,10 +136,15 @@ class Gang:
         await asyncio.Event().wait()
 
 
-async def hold_to_leader(
-    url: str, *, rank: int, token: str, heartbeat: float, suspect_after: float,
+async def watch_leader(
+    url: str,
+    *,
+    rank: int,
+    token: str,
+    heartbeat: float,
+    suspect_after: float,
     leaving: asyncio.Event,
-) -> None:  # fmt: skip
+) -> None:
     """Another rank's side: hold a stream to rank 0 at `url` until either leaves.
 
     Raises GangBrokenError when rank 0 is lost, or does not listen within CONNECT_SECONDS.

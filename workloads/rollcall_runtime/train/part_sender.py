@@ -25,7 +25,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.membership.driver import MemberDriver
-from rollcall_runtime.membership.sending import SendingDuties
+from rollcall_runtime.membership.sending import WeightSender
 from rollcall_runtime.membership.stream import MemberStream
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
@@ -58,12 +58,12 @@ class _Part:
         )
 
 
-class PartDuties(SendingDuties):
+class SnapshotPartSender(WeightSender):
     """Owns this rank's parts of the newest snapshots, and sends the one that is asked for."""
 
     def __init__(
         self, *, rank: int, stage_timeout: float, delta: DeltaConfig | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(stage_timeout=stage_timeout)
         self._rank = rank
         self._encoder = Encoder(delta) if delta else None
@@ -137,16 +137,16 @@ def _same(held: WeightManifest, part: WeightManifest) -> bool:
     return (held.total_bytes, held.checksums) == (part.total_bytes, part.checksums)
 
 
-class PartSender:
+class SenderRank:
     """Streams, engine sessions and the weights route of one rank. Belongs to one event loop."""
 
     def __init__(self, *, environment: TrainerEnvironment, engines: Sequence[OpenEngine]) -> None:
         self._environment = environment
         sync = environment.job.weight_sync
-        self._duties = PartDuties(
+        self._duties = SnapshotPartSender(
             rank=environment.rank, stage_timeout=sync.stage_timeout, delta=sync.delta
         )
-        self._seats = [_Seat(environment, opened, self._duties) for opened in engines]
+        self._seats = [_GroupMember(environment, opened, self._duties) for opened in engines]
         self._drafts: asyncio.Queue[Draft] = asyncio.Queue()
         app = web.Application()
         handler = weights_handler(self._duties.held)
@@ -182,11 +182,11 @@ class PartSender:
             self._seats[0].stream.send(await self._duties.offer(number, part))
 
 
-class _Seat:
+class _GroupMember:
     """The rank as a member of one group: an identity, a stream and a driver of its own."""
 
     def __init__(
-        self, environment: TrainerEnvironment, opened: OpenEngine, duties: PartDuties
+        self, environment: TrainerEnvironment, opened: OpenEngine, duties: SnapshotPartSender
     ) -> None:
         self._environment, self._opened, self._duties = environment, opened, duties
         self._member = new_member(environment.pod)
@@ -194,21 +194,34 @@ class _Seat:
         self.address = opened.address or environment.pod.address
         self.stream = MemberStream(
             url=f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}",
-            token=environment.member_token, hello=self._hello, opened=self._told,
-            heard=self._heard, bounds=job.membership,
-        )  # fmt: skip
+            token=environment.member_token,
+            hello=self._hello,
+            opened=self._told,
+            heard=self._heard,
+            bounds=job.membership,
+        )
         self.driver = MemberDriver(
-            member=self._member, group=f"{job.uid}/{opened.name}", engine=opened.engine,
-            duties=duties, send=self.stream.send, join_timeout=job.weight_sync.join_timeout,
-        )  # fmt: skip
+            member=self._member,
+            group=f"{job.uid}/{opened.name}",
+            engine=opened.engine,
+            duties=duties,
+            send=self.stream.send,
+            join_timeout=job.weight_sync.join_timeout,
+        )
 
     def _hello(self) -> Hello:
         environment, pod = self._environment, self._environment.pod
         return Hello(
-            job_uid=environment.job.uid, group=self._opened.name, member=self._member,
-            pod=pod.name, pool="", address=self.address, descriptor=self._opened.descriptor,
-            session=self.driver.machine.session, sender=environment.rank,
-        )  # fmt: skip
+            job_uid=environment.job.uid,
+            group=self._opened.name,
+            member=self._member,
+            pod=pod.name,
+            pool="",
+            address=self.address,
+            descriptor=self._opened.descriptor,
+            session=self.driver.machine.session,
+            sender=environment.rank,
+        )
 
     def _told(self) -> None:
         for part in self._duties.parts:

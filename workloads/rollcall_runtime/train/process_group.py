@@ -1,7 +1,7 @@
 """The training engine's own process group, made from explicit addresses and nothing else.
 
 torch keeps one default process group in a process, and FSDP2 builds on it; so a process holds at
-most one World. No environment variable is read, but for gloo's own GLOO_SOCKET_IFNAME.
+most one TrainerProcessGroup. No environment variable is read except gloo's own GLOO_SOCKET_IFNAME.
 """
 
 import socket
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Rendezvous:
+class TrainerRendezvous:
     """Where the ranks meet. Alone (size 1), host and port are not used.
 
     Rank 0 binds `host` (its own address), the others call it there, by address or name. `timeout`
@@ -40,10 +40,10 @@ class Rendezvous:
             raise ValueError("several ranks need a host and a port to meet at")
 
 
-class World:
+class TrainerProcessGroup:
     """The ranks of one trainer. RuntimeError if the process has one already or nobody comes."""
 
-    def __init__(self, rendezvous: Rendezvous) -> None:
+    def __init__(self, rendezvous: TrainerRendezvous) -> None:
         if dist.is_initialized():
             raise RuntimeError("this process has a training process group already")
         self.rank = rendezvous.rank
@@ -100,7 +100,7 @@ class World:
             dist.destroy_process_group()
 
 
-def _store(rendezvous: Rendezvous) -> Store:
+def _store(rendezvous: TrainerRendezvous) -> Store:
     if rendezvous.size == 1:
         return HashStore()
     timeout = timedelta(seconds=rendezvous.timeout)

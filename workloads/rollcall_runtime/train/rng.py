@@ -8,7 +8,7 @@ from torch import Tensor
 CPU = "cpu"
 
 
-def generator_states() -> dict[str, Tensor]:
+def rng_states() -> dict[str, Tensor]:
     """By device type: the CPU's, and that of the accelerator in use, if there is one."""
     states = {CPU: torch.get_rng_state()}
     device = _accelerator()
@@ -17,7 +17,7 @@ def generator_states() -> dict[str, Tensor]:
     return states
 
 
-def set_generator_states(states: Mapping[str, Tensor]) -> None:
+def set_rng_states(states: Mapping[str, Tensor]) -> None:
     """Continue from `states`, which are of devices that are in use here."""
     for device, state in states.items():
         if device == CPU:

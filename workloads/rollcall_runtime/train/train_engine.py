@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollcall_runtime.train.process_group import Rendezvous
+from rollcall_runtime.train.process_group import TrainerRendezvous
 from rollcall_runtime.worker.engine_registry import Registry
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rollcall_protocol.job_config import OptimizerConfig
     from rollcall_runtime.train.batch import Batch
-    from rollcall_runtime.train.batch_broadcast import Signal
+    from rollcall_runtime.train.batch_broadcast import LeaderSignal
     from rollcall_runtime.train.losses import LossFunction
 
 FIELD = "spec.trainer.engine"
@@ -42,7 +42,7 @@ class EngineSetup:
     optimizer: OptimizerConfig
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    rendezvous: TrainerRendezvous = field(default_factory=TrainerRendezvous)
     deterministic: bool = False
 
 
@@ -138,7 +138,7 @@ class TrainEngine(ABC):
         """Collective. Continue from `path`, written by any number of ranks; returns its `state`."""
 
     @abstractmethod
-    def share(self, work: Batch | Signal | None) -> Batch | Signal:
+    def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
         """Collective. Rank 0's batch, cut into the ranks' rows, or its signal; others give None."""
 
     @abstractmethod

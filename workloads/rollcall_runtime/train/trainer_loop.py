@@ -17,12 +17,12 @@ from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Version
-from rollcall_runtime.membership.incarnation import Life
+from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import Draft, Snapshot
-from rollcall_runtime.train.batch_broadcast import Signal
+from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
-from rollcall_runtime.train.weight_recovery import Taken
+from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.train.weight_staging import STREAMED
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
@@ -40,7 +40,7 @@ class Rollouts(Protocol):
     async def ready(self, *, at_least: int) -> Version:
         """The first version to publish; its number is `at_least` that."""
 
-    def begin(self, life: Life, *, ahead: int) -> None:
+    def begin(self, incarnation: TrainerIncarnation, *, ahead: int) -> None:
         """The first version is about to be published, `ahead` of the checkpoint's by as many."""
 
     async def publish(self, version: Version, snapshot: Snapshot) -> None:
@@ -59,7 +59,7 @@ class Rollouts(Protocol):
         """What a checkpoint keeps of the prompts."""
 
 
-async def _take_nothing(_step: int) -> Taken | None:
+async def _recover_nothing(_step: int) -> RecoveredWeights | None:
     """The checkpoint has to do."""
     return None
 
@@ -67,20 +67,29 @@ async def _take_nothing(_step: int) -> Taken | None:
 class TrainerLoop:
     """Runs once. `thread` is the one that computes; `stop` may be set at any time.
 
-    `state` is what to begin with, unless `take_back` gives weights of a later step than it is told.
+    Training begins with `state`, unless `recover_weights` returns weights of a later step.
     With weight sync disabled (for comparisons) every version carries the first weights.
     """
 
     def __init__(
-        self, *, config: JobConfig, rank: TrainerRank, state: TrainState,
-        rollouts: Rollouts, thread: Executor, metrics: TrainerMetrics, stop: asyncio.Event,
-        take_back: Callable[[int], Coroutine[Any, Any, Taken | None]] = _take_nothing,
-    ) -> None:  # fmt: skip
-        self._take_back = take_back
+        self,
+        *,
+        config: JobConfig,
+        rank: TrainerRank,
+        state: TrainState,
+        rollouts: Rollouts,
+        thread: Executor,
+        metrics: TrainerMetrics,
+        stop: asyncio.Event,
+        recover_weights: Callable[
+            [int], Coroutine[Any, Any, RecoveredWeights | None]
+        ] = _recover_nothing,
+    ) -> None:
+        self._recover_weights = recover_weights
         self._config, self._rank, self._rollouts = config, rank, rollouts
         self._thread, self._metrics, self._stop = thread, metrics, stop
         self._draft: Draft | None = None
-        self._state, self._life = state, state.life
+        self._state, self._incarnation = state, state.incarnation
         self._next = state.number  # for the next version
         self._first: Snapshot | None = None
         self._publishing: asyncio.Task[None] | None = None
@@ -100,7 +109,7 @@ class TrainerLoop:
                 batch = await self._unless_stopped(self._rollouts.next_batch(version.number))
                 self._metrics.wait_for_batch.observe(time.perf_counter() - began)
                 version = await self._train(batch, version) if batch is not None else None
-            await self._in_thread(self._rank.signal, Signal.STOP)
+            await self._in_thread(self._rank.signal, LeaderSignal.STOP)
             await self._in_thread(self._rank.stop, self._kept())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS if self._stop.is_set() else None):
@@ -117,13 +126,13 @@ class TrainerLoop:
 
     async def _begin(self, version: Version) -> bool:
         """Copy the first weights; False when told to stop."""
-        taken = await self._unless_stopped(self._take_back(self._rank.step))
+        taken = await self._unless_stopped(self._recover_weights(self._rank.step))
         if self._stop.is_set():
             return False
         self._draft = await self._in_thread(self._rank.begin, taken)
         step, every = self._rank.step, self._config.weight_sync.trigger_parameter_sync_step
-        self._life = Life(version.lineage, version.number, step)
-        self._rollouts.begin(self._life, ahead=-(-(step - self._state.step) // every))
+        self._incarnation = TrainerIncarnation(version.lineage, version.number, step)
+        self._rollouts.begin(self._incarnation, ahead=-(-(step - self._state.step) // every))
         return True
 
     async def _train(self, batch: list[CompletedPrompt], version: Version) -> Version:
@@ -188,7 +197,7 @@ class TrainerLoop:
                 if self._publishing in done:
                     await self._published()  # without weights no samples ever come: fail at once
                 elif not done:
-                    await self._in_thread(self._rank.signal, Signal.IDLE)
+                    await self._in_thread(self._rank.signal, LeaderSignal.IDLE)
             return task.result() if task.done() else None
         finally:
             for waiting in (task, stopped):
@@ -208,14 +217,19 @@ class TrainerLoop:
         last = result.updates[-1]
         log.info(
             "step %d: reward %.3f, loss %.4f, gradient norm %.3f",
-            self._rank.step, self._reward, last.loss, last.gradient_norm,
+            self._rank.step,
+            self._reward,
+            last.loss,
+            last.gradient_norm,
             extra={"step": self._rank.step, "losses": [update.loss for update in result.updates]},
-        )  # fmt: skip
+        )
 
     def _kept(self) -> TrainState:
         # The step that is saved makes one version more.
         return TrainState(
-            number=self._next + 1, ledger=self._rollouts.ledger_state(), life=self._life
+            number=self._next + 1,
+            ledger=self._rollouts.ledger_state(),
+            incarnation=self._incarnation,
         )
 
     def _tell(self) -> None:
@@ -223,9 +237,11 @@ class TrainerLoop:
         self._metrics.checkpoint_failures.inc(checkpoints.failures - self._failures)
         self._failures = checkpoints.failures
         self._rollouts.progress(
-            step=self._rank.step, number=self._served, reward=self._reward,
+            step=self._rank.step,
+            number=self._served,
+            reward=self._reward,
             warning=checkpoints.problem,
-        )  # fmt: skip
+        )
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

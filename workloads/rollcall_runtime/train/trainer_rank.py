@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.sync.weights.snapshots import Draft, Snapshotter
 from rollcall_runtime.train.batch import Batch, collate
-from rollcall_runtime.train.batch_broadcast import Signal
-from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
+from rollcall_runtime.train.batch_broadcast import LeaderSignal
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.losses import PolicyLoss
 from rollcall_runtime.train.policy_update import update_policy
 from rollcall_runtime.train.train_engine import TrainEngine, UpdateStats
-from rollcall_runtime.train.weight_recovery import Taken
+from rollcall_runtime.train.weight_recovery import RecoveredWeights
 
 SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold one
 
@@ -45,10 +45,16 @@ class TrainerRank:
     """
 
     def __init__(
-        self, *, engine: TrainEngine, checkpoints: Checkpoints, loss: PolicyLoss,
-        settings: RankSettings, snapshotter: Snapshotter, publish_every: int,
+        self,
+        *,
+        engine: TrainEngine,
+        checkpoints: Checkpointer,
+        loss: PolicyLoss,
+        settings: RankSettings,
+        snapshotter: Snapshotter,
+        publish_every: int,
         every_rank_sends: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.step = 0
         self.checkpoints = checkpoints
         self._engine, self._loss = engine, loss
@@ -81,12 +87,12 @@ class TrainerRank:
         batch = collate(prompts, [item.completion.samples for item in answered])
         return self._train(self._engine.share(batch), kept)
 
-    def begin(self, taken: Taken | None) -> Draft | None:
+    def begin(self, taken: RecoveredWeights | None) -> Draft | None:
         """Rank 0: have all ranks copy their weights, after they have `taken` those there are."""
-        self._engine.share(Signal.BEGIN)
+        self._engine.share(LeaderSignal.BEGIN)
         return self._begin(taken)
 
-    def signal(self, signal: Signal) -> None:
+    def signal(self, signal: LeaderSignal) -> None:
         """Rank 0: keep the other ranks waiting, or end their work."""
         self._engine.share(signal)
 
@@ -99,9 +105,9 @@ class TrainerRank:
         """
         while True:
             work = self._engine.share(None)
-            if work is Signal.STOP:
+            if work is LeaderSignal.STOP:
                 return
-            draft = self._begin(None) if work is Signal.BEGIN else None
+            draft = self._begin(None) if work is LeaderSignal.BEGIN else None
             if isinstance(work, Batch):
                 withdraw()
                 draft = self._train(work, TrainState()).draft
@@ -117,15 +123,15 @@ class TrainerRank:
         """Free the engine."""
         self._engine.close()
 
-    def _begin(self, taken: Taken | None) -> Draft | None:
+    def _begin(self, taken: RecoveredWeights | None) -> Draft | None:
         step = self._engine.gather(taken.step if taken else None)[0]
         if step is not None:
             self._engine.load_weights(taken.weights if taken else None)
             self.step = step
         return self.snapshot()
 
-    def _train(self, batch: Batch | Signal, kept: TrainState) -> StepResult:
-        if isinstance(batch, Signal):
+    def _train(self, batch: Batch | LeaderSignal, kept: TrainState) -> StepResult:
+        if isinstance(batch, LeaderSignal):
             raise TypeError(f"a batch was expected, not {batch.name}")
         began = time.perf_counter()
         updates = update_policy(self._engine, batch, loss=self._loss, minibatches=self._minibatches)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rollcall_protocol.wire.ids import Version
-from rollcall_runtime.coordinator.sync_group import Holder
-from rollcall_runtime.membership.incarnation import Life
+from rollcall_runtime.coordinator.sync_group import WeightHolder
+from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import Stage
@@ -22,7 +22,7 @@ ROLLOUTS = "Rollouts"  # the value of trainer.recoverFrom
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RecoveredWeights:
     """Whole tensors by name, as they were after `step`, published as `version`."""
 
     version: Version
@@ -30,24 +30,28 @@ class Taken:
     weights: Mapping[str, Tensor]
 
 
-class Recovery:
+class WeightRecovery:
     """Finds and fetches what rollouts hold. `every` is the number of steps between versions."""
 
     def __init__(self, *, token: str, every: int) -> None:
         self._token, self._every = token, every
 
     async def take(
-        self, holders: Sequence[Holder], lives: Sequence[Life], *, step: int
-    ) -> Taken | None:
-        """The newest weights of a step after `step`, from whoever holds them; None if nobody does.
+        self,
+        holders: Sequence[WeightHolder],
+        incarnations: Sequence[TrainerIncarnation],
+        *,
+        step: int,
+    ) -> RecoveredWeights | None:
+        """The newest weights of a step after `step` that a rollout holds; None if none does.
 
-        Only versions of known `lives` count: of others it cannot be told which step they are.
+        Only versions of known `incarnations` count: the step of any other version is unknown.
         """
-        known = {life.lineage: life for life in lives}
+        known = {incarnation.lineage: incarnation for incarnation in incarnations}
         newer: dict[Version, int] = {}
         for version in {holder.version for holder in holders}:
-            life = known.get(version.lineage)
-            found = life.step_of(version.number, every=self._every) if life else 0
+            incarnation = known.get(version.lineage)
+            found = incarnation.step_of(version.number, every=self._every) if incarnation else 0
             if found > step:
                 newer[version] = found
         for version in sorted(newer, key=lambda v: (newer[v], v), reverse=True)[:MAX_VERSIONS]:
@@ -56,9 +60,12 @@ class Recovery:
             if weights is not None:
                 log.warning(
                     "weights of step %d (version %s) come back from a rollout; optimizer, random "
-                    "numbers and prompts are those of step %d", newer[version], version, step,
-                )  # fmt: skip
-                return Taken(version, newer[version], weights)
+                    "numbers and prompts are those of step %d",
+                    newer[version],
+                    version,
+                    step,
+                )
+                return RecoveredWeights(version, newer[version], weights)
         if newer:
             log.warning("no rollout gives its weights back: going on from step %d", step)
         return None

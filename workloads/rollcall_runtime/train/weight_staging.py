@@ -31,9 +31,12 @@ def make_snapshotter(sync: WeightSyncConfig, *, senders: int) -> Snapshotter:
     keep = kept_in(sync, device=device)
     log.info("snapshots are made on the %s and kept in %s", device, ", ".join(sorted(keep)))
     return Snapshotter(
-        bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS, memory=memory, keep=keep,
+        bucket_bytes=sync.bucket_bytes,
+        buffers=SNAPSHOTS,
+        memory=memory,
+        keep=keep,
         device_buffers=DEVICE_SNAPSHOTS if senders == 1 else DEVICE_PARTS,
-    )  # fmt: skip
+    )
 
 
 def kept_in(sync: WeightSyncConfig, *, device: str) -> frozenset[str]:

@@ -17,8 +17,14 @@ T = TypeVar("T")
 # What importing foreign code raises in practice: missing modules and attributes, shared libraries
 # that do not load (OSError), and packages that refuse a machine without their driver.
 _LOAD_ERRORS = (
-    ImportError, AttributeError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
-)  # fmt: skip
+    ImportError,
+    AttributeError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,15 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self, *, kind: str, group: str, field: str, base: type[T], builtins: Mapping[str, str],
+        self,
+        *,
+        kind: str,
+        group: str,
+        field: str,
+        base: type[T],
+        builtins: Mapping[str, str],
         problem: Callable[[type[T]], str | None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._kind = kind
         self._group = group
         self._field = field

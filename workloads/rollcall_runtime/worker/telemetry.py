@@ -121,9 +121,13 @@ class Metrics:
 
 class _Totals(Collector):
     def __init__(
-        self, name: str, help_text: str, labels: Mapping[str, str], by: str,
+        self,
+        name: str,
+        help_text: str,
+        labels: Mapping[str, str],
+        by: str,
         read: Callable[[], Mapping[str, int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._name, self._help, self._labels, self._by = name, help_text, labels, by
         self._read = read
 
@@ -191,7 +195,7 @@ class TrainerMetrics(Metrics):
         self.epoch = self.gauge("epoch", "Epoch of the session")
         self.session_attempt = self.gauge("session_attempt", "Its attempt in that epoch")
         self.checkpoint_failures = self.counter(
-            "checkpoint_failures", "Checkpoints that could not be written"
+            "checkpoint_failures", "Checkpointer that could not be written"
         )
         self.rebuilds = self.counters("rebuilds", "Sessions formed", "cause")
         self.rebuild_seconds = self.histogram("rebuild_seconds", "From a cause to its session")

@@ -54,21 +54,40 @@ ADDRESS = "127.0.0.1"
 MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
 
 CONFIG = JobConfig(
-    namespace="default", job="job", uid="job-uid", model="builtin:reverse-tiny",
-    prompts="builtin:reverse", data_seed=0, reward_function="m:f", trainer_replicas=1,
-    trainer_engine=EngineRef("fsdp2"), checkpoint=None,
+    namespace="default",
+    job="job",
+    uid="job-uid",
+    model="builtin:reverse-tiny",
+    prompts="builtin:reverse",
+    data_seed=0,
+    reward_function="m:f",
+    trainer_replicas=1,
+    trainer_engine=EngineRef("fsdp2"),
+    checkpoint=None,
     algorithm=AlgorithmConfig(
-        name="grpo", group_size=2, prompts_per_step=4, max_steps=10, max_staleness=2,
-        max_concurrent_rollouts=8, partial_rollout=True,
-        loss=LossConfig("decoupled", 0.2, 5.0), optimizer=OptimizerConfig("adamw", 0.001),
+        name="grpo",
+        group_size=2,
+        prompts_per_step=4,
+        max_steps=10,
+        max_staleness=2,
+        max_concurrent_rollouts=8,
+        partial_rollout=True,
+        loss=LossConfig("decoupled", 0.2, 5.0),
+        optimizer=OptimizerConfig("adamw", 0.001),
     ),
     weight_sync=WeightSyncConfig(
-        engine="memory", enabled=True, bucket_bytes=1 << 20, trigger_parameter_sync_step=1,
-        pause_mode="Keep", stage_timeout=5, commit_timeout=5, join_timeout=5,
+        engine="memory",
+        enabled=True,
+        bucket_bytes=1 << 20,
+        trigger_parameter_sync_step=1,
+        pause_mode="Keep",
+        stage_timeout=5,
+        commit_timeout=5,
+        join_timeout=5,
     ),
     # Workers here do not ping.
     membership=MembershipConfig(settle=2, ack_timeout=5, min_rollouts=1, suspect_after=60),
-)  # fmt: skip
+)
 
 
 class MemoryEngine(SyncEngine):
@@ -106,7 +125,7 @@ class MemorySession(SyncSession):
 
 
 class Counts:
-    """An Observer that remembers."""
+    """A CoordinatorMetrics that records its calls."""
 
     def __init__(self) -> None:
         self.refusals: list[str] = []
@@ -160,9 +179,13 @@ class Worker:
     async def run(self) -> None:
         outbox: asyncio.Queue[MemberMessage] = asyncio.Queue()
         driver = MemberDriver(
-            member=self.member, group="g", engine=MemoryEngine(), duties=self,
-            send=outbox.put_nowait, join_timeout=5,
-        )  # fmt: skip
+            member=self.member,
+            group="g",
+            engine=MemoryEngine(),
+            duties=self,
+            send=outbox.put_nowait,
+            join_timeout=5,
+        )
         self.driver = driver
         writer = asyncio.create_task(self._write(outbox))
         try:
@@ -192,20 +215,30 @@ class Group:
     """Coordinator, its listeners, and a client of each kind."""
 
     def __init__(
-        self, folder: Path, *, config: JobConfig = CONFIG, engines: Sequence[OpenEngine] = (),
-        senders: int = 1, address: str = ADDRESS,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        *,
+        config: JobConfig = CONFIG,
+        engines: Sequence[OpenEngine] = (),
+        senders: int = 1,
+        address: str = ADDRESS,
+    ) -> None:
         self.counts = Counts()
         self.address = address
         self.config = config
         self.coordinator = Coordinator(
-            config=config, member=MemberId("trainer-uid", "b1"), address=address,
-            state_dir=folder, source=lambda index: (index,),
+            config=config,
+            member=MemberId("trainer-uid", "b1"),
+            address=address,
+            state_dir=folder,
+            source=lambda index: (index,),
             engines=engines or [OpenEngine("default", MemoryEngine(), "")],
-            ledger_state=None, observer=self.counts, senders=senders,
-        )  # fmt: skip
+            ledger_state=None,
+            metrics=self.counts,
+            senders=senders,
+        )
         self.server = CoordinatorServer(
-            self.coordinator, address=address, tokens=TOKENS, observer=self.counts
+            self.coordinator, address=address, tokens=TOKENS, metrics=self.counts
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[Worker] = []
@@ -260,16 +293,22 @@ class Group:
         return worker
 
     async def complete(
-        self, worker: Worker, lease: PromptLease, *, number: int = 0, token: str = TOKENS.member,
+        self,
+        worker: Worker,
+        lease: PromptLease,
+        *,
+        number: int = 0,
+        token: str = TOKENS.member,
         job_uid: str = "job-uid",
-    ) -> int:  # fmt: skip
+    ) -> int:
         lineage = self.coordinator.lineage
         assert lineage is not None
         body = Completion(job_uid, worker.member, lease.lease, Version(lineage, number), ())
         async with self.http.post(
-            self.url(env.COMPLETIONS_ROUTE, env.COMPLETIONS_PORT), data=dumps(body),
+            self.url(env.COMPLETIONS_ROUTE, env.COMPLETIONS_PORT),
+            data=dumps(body),
             headers={"Authorization": f"Bearer {token}"},
-        ) as answer:  # fmt: skip
+        ) as answer:
             return answer.status
 
     async def publish(self, number: int, manifest: WeightManifest = MANIFEST) -> None:

@@ -24,7 +24,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.coordinator import member_connections
-from rollcall_runtime.coordinator.member_connections import Links, Loss
+from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
 from rollcall_runtime.membership import wire
 from rollcall_runtime.membership.stream import MemberStream
 
@@ -40,23 +40,25 @@ class Coordinator:
         self.url = f"http://127.0.0.1:{port}/"
         self._port = port
         self.joined: asyncio.Queue[Hello] = asyncio.Queue()
-        self.lost: asyncio.Queue[Loss] = asyncio.Queue()
-        self.links = Links(self, lambda _: None, suspect_after=BOUND)
+        self.lost: asyncio.Queue[ConnectionLoss] = asyncio.Queue()
+        self.connections = MemberConnections(self, lambda _: None, suspect_after=BOUND)
 
-    def member_joined(self, hello: Hello) -> None:
+    def member_connected(self, hello: Hello) -> None:
         self.joined.put_nowait(hello)
 
-    def member_left(self, member: MemberId, loss: Loss) -> None:
-        assert self.links.heard_at(member) is not None, "it is asked how long that took"
+    def member_disconnected(self, member: MemberId, loss: ConnectionLoss) -> None:
+        assert self.connections.last_received_at(member) is not None, (
+            "it is asked how long that took"
+        )
         self.lost.put_nowait(loss)
 
-    def member_said(self, member: MemberId, message: MemberMessage) -> None:
+    def member_message(self, member: MemberId, message: MemberMessage) -> None:
         pass
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         app = web.Application()
-        app.router.add_get("/", self.links.serve)
+        app.router.add_get("/", self.connections.serve)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self._port).start()
@@ -93,8 +95,8 @@ async def test_a_member_that_falls_silent_is_told_as_one_that_missed_heartbeats(
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), plain_member(coordinator):
         loss = await coordinator.lost.get()
-        assert loss == Loss(SuspicionCause.HEARTBEAT_MISSED, "nothing heard for 0.5 s")
-        assert coordinator.links.pods == set()
+        assert loss == ConnectionLoss(SuspicionCause.HEARTBEAT_MISSED, "nothing heard for 0.5 s")
+        assert coordinator.connections.pods == set()
 
 
 async def test_a_member_that_takes_nothing_any_more_is_found_in_spite_of_full_buffers(
@@ -106,8 +108,8 @@ async def test_a_member_that_takes_nothing_any_more_is_found_in_spite_of_full_bu
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()
         for _ in range(64):
-            coordinator.links.send(MEMBER, SessionReady(SessionId(1, 1, 1)))
-            coordinator.links._links[MEMBER].send("x" * 2**20)
+            coordinator.connections.send(MEMBER, SessionReady(SessionId(1, 1, 1)))
+            coordinator.connections._connections[MEMBER].send("x" * 2**20)
         loss = await coordinator.lost.get()
         transport.abort()
         assert loss.cause is SuspicionCause.HEARTBEAT_MISSED
@@ -117,10 +119,13 @@ async def test_heartbeats_keep_an_idle_stream_open_on_both_sides(unused_tcp_port
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening():
         stream = MemberStream(
-            url=coordinator.url, token="t", hello=lambda: HELLO, opened=lambda: None,
+            url=coordinator.url,
+            token="t",
+            hello=lambda: HELLO,
+            opened=lambda: None,
             heard=lambda _: None,
             bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
-        )  # fmt: skip
+        )
         task = asyncio.create_task(stream.run())
         await coordinator.joined.get()
         await asyncio.sleep(3 * BOUND)
@@ -145,7 +150,7 @@ async def test_what_goes_to_everybody_is_written_out_once(
     async with coordinator.listening(), plain_member(coordinator) as socket:
         join = Join(SessionId(1, 1, 1))
         for _ in range(3):
-            coordinator.links.send(MEMBER, join)
+            coordinator.connections.send(MEMBER, join)
             assert await socket.receive_str() == dumps(join)
         assert written == [join]
 
@@ -167,14 +172,17 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening():
         stream = MemberStream(
-            url=coordinator.url, token="t", hello=lambda: HELLO, opened=lambda: None,
+            url=coordinator.url,
+            token="t",
+            hello=lambda: HELLO,
+            opened=lambda: None,
             heard=heard.put_nowait,
             bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
-        )  # fmt: skip
+        )
         task = asyncio.create_task(stream.run())
         await coordinator.joined.get()
-        coordinator.links.send(MEMBER, stage)
-        coordinator.links.send(MEMBER, Join(SessionId(1, 1, 1)))
+        coordinator.connections.send(MEMBER, stage)
+        coordinator.connections.send(MEMBER, Join(SessionId(1, 1, 1)))
         assert await heard.get() == stage
         assert await heard.get() == Join(SessionId(1, 1, 1)), "the order is kept"
         stream.close()

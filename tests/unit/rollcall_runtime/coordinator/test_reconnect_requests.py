@@ -11,7 +11,7 @@ from rollcall_protocol import env
 from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_protocol.wire.roster import RosterMember
 from rollcall_runtime.coordinator import reconnect_requests
-from rollcall_runtime.coordinator.reconnect_requests import MAX_CALLS, Calls
+from rollcall_runtime.coordinator.reconnect_requests import MAX_CALLS, ReconnectRequester
 
 BOUND = 0.1
 SUMMONS = ReconnectRequest("127.0.0.9", "coordinator-uid")
@@ -30,7 +30,7 @@ class World:
     def missing(self) -> tuple[RosterMember, ...]:
         return self.members
 
-    def member_absent(self, member: RosterMember, reason: str, seconds: float) -> None:
+    def member_unreachable(self, member: RosterMember, reason: str, seconds: float) -> None:
         assert member in self.members
         assert seconds >= BOUND
         self.told.put_nowait(reason)
@@ -39,9 +39,11 @@ class World:
     async def calling(
         self, port: int, *, bound: float = BOUND, at_once: bool = False
     ) -> AsyncIterator[None]:
-        calls = Calls(absence=self, summons=SUMMONS, token=TOKEN, bound=bound, port=port)
+        calls = ReconnectRequester(
+            absence=self, summons=SUMMONS, token=TOKEN, bound=bound, port=port
+        )
         if at_once:
-            calls.call_at_once()
+            calls.request_now()
         task = asyncio.create_task(calls.run())
         try:
             async with asyncio.timeout(20):

@@ -27,7 +27,7 @@ MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=(
 
 
 class Breaks:
-    """Duties that fail in a way that nobody foresaw."""
+    """A WeightHandler that raises an error of no declared type."""
 
     async def transfer(
         self,
@@ -50,9 +50,13 @@ async def test_an_error_that_no_engine_should_raise_is_told_and_accuses_nobody(
 ) -> None:
     said: asyncio.Queue[MemberMessage] = asyncio.Queue()
     driver = MemberDriver(
-        member=ME, group="g", engine=MemoryEngine(), duties=Breaks(), send=said.put_nowait,
+        member=ME,
+        group="g",
+        engine=MemoryEngine(),
+        duties=Breaks(),
+        send=said.put_nowait,
         join_timeout=5,
-    )  # fmt: skip
+    )
     async with asyncio.timeout(5):
         driver.handle(Prepare(SESSION, (Seat(ME, "127.0.0.1", ""),)))
         driver.handle(Join(SESSION))

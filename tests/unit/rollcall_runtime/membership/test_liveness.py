@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from rollcall_runtime.membership.liveness import SilentError, Vigil
+from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 
 BOUND = 0.4
 
@@ -19,7 +19,7 @@ BOUND = 0.4
 class Ends:
     """One end under watch, and the streams of both."""
 
-    vigil: Vigil
+    liveness: LivenessMonitor
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     other: asyncio.StreamWriter
@@ -37,7 +37,7 @@ async def connected(port: int) -> AsyncIterator[Ends]:
         other = await accepted.get()
         try:
             transport = cast("asyncio.Transport", writer.transport)
-            yield Ends(Vigil(transport, suspect_after=BOUND), reader, writer, other)
+            yield Ends(LivenessMonitor(transport, suspect_after=BOUND), reader, writer, other)
         finally:
             for end in (other, writer):
                 end.transport.abort()
@@ -48,7 +48,7 @@ async def test_silence_for_the_bound_ends_the_connection(unused_tcp_port: int) -
     async with connected(unused_tcp_port) as ends:
         began = time.monotonic()
         with pytest.raises(SilentError, match=r"nothing heard for 0\.4 s"):
-            await ends.vigil.watch()
+            await ends.liveness.watch()
         assert time.monotonic() - began >= BOUND
 
 
@@ -56,7 +56,7 @@ async def test_bytes_of_a_message_that_takes_its_time_are_signs_of_life(
     unused_tcp_port: int,
 ) -> None:
     async with connected(unused_tcp_port) as ends, asyncio.timeout(10):
-        watch = asyncio.create_task(ends.vigil.watch())
+        watch = asyncio.create_task(ends.liveness.watch())
         message = asyncio.create_task(ends.reader.readline())
         for byte in b"a slow line\n":
             assert not watch.done()
@@ -71,7 +71,7 @@ async def test_a_loop_that_was_held_up_hears_what_waits_before_it_accuses(
     unused_tcp_port: int,
 ) -> None:
     async with connected(unused_tcp_port) as ends:
-        watch = asyncio.create_task(ends.vigil.watch())
+        watch = asyncio.create_task(ends.liveness.watch())
         await asyncio.sleep(0)
         ends.other.write(b"here\n")
         await ends.other.drain()
@@ -87,16 +87,16 @@ async def test_writes_that_hang_do_not_hide_the_silence(unused_tcp_port: int) ->
         ends.writer.write(bytes(64 * 2**20))
         drain = asyncio.create_task(ends.writer.drain())
         with pytest.raises(SilentError):
-            await ends.vigil.watch()
+            await ends.liveness.watch()
         assert not drain.done()
-        ends.vigil.abort()
+        ends.liveness.abort()
         with contextlib.suppress(ConnectionError):
             await drain
 
 
 async def test_the_end_of_a_connection_is_heard(unused_tcp_port: int) -> None:
     async with connected(unused_tcp_port) as ends:
-        before = ends.vigil.heard_at
+        before = ends.liveness.last_received_at
         ends.other.close()
         assert await ends.reader.read() == b""
-        assert ends.vigil.heard_at > before
+        assert ends.liveness.last_received_at > before

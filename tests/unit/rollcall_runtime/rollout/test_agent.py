@@ -36,7 +36,7 @@ from rollcall_protocol.wire.messages import (
     dumps,
     loads,
 )
-from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
+from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.rollout.inference_engine import WeightMismatchError
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.tasks.reverse import reward
@@ -120,17 +120,24 @@ class Bench:
         self.coordinator = Coordinator(f"{network}.1")
         self.metrics = rollout_metrics()
         environment = RolloutEnvironment(
-            job=job_config(algorithm=algorithm), pool=pool_config(drain_timeout=5.0),
-            pod=Pod("reverse-cpu-0", "uid-1", self.address), coordinator=f"{network}.1",
-            member_token="secret", state_dir=Path("/nowhere"),
-        )  # fmt: skip
+            job=job_config(algorithm=algorithm),
+            pool=pool_config(drain_timeout=5.0),
+            pod=Pod("reverse-cpu-0", "uid-1", self.address),
+            coordinator=f"{network}.1",
+            member_token="secret",
+            state_dir=Path("/nowhere"),
+        )
         self.agent = Agent(
-            environment=environment, member=MEMBER,
-            parts=Parts(
-                engine=engine, sync=OpenEngine("default", MemoryEngine(), "here"), reward=reward,
-                settings=AgentSettings(concurrency=2), metrics=self.metrics,
+            environment=environment,
+            member=MEMBER,
+            parts=AgentDependencies(
+                engine=engine,
+                sync=OpenEngine("default", MemoryEngine(), "here"),
+                reward=reward,
+                settings=AgentSettings(concurrency=2),
+                metrics=self.metrics,
             ),
-        )  # fmt: skip
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Bench"]:

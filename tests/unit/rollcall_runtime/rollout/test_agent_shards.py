@@ -16,7 +16,7 @@ import torch
 
 from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig
 from rollcall_protocol.wire.ids import MemberId, Version
-from rollcall_runtime.rollout.agent import Agent, AgentSettings, Parts
+from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
@@ -77,20 +77,31 @@ class Rank:
         member = MemberId(f"uid-{name}", "b1")
         sync = config.weight_sync
         self.sync = open_engine(
-            GroupConfig("default", EngineRef(sync.engine, sync.config)), member=member,
-            address=address, role=Role.RECEIVER, shard=shard,
-        )  # fmt: skip
+            GroupConfig("default", EngineRef(sync.engine, sync.config)),
+            member=member,
+            address=address,
+            role=Role.RECEIVER,
+            shard=shard,
+        )
         environment = RolloutEnvironment(
-            job=config, pool=pool_config(), pod=Pod(name, member.pod_uid, address),
-            coordinator=f"{network}.1", member_token=TOKENS.member, state_dir=Path("/nowhere"),
-        )  # fmt: skip
+            job=config,
+            pool=pool_config(),
+            pod=Pod(name, member.pod_uid, address),
+            coordinator=f"{network}.1",
+            member_token=TOKENS.member,
+            state_dir=Path("/nowhere"),
+        )
         self.agent = Agent(
-            environment=environment, member=member,
-            parts=Parts(
-                engine=self.engine, sync=self.sync, reward=reward,
-                settings=AgentSettings(concurrency=1), metrics=rollout_metrics(),
+            environment=environment,
+            member=member,
+            parts=AgentDependencies(
+                engine=self.engine,
+                sync=self.sync,
+                reward=reward,
+                settings=AgentSettings(concurrency=1),
+                metrics=rollout_metrics(),
             ),
-        )  # fmt: skip
+        )
 
     @property
     def read_bytes(self) -> int:
@@ -110,15 +121,20 @@ class Job:
     def __init__(self, folder: Path, engine: str, *, delta: bool) -> None:
         settings = {"url": f"file://{folder}/store"} if engine == "store" else {}
         sync = replace(
-            CONFIG.weight_sync, engine=engine, config=settings, bucket_bytes=BUCKET,
+            CONFIG.weight_sync,
+            engine=engine,
+            config=settings,
+            bucket_bytes=BUCKET,
             delta=DeltaConfig() if delta else None,
-        )  # fmt: skip
+        )
         self.config = replace(CONFIG, weight_sync=sync)
         self.network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
         opened: OpenEngine = open_engine(
             GroupConfig("default", EngineRef(engine, settings)),
-            member=MemberId("trainer-uid", "b1"), address=f"{self.network}.1", role=Role.SENDER,
-        )  # fmt: skip
+            member=MemberId("trainer-uid", "b1"),
+            address=f"{self.network}.1",
+            role=Role.SENDER,
+        )
         self.engine = opened.engine
         self.group = Group(
             folder, config=self.config, engines=[opened], address=f"{self.network}.1"

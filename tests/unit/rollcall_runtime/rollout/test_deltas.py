@@ -11,14 +11,14 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import Seat, VersionAssigned, WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
+from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.rollout.inference_engine import PauseMode
 from rollcall_runtime.rollout.served_versions import ServedVersions
-from rollcall_runtime.rollout.weight_receiver import Bounds, RolloutDuties
+from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.sync.weights.staging import Stage
-from rollcall_runtime.train.part_sender import PartDuties
+from rollcall_runtime.train.part_sender import SnapshotPartSender
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
 
@@ -49,14 +49,19 @@ class Job:
     """Two ranks that send their own parts, and a rollout."""
 
     def __init__(self) -> None:
-        self.first = SenderDuties(stage_timeout=1, delta=CONFIG)
-        self.second = PartDuties(rank=1, stage_timeout=1, delta=CONFIG)
+        self.first = SnapshotSender(stage_timeout=1, delta=CONFIG)
+        self.second = SnapshotPartSender(rank=1, stage_timeout=1, delta=CONFIG)
         self.stage = Stage()
-        bounds = Bounds(PauseMode.KEEP, stage_timeout=1, commit_timeout=1)
-        self.rollout = RolloutDuties(
-            engine=FakeEngine(), stage=self.stage, served=ServedVersions(), bounds=bounds,
-            token="", metrics=rollout_metrics(), delta=CONFIG,
-        )  # fmt: skip
+        bounds = WeightReceiverSettings(PauseMode.KEEP, stage_timeout=1, commit_timeout=1)
+        self.rollout = WeightReceiver(
+            engine=FakeEngine(),
+            stage=self.stage,
+            served=ServedVersions(),
+            bounds=bounds,
+            token="",
+            metrics=rollout_metrics(),
+            delta=CONFIG,
+        )
         self.sent: dict[int, bytes] = {}
         self._snapshotters = [Snapshotter(bucket_bytes=5_000) for _ in range(2)]
         self._weights = [torch.arange(WEIGHTS, dtype=torch.float32) for _ in range(2)]

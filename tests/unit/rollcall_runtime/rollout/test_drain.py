@@ -12,31 +12,31 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_runtime.rollout.drain import Drain
 from rollcall_runtime.rollout.inference_engine import Generation
-from rollcall_runtime.rollout.lease_progress import Reporter, Standing
+from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
 from tests.unit.rollcall_runtime.rollout.fakes import lease
 
-WAITS = Standing(lease(1))
-RUNS = Standing(lease(0), Version(Lineage(1, 1), 7), (Generation((3,), (-1.0,), (7,)),) * 2)
+WAITS = LeaseProgress(lease(1))
+RUNS = LeaseProgress(lease(0), Version(Lineage(1, 1), 7), (Generation((3,), (-1.0,), (7,)),) * 2)
 
 
 class FakeWork:
     """Stands for the generator and for the sender of completions."""
 
-    def __init__(self, *, waiting: list[Standing], running: list[Standing]) -> None:
+    def __init__(self, *, waiting: list[LeaseProgress], running: list[LeaseProgress]) -> None:
         self.waiting, self.running = waiting, running
         self.done = asyncio.Event()
         self.flushed = False
         self.backlog = 0
 
-    def surrender(self) -> list[Standing]:
+    def surrender(self) -> list[LeaseProgress]:
         given, self.waiting = self.waiting, []
         return given
 
-    def abandon(self) -> list[Standing]:
+    def abandon(self) -> list[LeaseProgress]:
         given, self.running = self.running, []
         return given
 
-    def standings(self) -> list[Standing]:
+    def lease_progress(self) -> list[LeaseProgress]:
         return [*self.running, *self.waiting]
 
     async def idle(self) -> None:
@@ -61,9 +61,13 @@ def drain_of(work: FakeWork, *, timeout: float) -> tuple[Drain, list[MemberMessa
     metrics.drain_seconds = metrics
     stand_in: Any = work
     drain = Drain(
-        timeout=timeout, generator=stand_in, sender=stand_in, reporter=Reporter(sent.append),
-        send=sent.append, metrics=metrics,
-    )  # fmt: skip
+        timeout=timeout,
+        generator=stand_in,
+        sender=stand_in,
+        reporter=LeaseProgressReporter(sent.append),
+        send=sent.append,
+        metrics=metrics,
+    )
     return drain, sent
 
 

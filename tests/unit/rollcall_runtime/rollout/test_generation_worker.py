@@ -8,7 +8,11 @@ import pytest
 
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.partial_responses import PartialResponses, Response
-from rollcall_runtime.rollout.generation_worker import Drawn, Generator, Progress
+from rollcall_runtime.rollout.generation_worker import (
+    FinishedLease,
+    GenerationWorker,
+    PartialRollouts,
+)
 from rollcall_runtime.rollout.inference_engine import Generation
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.worker.errors import SpecError
@@ -21,7 +25,7 @@ class Bench:
     """A generator over a fake engine, with what it delivered."""
 
     def __init__(self, engine: FakeEngine, *, keep: bool = True, **changes: Any) -> None:
-        self.engine, self.drawn = engine, list[Drawn]()
+        self.engine, self.drawn = engine, list[FinishedLease]()
         self.told = asyncio.Event()
         self.served, self.metrics = ServedVersions(), rollout_metrics()
         self.served.add(V0)
@@ -29,12 +33,12 @@ class Bench:
             "engine": engine,
             "reward": lambda _, response: len(response) / 4,
             "concurrency": 4,
-            "progress": Progress(0.01, self.told.set, keep=keep),
+            "progress": PartialRollouts(0.01, self.told.set, keep=keep),
             "served": self.served,
             "metrics": self.metrics,
             "done": self.drawn.append,
         }
-        self.generator = Generator(**values | changes)
+        self.generator = GenerationWorker(**values | changes)
 
     @asynccontextmanager
     async def running(self) -> Any:
@@ -134,13 +138,13 @@ async def test_how_far_leases_are_is_known_while_they_are_drawn() -> None:
         for number in range(2):
             bench.generator.add(lease(number))
         await bench.told.wait()
-        running, waiting = bench.generator.standings()
+        running, waiting = bench.generator.lease_progress()
         assert (running.lease, running.version) == (lease(0), V0)
         assert running.group == (Generation((3,), (-1.0,), (0,)),) * 2
         assert (waiting.lease, waiting.version, waiting.group) == (lease(1), None, ())
         bench.engine.go.set()
         await bench.generator.idle()
-        assert bench.generator.standings() == []
+        assert bench.generator.lease_progress() == []
     assert bench.engine.wanted == [True, True]
 
 
@@ -151,7 +155,7 @@ async def test_without_partial_rollout_only_leases_are_told() -> None:
             lease(0, begun=PartialResponses(V0, (Response((3,), (-0.5,), (0,)),) * 2))
         )
         await bench.told.wait()
-        (running,) = bench.generator.standings()
+        (running,) = bench.generator.lease_progress()
         assert (running.version, running.group) == (None, ())
     assert bench.engine.calls == [(1, None)], "drawn from the beginning"
 

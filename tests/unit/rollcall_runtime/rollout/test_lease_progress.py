@@ -8,7 +8,7 @@ from rollcall_protocol.wire.messages import GenerationProgress, PromptLease
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from rollcall_runtime.rollout import lease_progress
 from rollcall_runtime.rollout.inference_engine import Generation
-from rollcall_runtime.rollout.lease_progress import Reporter, Standing
+from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
 from tests.unit.rollcall_runtime.rollout.fakes import lease
 
 V0 = Version(Lineage(1, 1), 0)
@@ -20,20 +20,20 @@ def generation(count: int, *, finished: bool = False) -> Generation:
     return Generation(tokens, tuple(-t / 8 for t in tokens), (0,) * count, finished)
 
 
-def standing(*counts: int, of: PromptLease | None = None, finished: bool = False) -> Standing:
+def standing(*counts: int, of: PromptLease | None = None, finished: bool = False) -> LeaseProgress:
     group = [generation(count, finished=finished) for count in counts]
-    return Standing(of or lease(0), V0, group)
+    return LeaseProgress(of or lease(0), V0, group)
 
 
 class Bench:
     def __init__(self) -> None:
         self.sent: list[GenerationProgress] = []
-        self.reporter = Reporter(self.sent.append)
+        self.reporter = LeaseProgressReporter(self.sent.append)
 
-    def tells(self, *standings: Standing) -> list[PartialReport]:
+    def tells(self, *lease_progress: LeaseProgress) -> list[PartialReport]:
         """What is sent of these."""
         self.sent.clear()
-        self.reporter.report(standings)
+        self.reporter.report(lease_progress)
         return [report for drawing in self.sent for report in drawing.reports]
 
 
@@ -68,7 +68,7 @@ def test_on_a_new_stream_all_is_told_again() -> None:
 
 def test_a_lease_without_tokens_is_told_of_to_keep_it() -> None:
     bench = Bench()
-    assert bench.tells(Standing(lease(3))) == [PartialReport(lease(3).lease)]
+    assert bench.tells(LeaseProgress(lease(3))) == [PartialReport(lease(3).lease)]
     assert not bench.tells()
     assert not bench.sent
 
@@ -85,7 +85,8 @@ def test_much_is_told_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> No
     partial = draft.partial()
     assert partial is not None
     assert [response.tokens for response in partial.responses] == [
-        generation(7).tokens, generation(4).tokens,
-    ]  # fmt: skip
+        generation(7).tokens,
+        generation(4).tokens,
+    ]
     assert all(response.finished for response in partial.responses)
     assert not reports[0].responses[0].finished, "only with its last token"

@@ -9,7 +9,7 @@ from rollcall_protocol.job_config import LossConfig, OptimizerConfig
 from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.losses import PolicyLoss, policy_loss
-from rollcall_runtime.train.process_group import Rendezvous
+from rollcall_runtime.train.process_group import TrainerRendezvous
 from rollcall_runtime.train.train_engine import EngineSetup, UpdateStats
 
 SEED = 3
@@ -17,14 +17,14 @@ LEARNING_RATE = 1e-3
 MINIBATCHES = 2
 
 
-def setup(rendezvous: Rendezvous | None = None, **config: object) -> EngineSetup:
+def setup(rendezvous: TrainerRendezvous | None = None, **config: object) -> EngineSetup:
     """An engine that starts from the reference's weights."""
     return EngineSetup(
         model="builtin:reverse-tiny",
         optimizer=OptimizerConfig("adamw", LEARNING_RATE),
         config=config,
         seed=SEED,
-        rendezvous=rendezvous or Rendezvous(),
+        rendezvous=rendezvous or TrainerRendezvous(),
     )
 
 

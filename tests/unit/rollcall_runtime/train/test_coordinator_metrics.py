@@ -1,6 +1,6 @@
 """The ledger's figures as metrics, also after a restart."""
 
-from rollcall_runtime.train.coordinator_metrics import CoordinatorObserver
+from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     A,
@@ -14,7 +14,7 @@ from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
 
 def test_moved_tokens_are_counted_once() -> None:
     metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
-    observer = CoordinatorObserver(metrics, {})
+    observer = PrometheusCoordinatorMetrics(metrics, {})
     prompts = ledger()
     (lease,) = leases(prompts, A, 1)
     prompts.progressed(drawn(lease, response(3, 4), response(5)), A, 1)
@@ -26,7 +26,7 @@ def test_moved_tokens_are_counted_once() -> None:
     assert value("rollcall_moved_tokens_total", metrics.labels) == 3
     restored = ledger(state=prompts.state())
     leases(restored, B, 1)
-    observer = CoordinatorObserver(
+    observer = PrometheusCoordinatorMetrics(
         metrics := TrainerMetrics(namespace="default", job="reverse", group="default"), {}
     )
     observer.prompts(restored)

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rollcall_runtime.train import gang as gang_module
-from rollcall_runtime.train.gang import Gang, GangBrokenError, hold_to_leader
+from rollcall_runtime.train.gang import Gang, GangBrokenError, watch_leader
 
 HEARTBEAT, SUSPECT_AFTER = 0.02, 0.1
 
@@ -26,10 +26,14 @@ async def leader(size: int = 2) -> AsyncIterator[tuple[Gang, str]]:
 def follower(
     url: str, leaving: asyncio.Event, *, rank: int = 1, heartbeat: float = HEARTBEAT
 ) -> "asyncio.Task[None]":
-    held = hold_to_leader(
-        url, rank=rank, token="secret", heartbeat=heartbeat, suspect_after=SUSPECT_AFTER,
+    held = watch_leader(
+        url,
+        rank=rank,
+        token="secret",
+        heartbeat=heartbeat,
+        suspect_after=SUSPECT_AFTER,
         leaving=leaving,
-    )  # fmt: skip
+    )
     return asyncio.create_task(held)
 
 

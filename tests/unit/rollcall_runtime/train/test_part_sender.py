@@ -10,7 +10,7 @@ from rollcall_protocol.wire.messages import Seat, VersionAssigned
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
-from rollcall_runtime.train.part_sender import PartDuties
+from rollcall_runtime.train.part_sender import SnapshotPartSender
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 
 OTHER_PART = WeightManifest((), 0, 64, ())
@@ -42,11 +42,11 @@ class Recorder(MemorySession):
 
 
 @pytest.fixture
-def duties() -> PartDuties:
-    return PartDuties(rank=1, stage_timeout=1)
+def duties() -> SnapshotPartSender:
+    return SnapshotPartSender(rank=1, stage_timeout=1)
 
 
-async def test_the_part_that_a_manifest_describes_is_sent(duties: PartDuties) -> None:
+async def test_the_part_that_a_manifest_describes_is_sent(duties: SnapshotPartSender) -> None:
     parts, session = [part(value) for value in (1.0, 2.0)], Recorder()
     for number, own in enumerate(parts):
         await duties.offer(number, own)
@@ -55,7 +55,7 @@ async def test_the_part_that_a_manifest_describes_is_sent(duties: PartDuties) ->
     assert session.sent == [2.0, 1.0]
 
 
-async def test_a_part_that_was_never_sealed_is_refused(duties: PartDuties) -> None:
+async def test_a_part_that_was_never_sealed_is_refused(duties: SnapshotPartSender) -> None:
     own = part(1.0)
     await duties.offer(0, own)
     wrong = replace(whole(own), checksums=(own.manifest.checksums[0] ^ 1,))
@@ -63,7 +63,7 @@ async def test_a_part_that_was_never_sealed_is_refused(duties: PartDuties) -> No
         await duties.transfer(Recorder(), version(0), wrong, None)
 
 
-async def test_newcomers_get_a_version_that_has_its_name(duties: PartDuties) -> None:
+async def test_newcomers_get_a_version_that_has_its_name(duties: SnapshotPartSender) -> None:
     own = part(1.0)
     await duties.offer(0, own)
     assert duties.held(version(7)) is None
@@ -71,7 +71,7 @@ async def test_newcomers_get_a_version_that_has_its_name(duties: PartDuties) -> 
     assert duties.held(version(7)) is own
 
 
-async def test_the_newest_two_are_kept(duties: PartDuties) -> None:
+async def test_the_newest_two_are_kept(duties: SnapshotPartSender) -> None:
     for number in range(4):
         await duties.offer(number, part(float(number)))
         duties.named(VersionAssigned(number, version(number)))

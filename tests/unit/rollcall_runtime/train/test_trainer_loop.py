@@ -13,20 +13,20 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
-from rollcall_runtime.membership.incarnation import Life
+from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import Draft, Snapshot, Snapshotter
 from rollcall_runtime.train import trainer_loop
-from rollcall_runtime.train.batch_broadcast import Signal
-from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
+from rollcall_runtime.train.batch_broadcast import LeaderSignal
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.train_engine import UpdateStats
 from rollcall_runtime.train.trainer_loop import TrainerLoop
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
-from rollcall_runtime.train.weight_recovery import Taken
+from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_runtime.jobs import job_config
 
 FIRST = Version(Lineage(1, 1), 7)
-LIFE, LIFE_AT_5 = Life(FIRST.lineage, 7, 0), Life(FIRST.lineage, 7, 5)
+LIFE, LIFE_AT_5 = TrainerIncarnation(FIRST.lineage, 7, 0), TrainerIncarnation(FIRST.lineage, 7, 5)
 LEDGER = LedgerState(cursor=3, pending=(1, 2))
 SAVED = TrainState(step=0, number=6, ledger=LEDGER)
 
@@ -43,13 +43,13 @@ class FakeRank:
 
     def __init__(self, *, publish_every: int = 1, buffers: int = 3) -> None:
         self.step = 0
-        self.signals: list[Signal] = []
-        self.checkpoints = Checkpoints(None, pod_uid="a-pod")
+        self.signals: list[LeaderSignal] = []
+        self.checkpoints = Checkpointer(None, pod_uid="a-pod")
         self.saved: TrainState | None = None
         self.publish_every = publish_every
         self.snapshotter = Snapshotter(bucket_bytes=64, buffers=buffers, spare_bytes=0)
 
-    def begin(self, taken: Taken | None) -> Draft:
+    def begin(self, taken: RecoveredWeights | None) -> Draft:
         self.step = taken.step if taken else self.step
         return self.snapshot()
 
@@ -64,7 +64,7 @@ class FakeRank:
         stats = UpdateStats(loss=0.1, gradient_norm=1.0, tokens=4, metrics={})
         return StepResult((stats,), self.snapshot() if due else None, 0.01, 0.001)
 
-    def signal(self, signal: Signal) -> None:
+    def signal(self, signal: LeaderSignal) -> None:
         self.signals.append(signal)
 
     def stop(self, kept: TrainState) -> None:
@@ -109,8 +109,8 @@ class FakeRollouts:
         if self._kept is not None:
             self._kept.release()
 
-    def begin(self, life: Life, *, ahead: int) -> None:
-        self.began = (life, ahead)
+    def begin(self, incarnation: TrainerIncarnation, *, ahead: int) -> None:
+        self.began = (incarnation, ahead)
 
     def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
         self.told.append((step, number))
@@ -122,9 +122,14 @@ class FakeRollouts:
 
 class Bench:
     def __init__(
-        self, rank: FakeRank, rollouts: FakeRollouts, *, taken: Taken | None = None, **config: Any
+        self,
+        rank: FakeRank,
+        rollouts: FakeRollouts,
+        *,
+        taken: RecoveredWeights | None = None,
+        **config: Any,
     ) -> None:
-        async def take_back(step: int) -> Taken | None:
+        async def recover_weights(step: int) -> RecoveredWeights | None:
             assert step == rank.step
             return taken
 
@@ -132,10 +137,15 @@ class Bench:
         self.metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
         self.thread = ThreadPoolExecutor(1)
         self.loop = TrainerLoop(
-            config=job_config(**config), rank=cast("TrainerRank", rank), state=SAVED,
-            rollouts=rollouts, thread=self.thread, metrics=self.metrics, stop=self.stop,
-            take_back=take_back,
-        )  # fmt: skip
+            config=job_config(**config),
+            rank=cast("TrainerRank", rank),
+            state=SAVED,
+            rollouts=rollouts,
+            thread=self.thread,
+            metrics=self.metrics,
+            stop=self.stop,
+            recover_weights=recover_weights,
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[bool]"]:
@@ -156,15 +166,17 @@ async def test_each_step_makes_a_version_after_that_of_the_first_weights() -> No
     assert bench.rollouts.published == [(7, 0.0), (8, 1.0), (9, 2.0), (10, 3.0)]
     assert bench.rollouts.asked == [7, 8, 9]
     assert bench.rollouts.told[-1] == (3, 10)
-    assert bench.rank.signals == [Signal.STOP]
-    assert bench.rank.saved == TrainState(number=12, ledger=LEDGER, life=LIFE)
+    assert bench.rank.signals == [LeaderSignal.STOP]
+    assert bench.rank.saved == TrainState(number=12, ledger=LEDGER, incarnation=LIFE)
 
 
 async def test_a_version_for_every_other_step() -> None:
     bench = Bench(
-        FakeRank(publish_every=2), FakeRollouts(),
-        algorithm={"max_steps": 4}, weight_sync={"trigger_parameter_sync_step": 2},
-    )  # fmt: skip
+        FakeRank(publish_every=2),
+        FakeRollouts(),
+        algorithm={"max_steps": 4},
+        weight_sync={"trigger_parameter_sync_step": 2},
+    )
     async with bench.running() as task:
         assert await task
     assert bench.rollouts.published == [(7, 0.0), (8, 2.0), (9, 4.0)]
@@ -186,9 +198,7 @@ async def test_a_step_is_trained_while_the_version_before_is_on_its_way() -> Non
 
 async def test_a_blocking_sync_has_training_wait_for_it() -> None:
     rollouts = FakeRollouts(held=True)
-    bench = Bench(
-        FakeRank(), rollouts, algorithm={"max_steps": 1}, weight_sync={"blocking": True}
-    )  # fmt: skip
+    bench = Bench(FakeRank(), rollouts, algorithm={"max_steps": 1}, weight_sync={"blocking": True})
     async with bench.running() as task:
         await asyncio.sleep(0.05)
         assert rollouts.asked == [], "no sample is asked for before the version has arrived"
@@ -199,9 +209,11 @@ async def test_a_blocking_sync_has_training_wait_for_it() -> None:
 
 async def test_streamed_weights_need_one_buffer_only() -> None:
     bench = Bench(
-        FakeRank(buffers=1), FakeRollouts(),
-        algorithm={"max_steps": 3}, weight_sync={"staging": "Streamed"},
-    )  # fmt: skip
+        FakeRank(buffers=1),
+        FakeRollouts(),
+        algorithm={"max_steps": 3},
+        weight_sync={"staging": "Streamed"},
+    )
     async with bench.running() as task:
         assert await task
     assert bench.rollouts.published == [(7, 0.0), (8, 1.0), (9, 2.0), (10, 3.0)]
@@ -210,9 +222,11 @@ async def test_streamed_weights_need_one_buffer_only() -> None:
 
 async def test_without_weight_sync_every_version_carries_the_first_weights() -> None:
     bench = Bench(
-        FakeRank(publish_every=0), FakeRollouts(),
-        algorithm={"max_steps": 3}, weight_sync={"enabled": False},
-    )  # fmt: skip
+        FakeRank(publish_every=0),
+        FakeRollouts(),
+        algorithm={"max_steps": 3},
+        weight_sync={"enabled": False},
+    )
     async with bench.running() as task:
         assert await task
     assert bench.rollouts.published == [(7, 0.0), (8, 0.0), (9, 0.0), (10, 0.0)]
@@ -226,8 +240,8 @@ async def test_told_to_stop_it_saves_and_leaves_without_waiting_for_samples() ->
         bench.stop.set()
         assert not await task
     assert bench.rank.step == 2
-    assert bench.rank.saved == TrainState(number=11, ledger=LEDGER, life=LIFE)
-    assert bench.rank.signals == [Signal.STOP]
+    assert bench.rank.saved == TrainState(number=11, ledger=LEDGER, incarnation=LIFE)
+    assert bench.rank.signals == [LeaderSignal.STOP]
 
 
 async def test_a_failed_publication_ends_it_though_no_sample_ever_comes() -> None:
@@ -243,7 +257,7 @@ async def test_other_ranks_hear_from_rank_0_while_it_waits(monkeypatch: Any) -> 
     monkeypatch.setattr(trainer_loop, "IDLE_SECONDS", 0.01)
     bench = Bench(FakeRank(), FakeRollouts(batches=0))
     async with bench.running():
-        while bench.rank.signals.count(Signal.IDLE) < 2:
+        while bench.rank.signals.count(LeaderSignal.IDLE) < 2:
             await asyncio.sleep(0.005)
 
 
@@ -261,7 +275,7 @@ async def test_metrics_tell_reward_staleness_and_time() -> None:
 async def test_weights_that_are_taken_back_are_published_first_and_their_steps_not_done_again() -> (
     None
 ):
-    taken = Taken(Version(Lineage(1, 0), 9), 5, {})
+    taken = RecoveredWeights(Version(Lineage(1, 0), 9), 5, {})
     bench = Bench(FakeRank(), FakeRollouts(), taken=taken, algorithm={"max_steps": 7})
     async with bench.running() as task:
         assert await task

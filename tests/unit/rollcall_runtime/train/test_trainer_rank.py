@@ -13,13 +13,13 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.sync.weights.snapshots import Draft, Snapshotter
 from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.batch_broadcast import Signal
+from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint import files
-from rollcall_runtime.train.checkpoint.checkpointer import KEPT, Checkpoints, TrainState
+from rollcall_runtime.train.checkpoint.checkpointer import KEPT, Checkpointer, TrainState
 from rollcall_runtime.train.losses import LossFunction, policy_loss
 from rollcall_runtime.train.train_engine import EngineSetup, T, TrainEngine, UpdateStats, WeightInfo
 from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
-from rollcall_runtime.train.weight_recovery import Taken
+from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.train.test_trainer_loop import batch
 
@@ -30,11 +30,11 @@ KEPT_STATE = TrainState(number=9, ledger=LEDGER)
 class CountingEngine(TrainEngine):
     """Its weight is the number of optimizer steps; other ranks are played by `script`."""
 
-    def __init__(self, *, rank: int = 0, script: Sequence[Signal | None] = ()) -> None:
+    def __init__(self, *, rank: int = 0, script: Sequence[LeaderSignal | None] = ()) -> None:
         super().__init__(EngineSetup("builtin:reverse-tiny", OptimizerConfig("adamw", 1e-3)))
         self.rank, self.script = rank, list(script)
         self.updates = 0
-        self.shared: list[Batch | Signal | None] = []
+        self.shared: list[Batch | LeaderSignal | None] = []
         self.gathered = 0
         self.others: list[Any] = []  # what they gather
 
@@ -75,7 +75,7 @@ class CountingEngine(TrainEngine):
     def gather(self, value: T) -> list[T]:
         return [value, *self.others]
 
-    def share(self, work: Batch | Signal | None) -> Batch | Signal:
+    def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
         self.shared.append(work)
         if self.rank == 0:
             assert work is not None
@@ -97,22 +97,30 @@ class CountingEngine(TrainEngine):
 
 def some_rows() -> Batch:
     return Batch(
-        tokens=torch.zeros(2, 3, dtype=torch.int64), mask=torch.ones(2, 2, dtype=torch.bool),
-        logprobs=torch.zeros(2, 2), versions=torch.zeros(2, 2, dtype=torch.int64),
+        tokens=torch.zeros(2, 3, dtype=torch.int64),
+        mask=torch.ones(2, 2, dtype=torch.bool),
+        logprobs=torch.zeros(2, 2),
+        versions=torch.zeros(2, 2, dtype=torch.int64),
         advantages=torch.zeros(2),
-    )  # fmt: skip
+    )
 
 
 def rank_of(
-    engine: TrainEngine, *, checkpoint: CheckpointConfig | None = None, publish_every: int = 1,
+    engine: TrainEngine,
+    *,
+    checkpoint: CheckpointConfig | None = None,
+    publish_every: int = 1,
     every_rank_sends: bool = False,
-) -> TrainerRank:  # fmt: skip
+) -> TrainerRank:
     return TrainerRank(
-        engine=engine, checkpoints=Checkpoints(checkpoint, pod_uid="a-pod"),
+        engine=engine,
+        checkpoints=Checkpointer(checkpoint, pod_uid="a-pod"),
         settings=RankSettings(minibatches=2),
-        loss=policy_loss(LossConfig("decoupled", 0.2, 5.0)), publish_every=publish_every,
-        snapshotter=Snapshotter(bucket_bytes=64), every_rank_sends=every_rank_sends,
-    )  # fmt: skip
+        loss=policy_loss(LossConfig("decoupled", 0.2, 5.0)),
+        publish_every=publish_every,
+        snapshotter=Snapshotter(bucket_bytes=64),
+        every_rank_sends=every_rank_sends,
+    )
 
 
 def test_a_step_cuts_the_batch_into_minibatches_and_copies_the_new_weights() -> None:
@@ -133,7 +141,14 @@ def test_weights_are_copied_only_when_a_version_is_due() -> None:
 
 
 def test_another_rank_follows_until_it_is_told_to_stop() -> None:
-    script = [Signal.IDLE, Signal.BEGIN, None, Signal.IDLE, None, Signal.STOP]
+    script = [
+        LeaderSignal.IDLE,
+        LeaderSignal.BEGIN,
+        None,
+        LeaderSignal.IDLE,
+        None,
+        LeaderSignal.STOP,
+    ]
     engine = CountingEngine(rank=1, script=script)
     rank = rank_of(engine)
     rank.start()
@@ -147,7 +162,7 @@ def test_another_rank_follows_until_it_is_told_to_stop() -> None:
 
 
 def test_every_rank_copies_its_own_part_when_all_of_them_send() -> None:
-    engine = CountingEngine(rank=1, script=[Signal.BEGIN, None, Signal.STOP])
+    engine = CountingEngine(rank=1, script=[LeaderSignal.BEGIN, None, LeaderSignal.STOP])
     rank = rank_of(engine, every_rank_sends=True)
     rank.start()
     drafts: list[Draft] = []
@@ -208,11 +223,11 @@ def test_a_checkpoint_of_another_release_is_told_apart(tmp_path: Path) -> None:
 
 def test_an_interval_below_one_step_is_the_specs_fault(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec.trainer.checkpoint.everySteps: must be at least 1"):
-        Checkpoints(CheckpointConfig(every_steps=0, path=str(tmp_path)), pod_uid="a-pod")
+        Checkpointer(CheckpointConfig(every_steps=0, path=str(tmp_path)), pod_uid="a-pod")
 
 
 def test_all_ranks_take_the_weights_that_rank_0_got_back() -> None:
-    taken = Taken(Version(Lineage(1, 1), 9), 5, {"weight": torch.tensor([8.0])})
+    taken = RecoveredWeights(Version(Lineage(1, 1), 9), 5, {"weight": torch.tensor([8.0])})
     rank = rank_of(CountingEngine())
     rank.start()
     draft = rank.begin(taken)
@@ -224,7 +239,7 @@ def test_all_ranks_take_the_weights_that_rank_0_got_back() -> None:
         def gather(self, value: T) -> list[T]:
             return [cast("T", 5), value]
 
-    other = rank_of(Other(rank=1, script=[Signal.BEGIN, Signal.STOP]))
+    other = rank_of(Other(rank=1, script=[LeaderSignal.BEGIN, LeaderSignal.STOP]))
     other.start()
     other.follow(lambda _: None)
     assert other.step == 5

@@ -11,47 +11,47 @@ from aiohttp.test_utils import TestServer
 
 from rollcall_protocol.env import WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_runtime.coordinator.sync_group import Holder
-from rollcall_runtime.membership.incarnation import Life
+from rollcall_runtime.coordinator.sync_group import WeightHolder
+from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.train import weight_recovery
-from rollcall_runtime.train.weight_recovery import Recovery
+from rollcall_runtime.train.weight_recovery import WeightRecovery
 
 OLD, LAST = Lineage(1, 1), Lineage(1, 2)
-LIVES = (Life(OLD, 0, 0), Life(LAST, 61, 50))
+LIVES = (TrainerIncarnation(OLD, 0, 0), TrainerIncarnation(LAST, 61, 50))
 
 
 @asynccontextmanager
-async def rollout(version: Version, weight: float) -> AsyncIterator[Holder]:
+async def rollout(version: Version, weight: float) -> AsyncIterator[WeightHolder]:
     draft = Snapshotter(bucket_bytes=64).take([("weight", torch.tensor([weight]))], timeout=1)
     snapshot = draft.seal()
     app = web.Application()
     handler = weights_handler(lambda asked: snapshot.share() if asked == version else None)
     app.router.add_get(WEIGHTS_ROUTE, handler)
     async with TestServer(app) as server, asyncio.timeout(10):
-        yield Holder(version, f"127.0.0.1:{server.port}")
+        yield WeightHolder(version, f"127.0.0.1:{server.port}")
 
 
 def test_the_step_of_a_version_follows_from_what_its_life_began_with() -> None:
-    life = Life(LAST, 61, 50)
-    assert [life.step_of(number, every=1) for number in (61, 62, 70)] == [50, 51, 59]
-    assert [life.step_of(number, every=4) for number in (61, 62, 63)] == [50, 52, 56]
+    incarnation = TrainerIncarnation(LAST, 61, 50)
+    assert [incarnation.step_of(number, every=1) for number in (61, 62, 70)] == [50, 51, 59]
+    assert [incarnation.step_of(number, every=4) for number in (61, 62, 63)] == [50, 52, 56]
 
 
 async def test_the_newest_weights_are_taken_with_their_step() -> None:
     older_one = rollout(Version(LAST, 69), 58.0)
     async with rollout(Version(LAST, 70), 59.0) as newest, older_one as older:
-        taken = await Recovery(token="t", every=1).take([older, newest], LIVES, step=50)
+        taken = await WeightRecovery(token="t", every=1).take([older, newest], LIVES, step=50)
     assert taken is not None
     assert (taken.version, taken.step) == (newest.version, 59)
     assert float(taken.weights["weight"]) == 59.0
 
 
 async def test_a_higher_number_of_a_life_that_trained_less_is_not_newer() -> None:
-    """The second life began at step 50 again with numbers above all that were seen."""
+    """The second incarnation began at step 50 again with numbers above all that were seen."""
     async with rollout(Version(OLD, 60), 60.0) as ahead, rollout(Version(LAST, 62), 51.0) as behind:
-        taken = await Recovery(token="t", every=1).take([ahead, behind], LIVES, step=50)
+        taken = await WeightRecovery(token="t", every=1).take([ahead, behind], LIVES, step=50)
     assert taken is not None
     assert taken.step == 60
 
@@ -61,16 +61,16 @@ async def test_what_is_not_newer_or_of_an_unknown_life_is_left(
 ) -> None:
     foreign = rollout(Version(Lineage(9, 9), 99), 0.0)
     async with rollout(Version(LAST, 61), 0.0) as same, foreign as other:
-        assert await Recovery(token="t", every=1).take([same, other], LIVES, step=50) is None
+        assert await WeightRecovery(token="t", every=1).take([same, other], LIVES, step=50) is None
     assert not caplog.records
 
 
 async def test_the_next_holder_or_version_is_asked_when_one_is_gone() -> None:
     async with rollout(Version(LAST, 70), 0.0) as lost:
         pass
-    gone = Holder(Version(LAST, 69), lost.address)
+    gone = WeightHolder(Version(LAST, 69), lost.address)
     async with rollout(Version(LAST, 69), 58.0) as there:
-        taken = await Recovery(token="t", every=1).take([lost, gone, there], LIVES, step=50)
+        taken = await WeightRecovery(token="t", every=1).take([lost, gone, there], LIVES, step=50)
     assert taken is not None
     assert taken.step == 58
 
@@ -87,6 +87,6 @@ async def test_without_an_answer_in_time_the_checkpoint_has_to_do(
     app = web.Application()
     app.router.add_get(WEIGHTS_ROUTE, hang)
     async with TestServer(app) as server:
-        holder = Holder(Version(LAST, 70), f"127.0.0.1:{server.port}")
-        assert await Recovery(token="t", every=1).take([holder], LIVES, step=50) is None
+        holder = WeightHolder(Version(LAST, 70), f"127.0.0.1:{server.port}")
+        assert await WeightRecovery(token="t", every=1).take([holder], LIVES, step=50) is None
     assert "no rollout gives its weights back: going on from step 50" in caplog.text

@@ -81,9 +81,13 @@ def test_a_third_party_cannot_replace_a_built_in_engine(
 
 def test_an_engine_that_is_of_no_use_here_is_listed_as_such() -> None:
     registry = Registry(
-        kind="test engine", group=GROUP, field="spec.engine.name", base=Base,
-        builtins={"good": f"{__name__}:Good"}, problem=lambda engine: f"no {engine.__name__} here",
-    )  # fmt: skip
+        kind="test engine",
+        group=GROUP,
+        field="spec.engine.name",
+        base=Base,
+        builtins={"good": f"{__name__}:Good"},
+        problem=lambda engine: f"no {engine.__name__} here",
+    )
     assert registry.survey() == (Availability("good", "built in", "no Good here"),)
     with pytest.raises(SpecError, match=r"available: none; not available: good \(no Good here\)"):
         registry.get("other")

@@ -9,7 +9,7 @@ from rollcall_runtime.models.tiny_decoder import KeyValueCache, TinyDecoder
 from rollcall_runtime.rollout.inference_engine import Generation
 
 
-class Rows:
+class BatchDecoder:
     """Responses in the making, `group_size` rows for each prompt, in the prompts' order.
 
     Rows of different lengths are padded on the left, so that new tokens form a column. Rows that

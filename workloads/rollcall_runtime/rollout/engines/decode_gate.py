@@ -17,7 +17,7 @@ class Ticket:
     deadline: float
 
 
-class DecodeGate:
+class DecodeLock:
     """Decode steps and swaps of weights exclude each other; pauses come between steps.
 
     Any thread may call. One step or swap is inside at a time (a model on one core gains nothing

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rollcall_runtime.models.model_source import open_model
-from rollcall_runtime.rollout.engines.batch_decoder import Rows
-from rollcall_runtime.rollout.engines.decode_gate import DecodeGate
+from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
+from rollcall_runtime.rollout.engines.decode_gate import DecodeLock
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,
     Generation,
@@ -57,7 +57,7 @@ class TinyEngine(InferenceEngine):
         self._eos = source.config.eos
         self._model = source.build().requires_grad_(requires_grad=False)
         self._version: int | None = None
-        self._gate = DecodeGate()
+        self._gate = DecodeLock()
 
     @property
     def version(self) -> int | None:
@@ -75,7 +75,7 @@ class TinyEngine(InferenceEngine):
     ) -> list[list[Generation]]:
         if self._version is None:
             raise RuntimeError("no weights were loaded yet")
-        rows = Rows(
+        rows = BatchDecoder(
             self._model,
             prompts=prompts,
             group_size=group_size,
@@ -91,7 +91,7 @@ class TinyEngine(InferenceEngine):
                     told, wanted = now, watch.tell(rows.results())
         return rows.results()
 
-    def _step(self, rows: Rows, ticket: Ticket, draws: torch.Generator) -> bool:
+    def _step(self, rows: BatchDecoder, ticket: Ticket, draws: torch.Generator) -> bool:
         with self._gate.step(ticket) as permitted:
             if permitted and self._version is not None:
                 rows.decode(draws, version=self._version)

@@ -9,10 +9,10 @@ from pathlib import Path
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
-from rollcall_runtime.membership.incarnation import Life
+from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.ownership import claim
-from rollcall_runtime.train.collective_errors import alike
+from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.train_engine import TrainEngine
 from rollcall_runtime.worker.errors import SpecError
 
@@ -31,10 +31,10 @@ class TrainState:
     step: int = 0
     number: int = 0
     ledger: LedgerState | None = None
-    life: Life | None = None
+    incarnation: TrainerIncarnation | None = None
 
 
-class Checkpoints:
+class Checkpointer:
     """Saves every `everySteps` and resumes; without a configuration it does neither.
 
     `pod_uid` is rank 0's: once another has resumed from the same folder, `restore` and `save` of
@@ -112,7 +112,7 @@ class Checkpoints:
             _tidy(root, tidy)
 
     def _claim(self, engine: TrainEngine, root: Path) -> None:
-        with alike(engine.gather):
+        with raise_on_all_ranks(engine.gather):
             if engine.data_parallel_rank == 0:
                 claim(root, self._pod_uid)
 

@@ -11,61 +11,61 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.checkpoint import files
-from rollcall_runtime.train.collective_errors import alike
-from rollcall_runtime.train.rng import generator_states, set_generator_states
+from rollcall_runtime.train.collective_errors import raise_on_all_ranks
+from rollcall_runtime.train.rng import rng_states, set_rng_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rollcall_runtime.train.process_group import World
+    from rollcall_runtime.train.process_group import TrainerProcessGroup
 
-_GENERATORS = "generators"
+_RNG = "generators"
 
 
 def save_together(
-    world: World, path: Path, *, tensors: dict[str, Any], state: Mapping[str, Any]
+    group: TrainerProcessGroup, path: Path, *, tensors: dict[str, Any], state: Mapping[str, Any]
 ) -> None:
     """Collective. Save `tensors` (nested, sharded), each rank's generators, and `state` at `path`.
 
     OSError on all ranks, with the number of one rank's, if any of them could not write.
     """
-    with alike(world.gather):
-        if world.rank == 0:
+    with raise_on_all_ranks(group.gather):
+        if group.rank == 0:
             files.begin_checkpoint(path)
-    with alike(world.gather):
-        own = {f"{_GENERATORS}.{world.rank}": generator_states()}
+    with raise_on_all_ranks(group.gather):
+        own = {f"{_RNG}.{group.rank}": rng_states()}
         _save(tensors | own, files.scratch_path(path))
         # The names that torch gives to what this rank wrote.
-        written = files.scratch_path(path).glob(f"__{world.rank}_*")
+        written = files.scratch_path(path).glob(f"__{group.rank}_*")
         names = [file.name for file in written]
-        files.digest_files(path, names, rank=world.rank)
-    with alike(world.gather):
-        if world.rank == 0:
+        files.digest_files(path, names, rank=group.rank)
+    with raise_on_all_ranks(group.gather):
+        if group.rank == 0:
             files.commit_checkpoint(path, state=state)
 
 
-def load_generators(world: World, path: Path) -> dict[str, Any]:
+def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:
     """What to load beside the tensors: this rank's generators as far as `path` has them.
 
     A checkpoint of fewer ranks has none for the others, one of another device has not this one's.
     """
     saved = FileSystemReader(path).read_metadata().state_dict_metadata
-    key = f"{_GENERATORS}.{world.rank}"
-    wanted = {name: value for name, value in generator_states().items() if f"{key}.{name}" in saved}
+    key = f"{_RNG}.{group.rank}"
+    wanted = {name: value for name, value in rng_states().items() if f"{key}.{name}" in saved}
     return {key: wanted} if wanted else {}
 
 
-def use_generators(world: World, loaded: Mapping[str, Any]) -> None:
-    """Continue with the generators that came with `load_generators`."""
-    set_generator_states(loaded.get(f"{_GENERATORS}.{world.rank}", {}))
+def use_rng_states(group: TrainerProcessGroup, loaded: Mapping[str, Any]) -> None:
+    """Continue with the generators that came with `load_rng_states`."""
+    set_rng_states(loaded.get(f"{_RNG}.{group.rank}", {}))
 
 
 def _save(tensors: dict[str, Any], folder: Path) -> None:
     torch26_compat.let_errors_travel()
     try:
         save(tensors, checkpoint_id=folder)
-    except CheckpointException as error:  # on all ranks alike
+    except CheckpointException as error:  # the same on all ranks
         first = next(iter(error.failures.values()))[0]
         if isinstance(first, OSError):
             raise OSError(first.errno, f"{first.strerror}: {folder}") from error

@@ -25,15 +25,15 @@ from torch.distributed.tensor import DTensor, Shard
 
 from rollcall_runtime.models.model_source import open_model
 from rollcall_runtime.train import torch26_compat
-from rollcall_runtime.train.batch_broadcast import Signal, share
+from rollcall_runtime.train.batch_broadcast import LeaderSignal, share
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
-    load_generators,
+    load_rng_states,
     save_together,
-    use_generators,
+    use_rng_states,
 )
 from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
-from rollcall_runtime.train.process_group import World
+from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_engine import (
     FIELD,
     EngineSetup,
@@ -81,7 +81,7 @@ class Fsdp2Settings:
 class Fsdp2Engine(TrainEngine):
     """See TrainEngine. Not usable before `initialize`."""
 
-    _world: World
+    _group: TrainerProcessGroup
     _model: nn.Module
     _optimizer: torch.optim.Optimizer
 
@@ -100,8 +100,8 @@ class Fsdp2Engine(TrainEngine):
         torch.use_deterministic_algorithms(self.setup.deterministic)
         model = open_model(self.setup.model).build(seed=self.setup.seed)
         with ExitStack() as undo:
-            self._world = World(self.setup.rendezvous)
-            undo.callback(self._world.close)
+            self._group = TrainerProcessGroup(self.setup.rendezvous)
+            undo.callback(self._group.close)
             self._shard(model)
             self._owned = undo.pop_all()
 
@@ -111,13 +111,13 @@ class Fsdp2Engine(TrainEngine):
         if settings.reshard_after_forward:
             # Only then are there points between which a layer's memory is free.
             for block in model.get_submodule("blocks").children():
-                fully_shard(block, mesh=self._world.mesh)
+                fully_shard(block, mesh=self._group.mesh)
         fully_shard(
-            model, mesh=self._world.mesh, reshard_after_forward=settings.reshard_after_forward
+            model, mesh=self._group.mesh, reshard_after_forward=settings.reshard_after_forward
         )
         self._model = model
         # The mean over ranks that FSDP takes of the gradients is to come out as their sum.
-        self._gradient_scale = self._world.size / self._world.sum_per_mean()
+        self._gradient_scale = self._group.size / self._group.sum_per_mean()
         self._optimizer = build_optimizer(
             self.setup.optimizer,
             model.parameters(),
@@ -151,7 +151,7 @@ class Fsdp2Engine(TrainEngine):
             [batch.mask.sum().double(), sums.loss.detach().double()]
             + [value.double() for value in sums.metrics.values()]
         )
-        tokens, loss, *metrics = self._world.sum(values).tolist()
+        tokens, loss, *metrics = self._group.sum(values).tolist()
         count = max(tokens, 1.0)
         means = (value / count for value in metrics)
         return int(tokens), loss / count, dict(zip(sums.metrics, means, strict=True))
@@ -179,14 +179,14 @@ class Fsdp2Engine(TrainEngine):
     def own_weights(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._model.state_dict().items():
             if not isinstance(tensor, DTensor):
-                if self._world.rank == 0:
+                if self._group.rank == 0:
                     yield name, tensor
                 continue
             if tensor.placements != (Shard(0),):
                 raise RuntimeError(f"{name} is placed as {tensor.placements}, not as FSDP2 does")
             local = tensor.to_local()
             # The last ranks have no rows of a short tensor; of an empty one nobody has.
-            if len(local) or (self._world.rank == 0 and not len(tensor)):
+            if len(local) or (self._group.rank == 0 and not len(tensor)):
                 yield name, local
 
     def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
@@ -197,25 +197,25 @@ class Fsdp2Engine(TrainEngine):
 
     def _expect(self, weights: Mapping[str, Tensor] | None) -> None:
         problem = ""
-        if self._world.rank == 0:
+        if self._group.rank == 0:
             wanted = {info.name: (info.dtype, info.shape) for info in self.weight_info()}
             given = {n: (t.dtype, tuple(t.shape)) for n, t in (weights or {}).items()}
             wrong = sorted(name for name, _ in wanted.items() ^ given.items())
             problem = f"not this model's: {', '.join(wrong[:3])}" if wrong else ""
-        problem = self._world.gather(problem)[0]
+        problem = self._group.gather(problem)[0]
         if problem:
             raise ValueError(problem)
 
     def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
-        save_together(self._world, path, tensors=self._state(), state=state)
+        save_together(self._group, path, tensors=self._state(), state=state)
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
         state = files.read_state(path)
-        loaded = self._state() | load_generators(self._world, path)
+        loaded = self._state() | load_rng_states(self._group, path)
         load(loaded, checkpoint_id=path)
         set_model_state_dict(self._model, loaded["model"])
         set_optimizer_state_dict(self._model, self._optimizer, loaded["optimizer"])
-        use_generators(self._world, loaded)
+        use_rng_states(self._group, loaded)
         return state
 
     def _state(self) -> dict[str, Any]:
@@ -224,19 +224,19 @@ class Fsdp2Engine(TrainEngine):
             "optimizer": get_optimizer_state_dict(self._model, self._optimizer),
         }
 
-    def share(self, work: Batch | Signal | None) -> Batch | Signal:
-        return share(self._world, work)
+    def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
+        return share(self._group, work)
 
     def gather(self, value: T) -> list[T]:
-        return self._world.gather(value)
+        return self._group.gather(value)
 
     @property
     def data_parallel_rank(self) -> int:
-        return self._world.rank
+        return self._group.rank
 
     @property
     def data_parallel_size(self) -> int:
-        return self._world.size
+        return self._group.size
 
     def close(self) -> None:
         self._owned.close()

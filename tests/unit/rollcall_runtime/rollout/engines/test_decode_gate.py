@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rollcall_runtime.rollout.engines.decode_gate import DecodeGate
+from rollcall_runtime.rollout.engines.decode_gate import DecodeLock
 from rollcall_runtime.rollout.inference_engine import PauseMode
 
 BOUND = 5.0  # seconds that no wait here comes near
@@ -15,7 +15,7 @@ BOUND = 5.0  # seconds that no wait here comes near
 class Worker:
     """A generation in a thread: up to `steps` steps, each of which waits for `go` if given."""
 
-    def __init__(self, gate: DecodeGate, *, steps: int, go: threading.Event | None = None) -> None:
+    def __init__(self, gate: DecodeLock, *, steps: int, go: threading.Event | None = None) -> None:
         self.done = 0
         self.inside = threading.Event()
         self.ended = threading.Event()
@@ -47,7 +47,7 @@ def in_thread(call: Callable[[], None]) -> threading.Thread:
 
 
 def test_keep_stops_between_two_steps_and_goes_on_after() -> None:
-    gate, go = DecodeGate(), threading.Event()
+    gate, go = DecodeLock(), threading.Event()
     worker = Worker(gate, steps=3, go=go)
     assert worker.inside.wait(BOUND)
     pausing = in_thread(lambda: gate.pause(PauseMode.KEEP, timeout=BOUND))
@@ -62,7 +62,7 @@ def test_keep_stops_between_two_steps_and_goes_on_after() -> None:
 
 
 def test_abort_ends_generations_unfinished() -> None:
-    gate = DecodeGate()
+    gate = DecodeLock()
     gate.pause(PauseMode.KEEP, timeout=BOUND)
     gate.resume()
     go = threading.Event()
@@ -77,7 +77,7 @@ def test_abort_ends_generations_unfinished() -> None:
 
 
 def test_abort_ends_generations_that_an_earlier_pause_keeps() -> None:
-    gate, go = DecodeGate(), threading.Event()
+    gate, go = DecodeLock(), threading.Event()
     worker = Worker(gate, steps=2, go=go)
     assert worker.inside.wait(BOUND)
     pausing = in_thread(lambda: gate.pause(PauseMode.KEEP, timeout=BOUND))
@@ -90,7 +90,7 @@ def test_abort_ends_generations_that_an_earlier_pause_keeps() -> None:
 
 
 def test_wait_lets_generations_end_and_none_begin() -> None:
-    gate, go = DecodeGate(), threading.Event()
+    gate, go = DecodeLock(), threading.Event()
     worker = Worker(gate, steps=2, go=go)
     assert worker.inside.wait(BOUND)
     pausing = in_thread(lambda: gate.pause(PauseMode.WAIT, timeout=BOUND))
@@ -106,7 +106,7 @@ def test_wait_lets_generations_end_and_none_begin() -> None:
 
 
 def test_a_pause_that_cannot_be_had_in_time_is_none() -> None:
-    gate, go = DecodeGate(), threading.Event()
+    gate, go = DecodeLock(), threading.Event()
     worker = Worker(gate, steps=2, go=go)
     assert worker.inside.wait(BOUND)
     for mode in (PauseMode.KEEP, PauseMode.WAIT):
@@ -118,7 +118,7 @@ def test_a_pause_that_cannot_be_had_in_time_is_none() -> None:
 
 
 def test_a_swap_goes_before_the_steps_that_wait() -> None:
-    gate, go = DecodeGate(), threading.Event()
+    gate, go = DecodeLock(), threading.Event()
     first = Worker(gate, steps=1, go=go)
     assert first.inside.wait(BOUND)
     others = [Worker(gate, steps=50) for _ in range(3)]
@@ -138,7 +138,7 @@ def test_a_swap_goes_before_the_steps_that_wait() -> None:
 
 
 def test_a_swap_does_not_wait_for_ever() -> None:
-    gate, go = DecodeGate(), threading.Event()
+    gate, go = DecodeLock(), threading.Event()
     worker = Worker(gate, steps=2, go=go)
     assert worker.inside.wait(BOUND)
     with pytest.raises(TimeoutError), gate.swap(timeout=0.01):
@@ -149,7 +149,7 @@ def test_a_swap_does_not_wait_for_ever() -> None:
 
 
 def test_a_generation_gets_no_step_after_its_deadline() -> None:
-    gate = DecodeGate()
+    gate = DecodeLock()
     gate.pause(PauseMode.KEEP, timeout=BOUND)
     with gate.generation(timeout=0.01) as ticket, gate.step(ticket) as permitted:
         assert not permitted
@@ -159,7 +159,7 @@ def test_a_generation_gets_no_step_after_its_deadline() -> None:
 
 
 def test_after_the_close_nothing_begins() -> None:
-    gate = DecodeGate()
+    gate = DecodeLock()
     gate.close(timeout=BOUND)
     with pytest.raises(RuntimeError, match="closed"), gate.generation(timeout=BOUND):
         pytest.fail("the gate was closed")

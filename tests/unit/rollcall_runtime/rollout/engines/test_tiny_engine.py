@@ -184,9 +184,11 @@ def test_who_watches_is_told_what_there_is_after_each_step(engine: TinyEngine) -
         for generation, end in zip(groups, whole, strict=True):
             count = min(steps, len(end.tokens))
             assert generation == Generation(
-                end.tokens[:count], end.logprobs[:count], end.versions[:count],
+                end.tokens[:count],
+                end.logprobs[:count],
+                end.versions[:count],
                 finished=count == len(end.tokens),
-            )  # fmt: skip
+            )
 
 
 def test_it_is_told_no_more_often_than_wanted(engine: TinyEngine) -> None:

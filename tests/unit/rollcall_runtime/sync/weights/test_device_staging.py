@@ -13,7 +13,7 @@ from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
-from rollcall_runtime.coordinator.snapshot_sender import SenderDuties
+from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.rollout import agent
 from rollcall_runtime.sync.engine import HOST, Role, SyncSettings
 from rollcall_runtime.sync.engines.gloo import GlooEngine
@@ -26,7 +26,7 @@ from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
 from rollcall_runtime.sync.weights.staging import Stage
 from rollcall_runtime.train import weight_staging
-from rollcall_runtime.train.part_sender import PartDuties
+from rollcall_runtime.train.part_sender import SnapshotPartSender
 from rollcall_runtime.train.weight_staging import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -223,7 +223,7 @@ class _Session:
 async def test_each_group_is_sent_the_copy_that_its_engine_takes() -> None:
     taker = snapshotter(torch_memory(), keep=frozenset({"cpu", "fake"}))
     snapshot = taker.take(odd_tensors(1, 1), timeout=0).seal()
-    sender, part = SenderDuties(stage_timeout=1), PartDuties(rank=0, stage_timeout=1)
+    sender, part = SnapshotSender(stage_timeout=1), SnapshotPartSender(rank=0, stage_timeout=1)
     sender.offer(version(1), snapshot)
     await part.offer(1, snapshot)
     direct, other = _Session("cpu", "fake"), _Session("cpu")

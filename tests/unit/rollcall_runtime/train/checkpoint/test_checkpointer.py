@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.job_config import CheckpointConfig
-from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.checkpoint.files import (
     begin_checkpoint,
     checkpoint_path,
@@ -24,8 +24,8 @@ from tests.unit.rollcall_runtime.train.reference import setup
 from tests.unit.rollcall_runtime.train.test_trainer_rank import CountingEngine
 
 
-def checkpoints(root: Path, pod_uid: str = "a-pod") -> Checkpoints:
-    return Checkpoints(CheckpointConfig(every_steps=5, path=str(root)), pod_uid=pod_uid)
+def checkpoints(root: Path, pod_uid: str = "a-pod") -> Checkpointer:
+    return Checkpointer(CheckpointConfig(every_steps=5, path=str(root)), pod_uid=pod_uid)
 
 
 def saved(root: Path, *steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints are written by the trainer that resumed last, and by no other ever again."""
+"""Only the trainer that resumed last may write checkpoints."""
 
 from pathlib import Path
 

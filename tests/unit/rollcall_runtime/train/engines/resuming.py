@@ -6,10 +6,10 @@ import torch
 
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.checkpoint.checkpointer import Checkpoints, TrainState
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.policy_update import update_policy
-from rollcall_runtime.train.process_group import Rendezvous
+from rollcall_runtime.train.process_group import TrainerRendezvous
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, loss, setup
 
@@ -23,10 +23,10 @@ def figures_file(folder: Path, rank: int) -> Path:
 
 def main(rank: int, size: int, port: int, folder: Path, every: int, last: int) -> None:
     """Train to step `last`, saving after each `every` steps; leaves the figures of its steps."""
-    engine = Fsdp2Engine(setup(Rendezvous("127.0.0.1", port, rank, size, timeout=30)))
+    engine = Fsdp2Engine(setup(TrainerRendezvous("127.0.0.1", port, rank, size, timeout=30)))
     engine.initialize()
     torch.manual_seed(100 + rank)
-    checkpoints = Checkpoints(CheckpointConfig(every, str(folder / "saved")), pod_uid="a-pod")
+    checkpoints = Checkpointer(CheckpointConfig(every, str(folder / "saved")), pod_uid="a-pod")
     figures: Figures = []
     for step in range(checkpoints.restore(engine).step + 1, last + 1):
         batch = engine.share(random_batch(seed=step) if rank == 0 else None)

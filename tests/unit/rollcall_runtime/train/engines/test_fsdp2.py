@@ -105,10 +105,10 @@ def test_samples_that_are_all_alike_teach_nothing_and_let_adam_forget_nothing(
 ) -> None:
     step(engine, 1)
     before = weights(engine)
-    alike = random_batch(seed=2)
-    alike = replace(alike, advantages=torch.zeros_like(alike.advantages))
+    equal_rewards = random_batch(seed=2)
+    equal_rewards = replace(equal_rewards, advantages=torch.zeros_like(equal_rewards.advantages))
     for _ in range(3):
-        stats = update_policy(engine, alike, loss=loss(), minibatches=MINIBATCHES)
+        stats = update_policy(engine, equal_rewards, loss=loss(), minibatches=MINIBATCHES)
         assert [item.gradient_norm for item in stats] == [0, 0]
     assert_same(weights(engine), before)
     step(engine, 3)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from rollcall_runtime.train import batch_broadcast
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.policy_update import update_policy
-from rollcall_runtime.train.process_group import Rendezvous, World
+from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.engines import two_ranks
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, Reference, loss, setup
@@ -131,7 +131,9 @@ def test_one_rank_goes_on_from_what_two_saved(folder: Path, results: list[dict[s
 def test_a_rank_that_stays_away_is_not_waited_for_for_ever() -> None:
     port = free_port()
     with pytest.raises(RuntimeError, match=r"(?i)timed? ?out"):
-        World(Rendezvous(host="127.0.0.1", port=port, rank=0, size=2, timeout=0.5))
+        TrainerProcessGroup(
+            TrainerRendezvous(host="127.0.0.1", port=port, rank=0, size=2, timeout=0.5)
+        )
     assert not dist.is_initialized()
     socket.create_server(("127.0.0.1", port)).close()  # and the port is free again
 
@@ -147,4 +149,4 @@ def test_a_rank_that_stays_away_is_not_waited_for_for_ever() -> None:
 )
 def test_a_meeting_place_that_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Rendezvous(**wrong)
+        TrainerRendezvous(**wrong)

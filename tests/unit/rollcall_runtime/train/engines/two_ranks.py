@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.batch_broadcast import Signal
+from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.policy_update import update_policy
-from rollcall_runtime.train.process_group import Rendezvous
+from rollcall_runtime.train.process_group import TrainerRendezvous
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, loss, setup
 
@@ -24,24 +24,24 @@ def odd_batch(seed: int) -> Batch:
     return random_batch(seed=seed, prompts=3, group_size=5)
 
 
-def work_to_do() -> Iterator[Batch | Signal]:
+def work_to_do() -> Iterator[Batch | LeaderSignal]:
     """What rank 0 shares."""
     for seed in range(STEPS):
         yield odd_batch(seed)
-    yield Signal.IDLE
-    yield Signal.STOP
+    yield LeaderSignal.IDLE
+    yield LeaderSignal.STOP
 
 
 def main(rank: int, port: int, folder: Path) -> None:
     """Train STEPS steps on what rank 0 shares, export, save; rank 0 writes RESULT."""
-    meeting = Rendezvous(host="127.0.0.1", port=port, rank=rank, size=2, timeout=30)
+    meeting = TrainerRendezvous(host="127.0.0.1", port=port, rank=rank, size=2, timeout=30)
     engine = Fsdp2Engine(setup(meeting))
     engine.initialize()
     stats, rows = [], []
     work = work_to_do()
     while True:
         got = engine.share(next(work) if rank == 0 else None)
-        if got is Signal.STOP:
+        if got is LeaderSignal.STOP:
             break
         if isinstance(got, Batch):
             rows.append(got.rows)
