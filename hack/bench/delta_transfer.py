@@ -26,8 +26,8 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import Member, nursery, version
 from rollcall_runtime.bench.member_processes import Remote, World, done, join
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
-from rollcall_runtime.sync.weights.delta import Encoded, decode, encode
+from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
+from rollcall_runtime.sync.weights.delta import EncodedDelta, decode, encode
 from rollcall_runtime.sync.weights.snapshots import checksums
 
 GROUP = "job/default"
@@ -40,8 +40,8 @@ class DeltaMember(Member):
 
     def __init__(self, member: MemberId) -> None:
         super().__init__(member)
-        self._pool = GrowingPool(limit=2)
-        self._encoded: Encoded | None = None
+        self._pool = GrowingBufferPool(limit=2)
+        self._encoded: EncodedDelta | None = None
 
     def serve(self, size: int, bucket_bytes: int, config: DeltaConfig) -> None:
         """Make the base, the same on all members, and serve it as version 1."""

@@ -13,7 +13,7 @@ import torch
 
 from rollcall_protocol import env
 from rollcall_runtime.sync.memory.buffers import HostBuffer
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.tasks import reverse
 
 REWARD = f"{__name__}:reward"
@@ -31,8 +31,8 @@ def reward(prompt: Sequence[int], response: Sequence[int]) -> float:
 
 
 @cache
-def _stage() -> Stage:
-    return next(thing for thing in gc.get_objects() if isinstance(thing, Stage))
+def _stage() -> StagingArea:
+    return next(thing for thing in gc.get_objects() if isinstance(thing, StagingArea))
 
 
 def _damage() -> None:

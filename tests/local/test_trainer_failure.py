@@ -18,7 +18,7 @@ from rollcall_protocol.job_config import CheckpointConfig, JobConfig
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.sync.weights.catch_up import fetch
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.local.pods import TOKENS, Pod
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -96,7 +96,7 @@ async def test_a_stopped_rank_is_found_within_the_bound(tmp_path: Path, victim: 
 async def weights_of(pod: Pod, lineage: Lineage) -> tuple[Version, bytes]:
     """The version of `lineage` that a rollout serves, and the whole of its weights."""
     values = await pod.metrics()
-    version, stage = Version(lineage, int(values["weight_version"])), Stage()
+    version, stage = Version(lineage, int(values["weight_version"])), StagingArea()
     donor = f"{pod.address}:{env.AGENT_PORT}"
     await fetch(version=version, donors=[donor], token=TOKENS[env.MEMBER_TOKEN_FILE], stage=stage)
     with stage.committing(version) as snapshot:

@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"([0-9]+)(Ki|Mi|Gi|k|M|G)?")
 _UNITS = {
-    None: 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30,
-}  # fmt: skip
+    None: 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+}
 _BUCKET = "64Mi"  # the default of spec.weightSync.bucketSize
 _COLUMNS = ("name", "kind", "devices", "available", "version", "reason")
 
@@ -89,9 +95,12 @@ def _bench(options: argparse.Namespace) -> tuple[str, int]:
         )
     with scratch_folder() as folder:
         result, details = run(
-            load, folder, kill_member=options.kill_member, naive=options.details,
+            load,
+            folder,
+            kill_member=options.kill_member,
+            naive=options.details,
             parts=options.shard,
-        )  # fmt: skip
+        )
     if options.details:
         result["details"] = details
     if options.json:
@@ -106,10 +115,17 @@ def _load(options: argparse.Namespace, *, engine: str, receivers: int, nbytes: i
 
     config = {key: value for name, key, value in options.config if name in {"", engine}}
     return Load(
-        engine=engine, receivers=receivers, nbytes=nbytes, bucket_bytes=options.bucket_size,
-        rounds=options.rounds, senders=options.senders, config=config, timeout=options.timeout,
-        verbose=options.verbose, staging=options.staging,
-    )  # fmt: skip
+        engine=engine,
+        receivers=receivers,
+        nbytes=nbytes,
+        bucket_bytes=options.bucket_size,
+        rounds=options.rounds,
+        senders=options.senders,
+        config=config,
+        timeout=options.timeout,
+        verbose=options.verbose,
+        staging=options.staging,
+    )
 
 
 # --- chart --------------------------------------------------------------------------------------
@@ -193,9 +209,12 @@ def _parser() -> argparse.ArgumentParser:
         "--kill-member", action="store_true", help="also kill a receiver in mid-transfer, R times"
     )
     bench.add_argument(
-        "--shard", type=_positive, default=0, metavar="K",
+        "--shard",
+        type=_positive,
+        default=0,
+        metavar="K",
         help="also have each receiver take one of K parts of every tensor's rows",
-    )  # fmt: skip
+    )
     bench.add_argument(
         "--details",
         action="store_true",
@@ -229,12 +248,18 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--bucket-size", type=size, default=size(_BUCKET), metavar="S", help=f"by default {_BUCKET}"
     )
     parser.add_argument(
-        "--config", type=setting, action="append", default=[], metavar="[ENGINE.]KEY=VALUE",
+        "--config",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="[ENGINE.]KEY=VALUE",
         help="a setting as in spec.weightSync.config; {folder} is a folder of the run; repeatable",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--staging", choices=["host", "device"], default="host",
+        "--staging",
+        choices=["host", "device"],
+        default="host",
         help="where snapshots are, and what arrives if the engine can; a device must be here",
-    )  # fmt: skip
+    )
     parser.add_argument("--timeout", type=float, default=90.0, help="seconds for a transfer")
     parser.add_argument("--verbose", action="store_true", help="show what the members log")

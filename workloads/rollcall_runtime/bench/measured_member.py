@@ -14,13 +14,13 @@ from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.host import spread
 from rollcall_runtime.bench.tcp_baseline import Star
 from rollcall_runtime.sync.engine import HOST
-from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine
-from rollcall_runtime.sync.memory.buffers import HostBuffer, WholeBuffer
-from rollcall_runtime.sync.memory.device_allocators import device_memory
-from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer, DeviceMemory
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
+from rollcall_runtime.sync.memory.buffers import FlatBuffer, HostBuffer
+from rollcall_runtime.sync.memory.device_allocators import device_allocator
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, DeviceBuffer
 from rollcall_runtime.sync.registry import worker_device
 from rollcall_runtime.sync.weights.shards import Shard, select
-from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 
 NURSERY = f"{__name__}:nursery"
 _TENSOR_BYTES = 32 << 20  # the largest tensor, as in a model of a few billion parameters
@@ -45,10 +45,10 @@ class BenchMember(members.Member):
     def __init__(self, member: MemberId) -> None:
         spread(int(member.pod_uid.rpartition("-")[2]))
         super().__init__(member)
-        self._device: DeviceMemory | None = None
+        self._device: DeviceAllocator | None = None
         self._tensors: list[tuple[str, torch.Tensor]] = []
         self._scratch = self._plain = self._landing = self._part = HostBuffer(0)
-        self._target: WholeBuffer = self._landing
+        self._target: FlatBuffer = self._landing
         self._star = Star()
 
     def stage_on_device(self) -> None:
@@ -59,8 +59,8 @@ class BenchMember(members.Member):
         if self._device.device in self._engine.memories:
             self._stage_in(self._device)
 
-    def _accelerator(self) -> DeviceMemory | None:
-        return device_memory(worker_device())
+    def _accelerator(self) -> DeviceAllocator | None:
+        return device_allocator(worker_device())
 
     # --- senders ---
 
@@ -71,9 +71,12 @@ class BenchMember(members.Member):
         if torch.accelerator.is_available() and self._device is not None:
             self._tensors = [(name, held.to(worker_device())) for name, held in self._tensors]
         self._snapshotter = Snapshotter(
-            bucket_bytes=bucket_bytes, buffers=2, spare_bytes=0, memory=self._device,
+            bucket_bytes=bucket_bytes,
+            buffers=2,
+            spare_bytes=0,
+            memory=self._device,
             keep=frozenset() if self._memory is not None else HOST,
-        )  # fmt: skip
+        )
         for _ in range(2):  # faults the pages in, and fills both buffers
             self.take_snapshot()
         self._scratch = HostBuffer(self._held.buffer.nbytes)
@@ -84,7 +87,7 @@ class BenchMember(members.Member):
         began = time.perf_counter()
         draft = self._snapshotter.take(self._tensors, timeout=30)
         copied = time.perf_counter()
-        sealed = draft.seal()
+        sealed = draft.finish()
         ended = time.perf_counter()
         held, self._snapshot = self._snapshot, sealed
         if held is not None:
@@ -126,7 +129,7 @@ class BenchMember(members.Member):
     def star_send(self) -> None:
         self._star.send(self._plain.memory)
 
-    def _in_host_memory(self, buffer: WholeBuffer) -> HostBuffer:
+    def _in_host_memory(self, buffer: FlatBuffer) -> HostBuffer:
         if isinstance(buffer, HostBuffer):
             return buffer
         plain = self._plain if self._plain.nbytes == buffer.nbytes else HostBuffer(buffer.nbytes)
@@ -165,7 +168,7 @@ class BenchMember(members.Member):
     def take_part(self, group: str, manifest: WeightManifest, shard: Shard, timeout: float) -> int:
         """Receive what the shard needs; how many bytes were asked of others."""
         taken, engine = select(manifest, shard), self._engine
-        if not isinstance(engine, OwnedEngine):
+        if not isinstance(engine, ThreadedEngine):
             raise TypeError(f"{type(engine).__name__} does not count what it reads")
         before = engine.read_bytes
         self._sessions[group].receive_buckets(
@@ -175,7 +178,7 @@ class BenchMember(members.Member):
 
     def taken_rows(self, manifest: WeightManifest, shard: Shard) -> list[str]:
         """One digest for each tensor of the part that arrived, in order."""
-        part = Snapshot(select(manifest, shard).manifest, self._part.pin())
+        part = WeightSnapshot(select(manifest, shard).manifest, self._part.pin())
         return [members.digest(tensor) for _, tensor in part.tensors()]
 
     def taken_digests(self, manifest: WeightManifest) -> list[str]:

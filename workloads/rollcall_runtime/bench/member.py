@@ -27,12 +27,12 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession
-from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from rollcall_runtime.sync.multi_sender import open_session
 from rollcall_runtime.sync.open_engine import open_engine
 from rollcall_runtime.sync.weights.shards import Shard, receive
-from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
+from rollcall_runtime.sync.weights.staging import StagingArea
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def odd_tensors(seed: int, megabytes: int) -> list[tuple[str, torch.Tensor]]:
     return [(f"layer.{name}", tensor) for name, tensor in named]
 
 
-def digests(snapshot: Snapshot) -> dict[str, str]:
+def digests(snapshot: WeightSnapshot) -> dict[str, str]:
     """A digest of each tensor's dtype, shape and bytes."""
     return {name: digest(tensor) for name, tensor in snapshot.tensors()}
 
@@ -103,10 +103,10 @@ class Member:
         self._opened: SyncEngine | None = None
         self._shard: Shard | None = None
         self._sessions: dict[str, SyncSession] = {}
-        self._snapshot: Snapshot | None = None
+        self._snapshot: WeightSnapshot | None = None
         self._snapshotter = Snapshotter(bucket_bytes=1, buffers=2)
-        self._stage = Stage()
-        self._memory: DeviceMemory | None = None  # where weights are staged, if not on the host
+        self._stage = StagingArea()
+        self._memory: DeviceAllocator | None = None  # where weights are staged, if not on the host
 
     @property
     def _engine(self) -> SyncEngine:
@@ -115,21 +115,34 @@ class Member:
         return self._opened
 
     def open(
-        self, engine: str, address: str, role: Role, config: dict[str, Any],
-        device: str | None = None, shard: Shard | None = None,
-    ) -> Seat:  # fmt: skip
+        self,
+        engine: str,
+        address: str,
+        role: Role,
+        config: dict[str, Any],
+        device: str | None = None,
+        shard: Shard | None = None,
+    ) -> Seat:
         """Make the engine with these settings (as in an RLJob) and open it."""
         opened = open_engine(
-            GroupConfig(DEFAULT_GROUP, EngineRef(engine, config)), member=self._member,
-            address=address, role=role, device=device, shard=shard,
-        )  # fmt: skip
+            GroupConfig(DEFAULT_GROUP, EngineRef(engine, config)),
+            member=self._member,
+            address=address,
+            role=role,
+            device=device,
+            shard=shard,
+        )
         self._opened, self._shard = opened.engine, opened.shard
         return Seat(self._member, opened.address or address, opened.descriptor)
 
     def join(
-        self, group: str, session: SessionId, seats: tuple[Seat, ...], timeout: float,
+        self,
+        group: str,
+        session: SessionId,
+        seats: tuple[Seat, ...],
+        timeout: float,
         senders: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         rank = [seat.member for seat in seats].index(self._member)
         opened = open_session(
             self._engine, group=group, session=session, seats=seats, rank=rank, senders=senders
@@ -140,11 +153,11 @@ class Member:
     def snapshot(self, seed: int, megabytes: int, bucket_bytes: int) -> WeightManifest:
         self._snapshot = None  # lets its buffer go
         self._snapshotter = Snapshotter(bucket_bytes=bucket_bytes, buffers=2, memory=self._memory)
-        self._snapshot = self._snapshotter.take(odd_tensors(seed, megabytes), timeout=1).seal()
+        self._snapshot = self._snapshotter.take(odd_tensors(seed, megabytes), timeout=1).finish()
         return self._snapshot.manifest
 
     @property
-    def _held(self) -> Snapshot:
+    def _held(self) -> WeightSnapshot:
         if self._snapshot is None:
             raise RuntimeError("there is no snapshot")
         return self._snapshot
@@ -158,9 +171,14 @@ class Member:
 
     def receive(self, group: str, number: int, manifest: WeightManifest, timeout: float) -> None:
         receive(
-            self._sessions[group], version(number), manifest, shard=self._shard,
-            stage=self._stage, patience=timeout, timeout=timeout,
-        )  # fmt: skip
+            self._sessions[group],
+            version(number),
+            manifest,
+            shard=self._shard,
+            stage=self._stage,
+            patience=timeout,
+            timeout=timeout,
+        )
 
     def commit(self, number: int, check: bool = True) -> dict[str, str]:
         with self._stage.committing(version(number)) as snapshot:
@@ -176,9 +194,9 @@ class Member:
             raise RuntimeError(f"{served} is no longer served")
         return served, zlib.crc32(held.buffer.read(0, held.buffer.nbytes))
 
-    def _stage_in(self, memory: DeviceMemory) -> None:
+    def _stage_in(self, memory: DeviceAllocator) -> None:
         """Before anything is staged."""
-        self._memory, self._stage = memory, Stage(memory=memory)
+        self._memory, self._stage = memory, StagingArea(memory=memory)
 
     def abort(self, group: str) -> None:
         self._sessions[group].abort()

@@ -108,10 +108,16 @@ class World:
     """
 
     def __init__(
-        self, folder: Path, *, engine: str, config: dict[str, Any] | None = None,
-        device: str | None = None, environment: dict[str, str] | None = None,
-        start: str = f"{nursery.__module__}:nursery", verbose: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        *,
+        engine: str,
+        config: dict[str, Any] | None = None,
+        device: str | None = None,
+        environment: dict[str, str] | None = None,
+        start: str = f"{nursery.__module__}:nursery",
+        verbose: bool = False,
+    ) -> None:
         self.engine, self.config, self.device = engine, config or {}, device
         module, function = start.split(":")
         self._address = str(folder / "members")
@@ -202,16 +208,23 @@ def new_session() -> SessionId:
 
 
 def join(
-    members: list[Remote], *, group: str = "job/default", session: SessionId | None = None,
-    senders: int = 1, timeout: float = 5.0,
-) -> SessionId:  # fmt: skip
+    members: list[Remote],
+    *,
+    group: str = "job/default",
+    session: SessionId | None = None,
+    senders: int = 1,
+    timeout: float = 5.0,
+) -> SessionId:
     """Have all members join one session; the first `senders` send."""
     chosen = session or new_session()
     seats = tuple(member.seat for member in members)
     kwargs: dict[str, Any] = {
-        "group": group, "session": chosen, "seats": seats, "timeout": timeout,
+        "group": group,
+        "session": chosen,
+        "seats": seats,
+        "timeout": timeout,
         "senders": senders,
-    }  # fmt: skip
+    }
     for future in [member.start("join", **kwargs) for member in members]:
         done(future)
     return chosen

@@ -83,9 +83,11 @@ class Scene:
         committed = time.monotonic()
         abort(self._party.members)
         return Recovery(
-            detect=detected - killed, rebuild=rebuilt - detected,
-            resend=committed - rebuilt, total=committed - killed,
-        )  # fmt: skip
+            detect=detected - killed,
+            rebuild=rebuilt - detected,
+            resend=committed - rebuilt,
+            total=committed - killed,
+        )
 
     def rest(self) -> None:
         """Wait until nothing of earlier rounds is stuck."""
@@ -126,9 +128,11 @@ class Scene:
 
     def _kwargs(self) -> dict[str, Any]:
         return {
-            "group": GROUP, "number": self._number, "manifest": self._manifest,
+            "group": GROUP,
+            "number": self._number,
+            "manifest": self._manifest,
             "timeout": self._party.load.timeout,
-        }  # fmt: skip
+        }
 
 
 def kills(scene: Scene, *, count: int) -> list[Recovery]:

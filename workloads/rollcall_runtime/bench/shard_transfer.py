@@ -57,10 +57,13 @@ def report(found: Turns, *, count: int, nbytes: int) -> dict[str, Any]:
     """The figures: the most that a receiver read, and medians."""
     whole, part = statistics.median(found.whole), statistics.median(found.part)
     return {
-        "shards": count, "bytes_per_receiver": max(found.nbytes),
-        "bytes_ratio": round(max(found.nbytes) / nbytes, 4), "whole_seconds": round(whole, 5),
-        "shard_seconds": round(part, 5), "shard_time_ratio": round(part / whole, 3),
-    }  # fmt: skip
+        "shards": count,
+        "bytes_per_receiver": max(found.nbytes),
+        "bytes_ratio": round(max(found.nbytes) / nbytes, 4),
+        "whole_seconds": round(whole, 5),
+        "shard_seconds": round(part, 5),
+        "shard_time_ratio": round(part / whole, 3),
+    }
 
 
 def details(found: Turns) -> dict[str, Any]:

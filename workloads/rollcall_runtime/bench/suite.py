@@ -112,9 +112,12 @@ def run_all(loads: Sequence[Load], data: Path) -> int:
 
 def _measured(load: Load) -> Figures:
     about = {
-        "engine": load.engine, "receivers": load.receivers, "senders": load.senders,
-        "bytes": load.nbytes, "rounds": load.rounds,
-    }  # fmt: skip
+        "engine": load.engine,
+        "receivers": load.receivers,
+        "senders": load.senders,
+        "bytes": load.nbytes,
+        "rounds": load.rounds,
+    }
     if load.memory > available_memory():
         return {**about, "error": f"needs about {load.memory >> 20} MiB of memory"}
     try:

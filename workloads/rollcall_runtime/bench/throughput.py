@@ -182,25 +182,32 @@ def report(load: Load, found: Rounds, *, correct: bool) -> dict[str, Any]:
     engine, star = statistics.median(found.engine), statistics.median(found.star)
     snapshot, blocking = statistics.median(found.snapshot), statistics.median(found.blocking)
     return {
-        "engine": load.engine, "receivers": load.receivers, "senders": load.senders,
-        "bytes": load.nbytes, "rounds": load.rounds,
+        "engine": load.engine,
+        "receivers": load.receivers,
+        "senders": load.senders,
+        "bytes": load.nbytes,
+        "rounds": load.rounds,
         "gbps_per_receiver": round(load.nbytes / engine / _GB, 3),
         "tcp_gbps_per_receiver": round(load.nbytes / star / _GB, 3),
         "ratio_to_tcp": round(star / engine, 3),
         "memcpy_gbps": round(statistics.median(found.memcpy) / _GB, 3),
-        "snapshot_seconds": round(snapshot, 5), "blocking_seconds": round(blocking, 5),
-        "visible_ratio": round(blocking / snapshot, 2), "verified": correct,
+        "snapshot_seconds": round(snapshot, 5),
+        "blocking_seconds": round(blocking, 5),
+        "visible_ratio": round(blocking / snapshot, 2),
+        "verified": correct,
         **({"staging": load.staging} if load.staging != HOST else {}),
-    }  # fmt: skip
+    }
 
 
 def details(found: Rounds) -> dict[str, Any]:
     """What the medians were made of."""
     return {
-        "send_seconds": _rounded(found.engine), "tcp_seconds": _rounded(found.star),
-        "snapshot_seconds": _rounded(found.snapshot), "seal_seconds": _rounded(found.seal),
+        "send_seconds": _rounded(found.engine),
+        "tcp_seconds": _rounded(found.star),
+        "snapshot_seconds": _rounded(found.snapshot),
+        "seal_seconds": _rounded(found.seal),
         "blocking_seconds": _rounded(found.blocking),
-    }  # fmt: skip
+    }
 
 
 def _rounded(values: Sequence[float]) -> list[float]:

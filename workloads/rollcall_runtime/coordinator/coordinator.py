@@ -37,7 +37,7 @@ from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.coordinator.sync_group import SyncGroup, WeightHolder
 from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
-from rollcall_runtime.sync.weights.snapshots import Snapshot
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Coordinator:
         """The lineage of versions that this life of the trainer publishes."""
         return next(iter(self.groups.values())).machine.lineage
 
-    async def publish(self, version: Version, snapshot: Snapshot) -> None:
+    async def publish(self, version: Version, snapshot: WeightSnapshot) -> None:
         """Bring weights to all groups; returns when all of them acked or were excluded.
 
         Owns `snapshot` from now on; newcomers fetch it until the next one is published.

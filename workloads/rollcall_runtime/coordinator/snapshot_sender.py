@@ -10,8 +10,8 @@ from rollcall_runtime.membership.sending import WeightSender
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer
-from rollcall_runtime.sync.weights.delta import Encoded, Encoder
-from rollcall_runtime.sync.weights.snapshots import Snapshot
+from rollcall_runtime.sync.weights.delta import DeltaEncoder, EncodedDelta
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 
 
 class SnapshotSender(WeightSender):
@@ -19,11 +19,11 @@ class SnapshotSender(WeightSender):
 
     def __init__(self, *, stage_timeout: float, delta: DeltaConfig | None = None) -> None:
         super().__init__(stage_timeout=stage_timeout)
-        self._encoder = Encoder(delta) if delta else None
-        self._offered: dict[Version, Snapshot] = {}
-        self._encoded: tuple[Version, Encoded] | None = None
+        self._encoder = DeltaEncoder(delta) if delta else None
+        self._offered: dict[Version, WeightSnapshot] = {}
+        self._encoded: tuple[Version, EncodedDelta] | None = None
 
-    def offer(self, version: Version, snapshot: Snapshot) -> None:
+    def offer(self, version: Version, snapshot: WeightSnapshot) -> None:
         """Own `snapshot`, which is what `version` means from now on."""
         self._offered[version] = snapshot
 
@@ -32,7 +32,7 @@ class SnapshotSender(WeightSender):
         for older in [v for v in self._offered if v != version]:
             self._offered.pop(older).release()
 
-    def held(self, version: Version) -> Snapshot | None:
+    def held(self, version: Version) -> WeightSnapshot | None:
         """For newcomers that catch up from the trainer."""
         return self._offered.get(version)
 

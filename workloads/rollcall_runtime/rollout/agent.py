@@ -34,9 +34,9 @@ from rollcall_runtime.rollout.lease_progress import LeaseProgressReporter
 from rollcall_runtime.rollout.readiness import Readiness
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
-from rollcall_runtime.sync.memory.device_allocators import device_memory
+from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.open_engine import OpenEngine
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.tasks.reward_function import Reward
 from rollcall_runtime.worker.concurrency import first_of
 from rollcall_runtime.worker.environment import RolloutEnvironment
@@ -68,14 +68,14 @@ class AgentDependencies:
     metrics: RolloutMetrics
 
 
-def make_stage(sync: WeightSyncConfig, parts: AgentDependencies) -> Stage:
+def make_stage(sync: WeightSyncConfig, parts: AgentDependencies) -> StagingArea:
     """In memory of the model's device, if the job asks for that and the sync engine can reach it.
 
     A delta is put together in host memory.
     """
     device = parts.engine.device
     direct = sync.staging == "Device" and not sync.delta and device in parts.sync.engine.memories
-    return Stage(memory=device_memory(device) if direct else None)
+    return StagingArea(memory=device_allocator(device) if direct else None)
 
 
 class Agent:

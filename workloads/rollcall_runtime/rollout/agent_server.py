@@ -9,7 +9,7 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_runtime.sync.weights.catch_up import weights_handler
-from rollcall_runtime.sync.weights.snapshots import Snapshot
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.worker.auth import guard
 
 STOP_SECONDS = 2.0
@@ -25,7 +25,7 @@ class AgentServer:
         self,
         *,
         token: str,
-        held: Callable[[Version], Snapshot | None],
+        held: Callable[[Version], WeightSnapshot | None],
         drain: Callable[[str], None],
         refused: Callable[[str], None],
         register: Callable[[ReconnectRequest], bool],

@@ -15,11 +15,11 @@ from rollcall_runtime.rollout.inference_engine import (
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.memory.buffers import GrowingPool
+from rollcall_runtime.sync.memory.buffers import GrowingBufferPool
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.delta import decode
 from rollcall_runtime.sync.weights.shards import Shard, receive, select, tensors
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 BUFFER_SECONDS = 5.0  # to wait for a staging buffer that an aborted session still holds
@@ -48,7 +48,7 @@ class WeightReceiver:
         self,
         *,
         engine: InferenceEngine,
-        stage: Stage,
+        stage: StagingArea,
         served: ServedVersions,
         bounds: WeightReceiverSettings,
         token: str,
@@ -58,7 +58,7 @@ class WeightReceiver:
     ) -> None:
         self._engine, self._stage, self._served = engine, stage, served
         self._bounds, self._token, self._metrics = bounds, token, metrics
-        self._delta, self._deltas = delta or DeltaConfig(), GrowingPool(limit=DELTA_BUFFERS)
+        self._delta, self._deltas = delta or DeltaConfig(), GrowingBufferPool(limit=DELTA_BUFFERS)
         self._shard = shard  # what is received, None for everything
         self._patched = False  # whether what is staged came as a delta
         self._preparing: asyncio.Future[None] | None = None

@@ -49,7 +49,7 @@ class Operation:
 Row = tuple[Operation, ...]  # moved at once
 
 
-class BucketMover:
+class BucketTransfer:
     """Runs one session's transfers; used by one thread.
 
     `start(chunk, seconds)` begins the transfer of one chunk, `stop` raises when the session was
@@ -104,9 +104,14 @@ class BucketMover:
         self.fill(buffer, manifest, deadline)
 
     def fill(
-        self, buffer: Buffer, manifest: WeightManifest, deadline: float, *,
-        numbers: Sequence[int] | None = None, together: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        buffer: Buffer,
+        manifest: WeightManifest,
+        deadline: float,
+        *,
+        numbers: Sequence[int] | None = None,
+        together: bool = False,
+    ) -> None:
         """Receive all buckets, for transports that need no header.
 
         `numbers` are what the sender calls them, if they are some of a whole. `together` moves
@@ -119,9 +124,14 @@ class BucketMover:
         self.fill_rows(buffer, manifest, rows, deadline, numbers=numbers)
 
     def fill_rows(
-        self, buffer: Buffer, manifest: WeightManifest, rows: Sequence[Row], deadline: float, *,
+        self,
+        buffer: Buffer,
+        manifest: WeightManifest,
+        rows: Sequence[Row],
+        deadline: float,
+        *,
         numbers: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Receive all buckets, each row in one operation."""
         bad: list[int] = []
         sums = [0] * len(manifest.checksums)

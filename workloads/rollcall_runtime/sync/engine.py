@@ -164,12 +164,12 @@ class SyncEngine(ABC):
         """Abort all sessions and free what is not stuck; waits at most a second."""
 
 
-def descriptor_text(descriptor: bytes) -> str:
+def encode_descriptor(descriptor: bytes) -> str:
     """A descriptor as `Hello` and `Seat` carry it."""
     return base64.b64encode(descriptor).decode()
 
 
-def descriptor_of(seat: Seat) -> dict[str, Any]:
+def decode_descriptor(seat: Seat) -> dict[str, Any]:
     """The descriptor of a seat, a JSON object; JoinFailedError when it is something else."""
     try:
         found = json.loads(base64.b64decode(seat.descriptor, validate=True))

@@ -17,24 +17,35 @@ from rollcall_runtime.sync.memory.buffers import Buffer
 
 
 def open_session(
-    engine: SyncEngine, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+    engine: SyncEngine,
+    *,
+    group: str,
+    session: SessionId,
+    seats: Sequence[Seat],
+    rank: int,
     senders: int = 1,
-) -> SyncSession:  # fmt: skip
+) -> SyncSession:
     """A session to join, in which the first `senders` seats send."""
     if senders == 1:
         return engine.open_session(group=group, session=session, seats=seats, rank=rank)
-    return PartedSession(
+    return MultiSenderSession(
         engine, group=group, session=session, seats=seats, rank=rank, senders=senders
     )
 
 
-class PartedSession(SyncSession):
+class MultiSenderSession(SyncSession):
     """A sender takes part in its own lane; a receiver in all. What fails in one ends all."""
 
     def __init__(
-        self, engine: SyncEngine, *, group: str, session: SessionId, seats: Sequence[Seat],
-        rank: int, senders: int,
-    ) -> None:  # fmt: skip
+        self,
+        engine: SyncEngine,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
+        senders: int,
+    ) -> None:
         super().__init__(session=session, seats=seats, rank=rank)
         self._senders = senders
         sends = rank < senders
@@ -80,9 +91,11 @@ class PartedSession(SyncSession):
 
         def take(part: int, lane: SyncSession) -> None:
             lane.receive_buckets(
-                buffer.window(*bounds[part]), self._part(manifest, part), only=numbers[part],
+                buffer.window(*bounds[part]),
+                self._part(manifest, part),
+                only=numbers[part],
                 timeout=timeout,
-            )  # fmt: skip
+            )
 
         self._part(manifest, 0)
         self._each(take)

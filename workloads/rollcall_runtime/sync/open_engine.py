@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from rollcall_protocol.job_config import GroupConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
-from rollcall_runtime.sync.engine import Role, SyncEngine, descriptor_text
+from rollcall_runtime.sync.engine import Role, SyncEngine, encode_descriptor
 from rollcall_runtime.sync.network_interfaces import address_of
 from rollcall_runtime.sync.registry import create_engine, worker_device
 from rollcall_runtime.sync.weights.shards import Shard
@@ -65,6 +65,6 @@ def open_engine(
             raise SpecError(f"{field}.interface", str(error)) from error
     told = engine.open(member=member, address=own or address, role=role, settings=settings)
     if shard is None or not engine.selective:
-        return OpenEngine(group.name, engine, descriptor_text(told), own)
+        return OpenEngine(group.name, engine, encode_descriptor(told), own)
     told = json.dumps(json.loads(told) | {"shard": shard.key}).encode()
-    return OpenEngine(group.name, engine, descriptor_text(told), own, shard)
+    return OpenEngine(group.name, engine, encode_descriptor(told), own, shard)

@@ -1,6 +1,6 @@
 """Weight-sync engines by name and device.
 
-To add a built-in engine, write its class (see `sessions.OwnedEngine`) and add its row to
+To add a built-in engine, write its class (see `sessions.ThreadedEngine`) and add its row to
 `_BUILTINS`. The row repeats what the class says, so that an engine whose library is missing can
 still be told of; a test compares the two.
 """
@@ -139,9 +139,14 @@ def _info(known: Availability) -> EngineInfo:
     elif row is not None:
         kind, devices, package = row.kind, row.devices, row.package
     return EngineInfo(
-        name=known.name, kind=kind, devices=devices, available=known.reason is None,
-        reason=known.reason, version=_version(package), origin=known.origin,
-    )  # fmt: skip
+        name=known.name,
+        kind=kind,
+        devices=devices,
+        available=known.reason is None,
+        reason=known.reason,
+        version=_version(package),
+        origin=known.origin,
+    )
 
 
 def _version(package: str | None) -> str | None:

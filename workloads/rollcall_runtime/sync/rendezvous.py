@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollcall_protocol.wire.messages import Seat
-from rollcall_runtime.sync.engine import descriptor_of
+from rollcall_runtime.sync.engine import decode_descriptor
 from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
 
 LENGTH = struct.Struct(">I")  # of the frame that follows
@@ -40,7 +40,7 @@ class Address:
     def of(cls, seat: Seat) -> "Address":
         """Read the descriptor of a sender's seat; raises JoinFailedError."""
         try:
-            host, port, secret = descriptor_of(seat)["rendezvous"]
+            host, port, secret = decode_descriptor(seat)["rendezvous"]
             return cls(host=str(host), port=int(port), secret=str(secret))
         except (ValueError, KeyError, TypeError) as error:
             reason = f"not a sender's descriptor: {error!r}"

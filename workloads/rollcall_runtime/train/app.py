@@ -16,7 +16,7 @@ from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
-from rollcall_runtime.sync.weights.snapshots import Draft
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.tasks.prompt_source import open_prompts
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
@@ -207,7 +207,7 @@ class _Follower:
         sender = SenderRank(environment=self.environment, engines=engines)
         loop = asyncio.get_running_loop()
 
-        def offer(part: Draft) -> None:
+        def offer(part: WeightSnapshotDraft) -> None:
             loop.call_soon_threadsafe(sender.offer, part)
 
         def withdraw() -> None:
@@ -222,7 +222,7 @@ class _Follower:
     async def _train(
         self,
         state: TrainState,
-        offer: Callable[[Draft], None],
+        offer: Callable[[WeightSnapshotDraft], None],
         withdraw: Callable[[], None] = lambda: None,
     ) -> None:
         follow = partial(self.rank.follow, withdraw=withdraw)
@@ -239,7 +239,7 @@ async def _or_abandon(watch: Coroutine[Any, Any, None]) -> None:
         abandon(f"the gang is broken: {error}")
 
 
-def _ignore(_: Draft) -> None:
+def _ignore(_: WeightSnapshotDraft) -> None:
     """Rank 0 sends all there is."""
 
 

@@ -32,8 +32,8 @@ from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.catch_up import weights_handler
-from rollcall_runtime.sync.weights.delta import Encoded, Encoder
-from rollcall_runtime.sync.weights.snapshots import Draft, Snapshot
+from rollcall_runtime.sync.weights.delta import DeltaEncoder, EncodedDelta
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.worker.auth import guard
 from rollcall_runtime.worker.concurrency import first_of
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
@@ -48,8 +48,8 @@ KEPT = 2  # snapshots: the one that newcomers may fetch, and the one on its way
 class _Part:
     """A part of a snapshot, and what makes it of the one before, if that is short."""
 
-    weights: Snapshot
-    delta: Encoded | None
+    weights: WeightSnapshot
+    delta: EncodedDelta | None
 
     def sealed(self, number: int) -> SnapshotPartReady:
         """What the coordinator must know."""
@@ -66,7 +66,7 @@ class SnapshotPartSender(WeightSender):
     ) -> None:
         super().__init__(stage_timeout=stage_timeout)
         self._rank = rank
-        self._encoder = Encoder(delta) if delta else None
+        self._encoder = DeltaEncoder(delta) if delta else None
         self._parts: dict[int, _Part] = {}
         self._versions: dict[Version, int] = {}
 
@@ -75,7 +75,7 @@ class SnapshotPartSender(WeightSender):
         """What the coordinator must know."""
         return [part.sealed(number) for number, part in self._parts.items()]
 
-    async def offer(self, number: int, weights: Snapshot) -> SnapshotPartReady:
+    async def offer(self, number: int, weights: WeightSnapshot) -> SnapshotPartReady:
         """Own the part of the `number`-th snapshot; returns what the coordinator must know."""
         before = self._parts.get(number - 1)
         delta = None
@@ -84,7 +84,7 @@ class SnapshotPartSender(WeightSender):
         self._parts[number] = _Part(weights, delta)
         return self._parts[number].sealed(number)
 
-    def held(self, version: Version) -> Snapshot | None:
+    def held(self, version: Version) -> WeightSnapshot | None:
         """For newcomers that fetch from the trainer."""
         part = self._parts.get(self._versions.get(version, -1))
         return part.weights if part else None
@@ -147,7 +147,7 @@ class SenderRank:
             rank=environment.rank, stage_timeout=sync.stage_timeout, delta=sync.delta
         )
         self._seats = [_GroupMember(environment, opened, self._duties) for opened in engines]
-        self._drafts: asyncio.Queue[Draft] = asyncio.Queue()
+        self._drafts: asyncio.Queue[WeightSnapshotDraft] = asyncio.Queue()
         app = web.Application()
         handler = weights_handler(self._duties.held)
         guarded = guard(environment.member_token, handler, lambda what: log.warning("%s", what))
@@ -171,14 +171,14 @@ class SenderRank:
         """Let go of all parts: what was published has arrived, and its buffer is needed again."""
         self._duties.close()
 
-    def offer(self, draft: Draft) -> None:
+    def offer(self, draft: WeightSnapshotDraft) -> None:
         """Take the next part, to be sealed and compared behind training."""
         self._drafts.put_nowait(draft)
 
     async def _seal(self) -> None:
         for number in count():
             draft = await self._drafts.get()
-            part = await asyncio.to_thread(draft.seal)
+            part = await asyncio.to_thread(draft.finish)
             self._seats[0].stream.send(await self._duties.offer(number, part))
 
 

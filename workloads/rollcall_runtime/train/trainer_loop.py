@@ -18,7 +18,7 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.membership.incarnation import TrainerIncarnation
-from rollcall_runtime.sync.weights.snapshots import Draft, Snapshot
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
@@ -43,7 +43,7 @@ class Rollouts(Protocol):
     def begin(self, incarnation: TrainerIncarnation, *, ahead: int) -> None:
         """The first version is about to be published, `ahead` of the checkpoint's by as many."""
 
-    async def publish(self, version: Version, snapshot: Snapshot) -> None:
+    async def publish(self, version: Version, snapshot: WeightSnapshot) -> None:
         """Bring weights to the live session."""
 
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
@@ -88,10 +88,10 @@ class TrainerLoop:
         self._recover_weights = recover_weights
         self._config, self._rank, self._rollouts = config, rank, rollouts
         self._thread, self._metrics, self._stop = thread, metrics, stop
-        self._draft: Draft | None = None
+        self._draft: WeightSnapshotDraft | None = None
         self._state, self._incarnation = state, state.incarnation
         self._next = state.number  # for the next version
-        self._first: Snapshot | None = None
+        self._first: WeightSnapshot | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._served = -1  # number of the newest version that was published
         self._reward: float | None = None
@@ -163,17 +163,17 @@ class TrainerLoop:
         if sync.blocking or sync.staging == STREAMED:
             await self._unless_stopped(self._published())
 
-    async def _send(self, version: Version, draft: Draft | None) -> None:
+    async def _send(self, version: Version, draft: WeightSnapshotDraft | None) -> None:
         await self._rollouts.publish(version, await self._weights(draft))
         self._served = version.number
         self._tell()
 
-    async def _weights(self, draft: Draft | None) -> Snapshot:
+    async def _weights(self, draft: WeightSnapshotDraft | None) -> WeightSnapshot:
         if self._first is not None:
             return self._first.share()
         if draft is None:
             raise RuntimeError("there are no weights to publish")
-        snapshot = await asyncio.to_thread(draft.seal)
+        snapshot = await asyncio.to_thread(draft.finish)
         if not self._config.weight_sync.enabled:
             self._first = snapshot.share()
         return snapshot

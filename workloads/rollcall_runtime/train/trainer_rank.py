@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
-from rollcall_runtime.sync.weights.snapshots import Draft, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
 from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
@@ -33,7 +33,7 @@ class StepResult:
     """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds."""
 
     updates: tuple[UpdateStats, ...]
-    draft: Draft | None
+    draft: WeightSnapshotDraft | None
     train_seconds: float
     snapshot_seconds: float
 
@@ -68,7 +68,7 @@ class TrainerRank:
         self.step = state.step
         return state
 
-    def snapshot(self) -> Draft | None:
+    def snapshot(self) -> WeightSnapshotDraft | None:
         """Copy the weights as they are, or this rank's part of them if every rank sends.
 
         None on other ranks if only rank 0 does. Waits while all buffers are in use.
@@ -87,7 +87,7 @@ class TrainerRank:
         batch = collate(prompts, [item.completion.samples for item in answered])
         return self._train(self._engine.share(batch), kept)
 
-    def begin(self, taken: RecoveredWeights | None) -> Draft | None:
+    def begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
         """Rank 0: have all ranks copy their weights, after they have `taken` those there are."""
         self._engine.share(LeaderSignal.BEGIN)
         return self._begin(taken)
@@ -97,7 +97,10 @@ class TrainerRank:
         self._engine.share(signal)
 
     def follow(
-        self, offer: Callable[[Draft], None], *, withdraw: Callable[[], None] = lambda: None
+        self,
+        offer: Callable[[WeightSnapshotDraft], None],
+        *,
+        withdraw: Callable[[], None] = lambda: None,
     ) -> None:
         """Other ranks: do what rank 0 does, until it says STOP.
 
@@ -123,7 +126,7 @@ class TrainerRank:
         """Free the engine."""
         self._engine.close()
 
-    def _begin(self, taken: RecoveredWeights | None) -> Draft | None:
+    def _begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
         step = self._engine.gather(taken.step if taken else None)[0]
         if step is not None:
             self._engine.load_weights(taken.weights if taken else None)

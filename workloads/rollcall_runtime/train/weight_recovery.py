@@ -12,7 +12,7 @@ from rollcall_runtime.coordinator.sync_group import WeightHolder
 from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.catch_up import fetch
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.staging import StagingArea
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class WeightRecovery:
         return None
 
     async def _fetch(self, version: Version, donors: Sequence[str]) -> dict[str, Tensor] | None:
-        stage = Stage(buffers=1)
+        stage = StagingArea(buffers=1)
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 await fetch(version=version, donors=donors, token=self._token, stage=stage)

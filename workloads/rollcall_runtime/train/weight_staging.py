@@ -4,7 +4,7 @@ import logging
 
 from rollcall_protocol.job_config import WeightSyncConfig
 from rollcall_runtime.sync.engine import HOST
-from rollcall_runtime.sync.memory.device_allocators import device_memory
+from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.registry import engine_class, worker_device
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 
@@ -23,7 +23,7 @@ def make_snapshotter(sync: WeightSyncConfig, *, senders: int) -> Snapshotter:
     if sync.staging == STREAMED:
         return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0)
     device = worker_device()
-    memory = device_memory(device) if sync.staging == ON_DEVICE else None
+    memory = device_allocator(device) if sync.staging == ON_DEVICE else None
     if memory is None:
         if sync.staging == ON_DEVICE:
             log.info("this worker has no accelerator: snapshots are made in host memory")

@@ -15,10 +15,20 @@ from rollcall_runtime.bench import cli
 from rollcall_runtime.bench.host import own_output
 
 KEYS = [
-    "engine", "receivers", "senders", "bytes", "rounds", "gbps_per_receiver",
-    "tcp_gbps_per_receiver", "ratio_to_tcp", "memcpy_gbps", "snapshot_seconds", "blocking_seconds",
-    "visible_ratio", "verified",
-]  # fmt: skip
+    "engine",
+    "receivers",
+    "senders",
+    "bytes",
+    "rounds",
+    "gbps_per_receiver",
+    "tcp_gbps_per_receiver",
+    "ratio_to_tcp",
+    "memcpy_gbps",
+    "snapshot_seconds",
+    "blocking_seconds",
+    "visible_ratio",
+    "verified",
+]
 RECOVERY_KEYS = ["detect_seconds", "rebuild_seconds", "resend_seconds"]
 
 
@@ -45,8 +55,22 @@ def test_engines_are_told_to_people_too(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_bench_prints_exactly_these_figures(capfd: pytest.CaptureFixture[str]) -> None:
-    found = run(capfd, "bench", "--engine", "auto", "--receivers", "2", "--senders", "2",
-                "--size", "300Ki", "--bucket-size", "64Ki", "--rounds", "2")  # fmt: skip
+    found = run(
+        capfd,
+        "bench",
+        "--engine",
+        "auto",
+        "--receivers",
+        "2",
+        "--senders",
+        "2",
+        "--size",
+        "300Ki",
+        "--bucket-size",
+        "64Ki",
+        "--rounds",
+        "2",
+    )
     assert list(found) == KEYS
     assert (found["engine"], found["receivers"], found["senders"]) == ("gloo", 2, 2)
     assert (found["bytes"], found["rounds"], found["verified"]) == (300 << 10, 2, True)
@@ -55,9 +79,22 @@ def test_bench_prints_exactly_these_figures(capfd: pytest.CaptureFixture[str]) -
 
 @pytest.mark.slow
 def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]) -> None:
-    found = run(capfd, "bench", "--engine", "gloo", "--receivers", "2", "--size", "128Mi",
-                "--rounds", "2", "--kill-member", "--details",
-                "--config", "gloo.operationTimeout=5")  # fmt: skip
+    found = run(
+        capfd,
+        "bench",
+        "--engine",
+        "gloo",
+        "--receivers",
+        "2",
+        "--size",
+        "128Mi",
+        "--rounds",
+        "2",
+        "--kill-member",
+        "--details",
+        "--config",
+        "gloo.operationTimeout=5",
+    )
     details = found.pop("details")
     assert list(found) == KEYS + RECOVERY_KEYS
     assert details["kills"] == 2
@@ -74,10 +111,11 @@ def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]
         (["--engine", "gloo", "--size", "1000Gi"], "MiB are free; choose a smaller --size", 1),
         (
             ["--engine", "gloo", "--size", "64Ki", "--config", "inFlght=2"],
-            "inFlght: unknown setting; known: inFlight", 64,
+            "inFlght: unknown setting; known: inFlight",
+            64,
         ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_told_in_one_line(
     capfd: pytest.CaptureFixture[str], arguments: list[str], message: str, code: int
 ) -> None:
@@ -104,9 +142,11 @@ def test_what_libraries_print_does_not_mix_with_the_result(
 def test_help_needs_no_torch() -> None:
     told = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "rollcall_runtime.bench", "--help"],
-        capture_output=True, text=True, check=True,
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": str(Path("workloads").resolve())},
-    )  # fmt: skip
+    )
     assert "torch" not in told.stderr
 
 

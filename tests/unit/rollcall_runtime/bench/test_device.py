@@ -12,7 +12,7 @@ from rollcall_runtime.bench import cli, member, throughput
 from rollcall_runtime.bench.measured_member import BenchMember
 from rollcall_runtime.bench.member_processes import World
 from rollcall_runtime.bench.throughput import DEVICE, Load, Party
-from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync.places import gpu_memory
 
@@ -24,7 +24,7 @@ DOUBLE = {"library": doubles.NCCL, "cudaRuntime": doubles.NCCL}
 class DoubleMember(BenchMember):
     """Its accelerator is the double's."""
 
-    def _accelerator(self) -> DeviceMemory | None:
+    def _accelerator(self) -> DeviceAllocator | None:
         return gpu_memory()
 
     def places(self) -> tuple[str, str]:
@@ -48,9 +48,14 @@ def test_weights_are_where_the_engine_takes_them(
 ) -> None:
     doubles.build()
     load = Load(
-        engine=engine, receivers=2, nbytes=300_000, bucket_bytes=64 << 10, rounds=2,
-        staging=DEVICE, senders=senders,
-    )  # fmt: skip
+        engine=engine,
+        receivers=2,
+        nbytes=300_000,
+        bucket_bytes=64 << 10,
+        rounds=2,
+        staging=DEVICE,
+        senders=senders,
+    )
     with World(tmp_path, engine=engine, config=config, device="cuda", start=NURSERY) as world:
         party = Party(load, world)
         rounds, correct = throughput.measure(party)

@@ -41,8 +41,10 @@ def test_victims_die_all_over_the_transfer() -> None:
 def test_the_report_has_medians_and_the_worst() -> None:
     found = [Recovery(detect=d, rebuild=0.1, resend=0.2, total=d + 0.3) for d in (0.1, 0.5, 0.2)]
     assert recovery.report(found) == {
-        "detect_seconds": 0.2, "rebuild_seconds": 0.1, "resend_seconds": 0.2,
-    }  # fmt: skip
+        "detect_seconds": 0.2,
+        "rebuild_seconds": 0.1,
+        "resend_seconds": 0.2,
+    }
     assert recovery.details(found)["worst_seconds"] == 0.8
 
 

@@ -8,8 +8,14 @@ from rollcall_runtime.bench.measured_member import BenchMember
 from rollcall_runtime.sync.weights.shards import RowShard, select
 from tests.unit.rollcall_runtime.bench.test_cli import KEYS, run
 
-SHARD_KEYS = ["shards", "bytes_per_receiver", "bytes_ratio", "whole_seconds", "shard_seconds",
-              "shard_time_ratio"]  # fmt: skip
+SHARD_KEYS = [
+    "shards",
+    "bytes_per_receiver",
+    "bytes_ratio",
+    "whole_seconds",
+    "shard_seconds",
+    "shard_time_ratio",
+]
 SECOND = RowShard(1, 2)
 
 
@@ -42,10 +48,25 @@ def test_the_rows_that_arrived_are_compared_with_those_sent() -> None:
 @pytest.mark.slow
 def test_bench_adds_what_receivers_of_a_part_read(capfd: pytest.CaptureFixture[str]) -> None:
     found = run(
-        capfd, "bench", "--engine", "store", "--config", "url=file://{folder}/store",
-        "--receivers", "2", "--senders", "2", "--size", "512Ki", "--bucket-size", "32Ki",
-        "--rounds", "2", "--shard", "2",
-    )  # fmt: skip
+        capfd,
+        "bench",
+        "--engine",
+        "store",
+        "--config",
+        "url=file://{folder}/store",
+        "--receivers",
+        "2",
+        "--senders",
+        "2",
+        "--size",
+        "512Ki",
+        "--bucket-size",
+        "32Ki",
+        "--rounds",
+        "2",
+        "--shard",
+        "2",
+    )
     assert list(found) == KEYS + SHARD_KEYS
     assert (found["shards"], found["bytes_per_receiver"], found["verified"]) == (2, 256 << 10, True)
 

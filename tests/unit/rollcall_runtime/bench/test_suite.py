@@ -14,9 +14,14 @@ from rollcall_runtime.bench.throughput import Load
 
 def figures(engine: str, receivers: int, **more: Any) -> dict[str, Any]:
     return {
-        "engine": engine, "receivers": receivers, "senders": 1, "bytes": 1 << 20, "rounds": 1,
-        "gbps_per_receiver": 1.0, "tcp_gbps_per_receiver": 2.0,
-    } | more  # fmt: skip
+        "engine": engine,
+        "receivers": receivers,
+        "senders": 1,
+        "bytes": 1 << 20,
+        "rounds": 1,
+        "gbps_per_receiver": 1.0,
+        "tcp_gbps_per_receiver": 2.0,
+    } | more
 
 
 def load(engine: str, receivers: int) -> Load:

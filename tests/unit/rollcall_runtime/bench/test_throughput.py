@@ -12,9 +12,13 @@ LOAD = Load(engine="gloo", receivers=2, nbytes=1000, bucket_bytes=100, rounds=3)
 
 def test_figures_are_medians_and_ratios_of_them() -> None:
     rounds = Rounds(
-        engine=[2e-6, 9e-6, 1e-6], star=[4e-6, 1e-6, 9e-6], memcpy=[3e9, 1e9, 2e9],
-        snapshot=[1.0, 2.0, 3.0], seal=[0.0] * 3, blocking=[8.0, 30.0, 4.0],
-    )  # fmt: skip
+        engine=[2e-6, 9e-6, 1e-6],
+        star=[4e-6, 1e-6, 9e-6],
+        memcpy=[3e9, 1e9, 2e9],
+        snapshot=[1.0, 2.0, 3.0],
+        seal=[0.0] * 3,
+        blocking=[8.0, 30.0, 4.0],
+    )
     figures = throughput.report(LOAD, rounds, correct=True)
     assert figures["gbps_per_receiver"] == 0.5
     assert figures["tcp_gbps_per_receiver"] == 0.25

@@ -46,7 +46,7 @@ from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.open_engine import OpenEngine
-from rollcall_runtime.sync.weights.snapshots import Snapshot
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.worker.auth import Tokens
 
 TOKENS = Tokens(member="member-token", operator="operator-token")
@@ -314,7 +314,7 @@ class Group:
     async def publish(self, number: int, manifest: WeightManifest = MANIFEST) -> None:
         lineage = self.coordinator.lineage
         assert lineage is not None
-        snapshot = Snapshot(manifest, HostBuffer(manifest.total_bytes).pin())
+        snapshot = WeightSnapshot(manifest, HostBuffer(manifest.total_bytes).pin())
         async with asyncio.timeout(5):
             await self.coordinator.publish(Version(lineage, number), snapshot)
 

@@ -18,7 +18,7 @@ from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, Jo
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.shards import RowShard, Shard
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
@@ -105,7 +105,7 @@ class Rank:
 
     @property
     def read_bytes(self) -> int:
-        assert isinstance(self.sync.engine, OwnedEngine)
+        assert isinstance(self.sync.engine, ThreadedEngine)
         return self.sync.engine.read_bytes
 
     async def serves(self, number: int) -> dict[str, torch.Tensor]:
@@ -158,7 +158,7 @@ class Job:
     async def publish(self, number: int, weights: dict[str, torch.Tensor]) -> None:
         lineage = self.group.coordinator.lineage
         assert lineage is not None
-        snapshot = self._taker.take(weights.items(), timeout=0).seal()
+        snapshot = self._taker.take(weights.items(), timeout=0).finish()
         async with asyncio.timeout(SECONDS):
             await self.group.coordinator.publish(Version(lineage, number), snapshot)
 

@@ -17,7 +17,7 @@ from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
 from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train.part_sender import SnapshotPartSender
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
@@ -51,7 +51,7 @@ class Job:
     def __init__(self) -> None:
         self.first = SnapshotSender(stage_timeout=1, delta=CONFIG)
         self.second = SnapshotPartSender(rank=1, stage_timeout=1, delta=CONFIG)
-        self.stage = Stage()
+        self.stage = StagingArea()
         bounds = WeightReceiverSettings(PauseMode.KEEP, stage_timeout=1, commit_timeout=1)
         self.rollout = WeightReceiver(
             engine=FakeEngine(),
@@ -72,7 +72,7 @@ class Job:
         parts = []
         for weights, snapshotter in zip(self._weights, self._snapshotters, strict=True):
             weights[list(changed)] += 0.25
-            parts.append(snapshotter.take([("w", weights)], timeout=0).seal())
+            parts.append(snapshotter.take([("w", weights)], timeout=0).finish())
         self.first.offer(version(number), parts[0])
         told = await self.second.offer(number, parts[1])
         self.second.named(VersionAssigned(number, version(number)))

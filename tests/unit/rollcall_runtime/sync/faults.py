@@ -13,8 +13,8 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.member_processes import Remote, settled
-from rollcall_runtime.sync.weights.snapshots import Snapshot
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
+from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.unit.rollcall_runtime.sync.gpu import spread
 from tests.unit.rollcall_runtime.sync.places import staging_memory
 
@@ -71,7 +71,7 @@ class FaultyMember(members.Member):
         """Of each tensor that is served."""
         return members.digests(self._held_now())
 
-    def _held_now(self) -> Snapshot:
+    def _held_now(self) -> WeightSnapshot:
         served = self._stage.served
         held = self._stage.held(served) if served else None
         if held is None:
@@ -80,7 +80,7 @@ class FaultyMember(members.Member):
 
     def stage_on_host(self) -> None:
         """Although the others stage on a device."""
-        self._memory, self._stage = None, Stage()
+        self._memory, self._stage = None, StagingArea()
 
     def begun(self, group: str) -> int:
         """How many broadcasts NCCL has been told to do."""

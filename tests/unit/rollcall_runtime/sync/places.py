@@ -11,13 +11,13 @@ import torch
 from rollcall_runtime.sync.bindings.acl_library import AclLibrary
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
 from rollcall_runtime.sync.memory.device_allocators import (
-    AclDevice,
-    CudaDevice,
-    LibraryMemory,
-    TorchMemory,
-    device_memory,
+    AclDriver,
+    CudaDriver,
+    LibraryAllocator,
+    TorchAllocator,
+    device_allocator,
 )
-from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from tests.doubles.build import FOLDER, NCCL
 
 _STAGING = "ROLLCALL_TEST_STAGING"
@@ -27,28 +27,28 @@ REAL_GPU = {_STAGING: "cuda"}
 REAL_NPU = {_STAGING: "npu"}
 
 
-def gpu_memory() -> LibraryMemory:
+def gpu_memory() -> LibraryAllocator:
     """Memory of the double's GPU."""
-    return LibraryMemory("cuda", CudaDevice(CudaLibrary(NCCL), 0))
+    return LibraryAllocator("cuda", CudaDriver(CudaLibrary(NCCL), 0))
 
 
-def npu_memory() -> LibraryMemory:
+def npu_memory() -> LibraryAllocator:
     """Memory of the double's NPU."""
-    return LibraryMemory("npu", AclDevice(AclLibrary(str(FOLDER / "libascendcl.so")), 0))
+    return LibraryAllocator("npu", AclDriver(AclLibrary(str(FOLDER / "libascendcl.so")), 0))
 
 
-def staging_memory() -> DeviceMemory | None:
+def staging_memory() -> DeviceAllocator | None:
     """For a member's process; None for host memory."""
     where = os.environ.get(_STAGING, "cpu")
     if where == "double cuda":
         return gpu_memory()
     if where == "double npu":
         return npu_memory()
-    return device_memory(where)
+    return device_allocator(where)
 
 
-def torch_memory() -> DeviceMemory:
+def torch_memory() -> DeviceAllocator:
     """Memory of torch's allocator, as of an accelerator although it is the host's."""
-    memory = TorchMemory(torch.device("cpu"))
+    memory = TorchAllocator(torch.device("cpu"))
     memory.device = "fake"
     return memory

@@ -13,7 +13,7 @@ from typing import Any
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_text
+from rollcall_runtime.sync.engine import EngineKind, Role, encode_descriptor
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
 from rollcall_runtime.sync.engines.pull.pending_reads import Read
 from rollcall_runtime.sync.engines.pull.session import PullSession
@@ -100,10 +100,12 @@ class Local:
         for rank, engine in enumerate(self.engines):
             member = MemberId(f"pod-{rank}", f"boot-{id(self):x}")
             descriptor = engine.open(
-                member=member, address="127.0.0.1", settings=settings,
+                member=member,
+                address="127.0.0.1",
+                settings=settings,
                 role=Role.RECEIVER if rank else Role.SENDER,
-            )  # fmt: skip
-            self.seats.append(Seat(member, "127.0.0.1", descriptor_text(descriptor)))
+            )
+            self.seats.append(Seat(member, "127.0.0.1", encode_descriptor(descriptor)))
 
     def fill(self, seed: int, *, bucket: int = BUCKET) -> WeightManifest:
         """New bytes at the sender."""
@@ -134,11 +136,13 @@ class Local:
         """Begin to send, and to receive everywhere."""
         return {
             member: call(
-                session.receive if session.rank else session.publish, self.buffers[member],
-                manifest, timeout=timeout,
+                session.receive if session.rank else session.publish,
+                self.buffers[member],
+                manifest,
+                timeout=timeout,
             )
             for member, session in sessions.items()
-        }  # fmt: skip
+        }
 
     def transfer(self, sessions: dict[int, PullSession], manifest: WeightManifest) -> None:
         """Send, and compare what arrived."""

@@ -7,7 +7,7 @@ import torch
 
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
-from rollcall_runtime.sync.engine import Role, descriptor_text
+from rollcall_runtime.sync.engine import Role, encode_descriptor
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.errors import AbortedError
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
@@ -23,7 +23,7 @@ def main() -> None:
         descriptor = engines[index].open(
             member=member, address=address, role=role, settings=SETTINGS
         )
-        seats.append(Seat(member, address, descriptor_text(descriptor)))
+        seats.append(Seat(member, address, encode_descriptor(descriptor)))
     sessions = [
         engine.open_session(group="g", session=SessionId(1, 1, 1), seats=seats, rank=rank)
         for rank, engine in enumerate(engines)
@@ -33,7 +33,7 @@ def main() -> None:
     sessions[0].join(timeout=5.0)
     receiving.join()
     taken = Snapshotter(bucket_bytes=1 << 20).take([("w", torch.zeros(10_000_000))], timeout=1)
-    snapshot = taken.seal()
+    snapshot = taken.finish()
     threading.Timer(0.2, sessions[0].abort).start()
     began = time.monotonic()
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketMover, Work
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer, Work
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
@@ -43,11 +43,11 @@ class Wire:
         if self.aborted:
             raise AbortedError("aborted")
 
-    def mover(self, in_flight: int = 2, operation_bytes: int = OPERATION) -> BucketMover:
+    def mover(self, in_flight: int = 2, operation_bytes: int = OPERATION) -> BucketTransfer:
         settings = SyncSettings(
             operation_bytes=operation_bytes, operation_timeout=1, in_flight=in_flight
         )
-        return BucketMover(start=self.start, stop=self.stop, settings=settings)
+        return BucketTransfer(start=self.start, stop=self.stop, settings=settings)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.chrome_trace import close_trace, open_trace
-from rollcall_runtime.sync.engine import Role, descriptor_text
+from rollcall_runtime.sync.engine import Role, encode_descriptor
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.weights.snapshots import checksums
@@ -33,7 +33,7 @@ def sync(folder: Path) -> None:
         member, address = MemberId(f"pod-{number}", "boot"), "127.0.0.1"
         role = Role.RECEIVER if number else Role.SENDER
         told = engine.open(member=member, address=address, role=role, settings=settings)
-        seats.append(Seat(member, address, descriptor_text(told)))
+        seats.append(Seat(member, address, encode_descriptor(told)))
     sender, receiver = [
         engine.open_session(group=TRACK, session=SessionId(1, 1, 0), seats=seats, rank=rank)
         for rank, engine in enumerate(engines)

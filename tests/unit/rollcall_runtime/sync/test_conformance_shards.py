@@ -33,9 +33,14 @@ HALVES = RowShard(0, 2), RowShard(1, 2)
 def member(world: World, shard: Shard | None = None, role: Role = Role.RECEIVER) -> Remote:
     made = world.member()
     made.seat = made.do(
-        "open", engine=world.engine, address=made.address, role=role, config=world.config,
-        device=world.device, shard=shard,
-    )  # fmt: skip
+        "open",
+        engine=world.engine,
+        address=made.address,
+        role=role,
+        config=world.config,
+        device=world.device,
+        shard=shard,
+    )
     return made
 
 

@@ -10,7 +10,7 @@ import pytest
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.engine import Role, SyncSession, descriptor_text
+from rollcall_runtime.sync.engine import Role, SyncSession, encode_descriptor
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, SyncError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
@@ -37,14 +37,12 @@ def group() -> Iterator[Group]:
         role = Role.SENDER if index < SENDERS else Role.RECEIVER
         settings = GlooSettings(operation_timeout=2.0)
         told = engine.open(member=member, address=address, role=role, settings=settings)
-        seats.append(Seat(member, address, descriptor_text(told)))
+        seats.append(Seat(member, address, encode_descriptor(told)))
     session = SessionId(1, 1, 1)
     sessions = [
-        open_session(
-            engine, group="g", session=session, seats=seats, rank=rank, senders=SENDERS
-        )
+        open_session(engine, group="g", session=session, seats=seats, rank=rank, senders=SENDERS)
         for rank, engine in enumerate(engines)
-    ]  # fmt: skip
+    ]
     with ThreadPoolExecutor(len(engines)) as threads:
         for call in [threads.submit(session.join, timeout=5.0) for session in sessions]:
             call.result()

@@ -12,7 +12,7 @@ import pytest
 from rollcall_protocol.job_config import EngineRef, GroupConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.shards import RowShard
 from rollcall_runtime.worker.errors import SpecError
@@ -32,7 +32,7 @@ def opened(config: dict[str, Any], **more: Any) -> Iterator[OpenEngine]:
 
 def test_an_engine_reads_its_settings_from_the_job() -> None:
     with opened({"operationTimeout": "2.5", "inFlight": 3}) as made:
-        assert isinstance(made.engine, OwnedEngine)
+        assert isinstance(made.engine, ThreadedEngine)
         assert made.engine.settings.operation_timeout == 2.5
         assert made.engine.settings.in_flight == 3
 
@@ -90,9 +90,7 @@ def test_others_are_told_of_a_shard_where_it_is_all_that_is_received(
     engine: str, config: dict[str, Any], told: str | None
 ) -> None:
     group, shard = GroupConfig("default", EngineRef(engine, config)), RowShard(0, 2)
-    made = open_engine(
-        group, member=MEMBER, address="127.0.0.9", role=Role.RECEIVER, shard=shard
-    )  # fmt: skip
+    made = open_engine(group, member=MEMBER, address="127.0.0.9", role=Role.RECEIVER, shard=shard)
     made.engine.close()
     assert made.shard == (shard if told else None)
     assert json.loads(b64decode(made.descriptor)).get("shard") == told

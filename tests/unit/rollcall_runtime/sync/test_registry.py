@@ -72,10 +72,14 @@ def test_what_is_known_of_an_engine_is_told_even_when_it_cannot_be_imported() ->
     assert (gloo.name, gloo.available, gloo.reason) == ("gloo", True, None)
     assert gloo.version == version("torch")
     assert warp == EngineInfo(
-        name="warp", kind=EngineKind.PEER, devices=("cpu", "cuda"), available=False,
-        reason="ModuleNotFoundError: No module named 'no_such_package'", version=None,
+        name="warp",
+        kind=EngineKind.PEER,
+        devices=("cpu", "cuda"),
+        available=False,
+        reason="ModuleNotFoundError: No module named 'no_such_package'",
+        version=None,
         origin="built in",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", registry._BUILTINS)
@@ -86,5 +90,8 @@ def test_rows_say_the_same_as_their_classes(name: str) -> None:
         pytest.skip(str(error))
     row = registry._BUILTINS[name]
     assert (name, row.kind, frozenset(row.devices), row.package) == (
-        engine.name, engine.kind, engine.devices, engine.package,
-    )  # fmt: skip
+        engine.name,
+        engine.kind,
+        engine.devices,
+        engine.package,
+    )

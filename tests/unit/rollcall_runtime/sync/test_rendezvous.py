@@ -12,7 +12,7 @@ import pytest
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
-from rollcall_runtime.sync.engine import descriptor_text
+from rollcall_runtime.sync.engine import encode_descriptor
 from rollcall_runtime.sync.errors import AbortedError, JoinFailedError
 from rollcall_runtime.sync.rendezvous import Address, Rendezvous
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
@@ -28,7 +28,7 @@ def server() -> Iterator[RendezvousServer]:
 
 
 def seats_at(address: Address, size: int) -> list[Seat]:
-    descriptor = descriptor_text(json.dumps(address.descriptor()).encode())
+    descriptor = encode_descriptor(json.dumps(address.descriptor()).encode())
     return [Seat(MemberId(f"pod-{rank}", "b"), HOST, descriptor) for rank in range(size)]
 
 

@@ -9,7 +9,7 @@ from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import Seat, VersionAssigned
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.train.part_sender import SnapshotPartSender
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 
@@ -20,11 +20,11 @@ def version(number: int) -> Version:
     return Version(Lineage(1, 1), number)
 
 
-def part(value: float) -> Snapshot:
-    return Snapshotter(bucket_bytes=64).take([("w", torch.tensor([value]))], timeout=0).seal()
+def part(value: float) -> WeightSnapshot:
+    return Snapshotter(bucket_bytes=64).take([("w", torch.tensor([value]))], timeout=0).finish()
 
 
-def whole(own: Snapshot) -> WeightManifest:
+def whole(own: WeightSnapshot) -> WeightManifest:
     return combine_manifests([OTHER_PART, own.manifest])
 
 

@@ -14,7 +14,7 @@ from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_runtime.membership.incarnation import TrainerIncarnation
-from rollcall_runtime.sync.weights.snapshots import Draft, Snapshot, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train import trainer_loop
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
@@ -49,11 +49,11 @@ class FakeRank:
         self.publish_every = publish_every
         self.snapshotter = Snapshotter(bucket_bytes=64, buffers=buffers, spare_bytes=0)
 
-    def begin(self, taken: RecoveredWeights | None) -> Draft:
+    def begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft:
         self.step = taken.step if taken else self.step
         return self.snapshot()
 
-    def snapshot(self) -> Draft:
+    def snapshot(self) -> WeightSnapshotDraft:
         weights = [("weight", torch.tensor([float(self.step)]))]
         return self.snapshotter.take(weights, timeout=1)
 
@@ -81,7 +81,7 @@ class FakeRollouts:
         self.batches = batches
         self.go = asyncio.Event()
         self.error: Exception | None = None
-        self._kept: Snapshot | None = None
+        self._kept: WeightSnapshot | None = None
         if not held:
             self.go.set()
 
@@ -89,7 +89,7 @@ class FakeRollouts:
         assert at_least == SAVED.number
         return FIRST
 
-    async def publish(self, version: Version, snapshot: Snapshot) -> None:
+    async def publish(self, version: Version, snapshot: WeightSnapshot) -> None:
         await self.go.wait()
         if self.error is not None:
             raise self.error

@@ -11,7 +11,7 @@ from torch import Tensor
 from rollcall_protocol.job_config import CheckpointConfig, LossConfig, OptimizerConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_runtime.sync.weights.snapshots import Draft, Snapshotter
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint import files
@@ -129,7 +129,7 @@ def test_a_step_cuts_the_batch_into_minibatches_and_copies_the_new_weights() -> 
     result = rank.lead(batch(0), KEPT_STATE)
     assert [update.tokens for update in result.updates] == [1, 1]
     assert result.draft is not None
-    ((name, weight),) = result.draft.seal().tensors()
+    ((name, weight),) = result.draft.finish().tensors()
     assert (name, float(weight)) == ("weight", 2.0)
 
 
@@ -153,7 +153,7 @@ def test_another_rank_follows_until_it_is_told_to_stop() -> None:
     rank = rank_of(engine)
     rank.start()
     engine.others = [None]
-    drafts: list[Draft] = []
+    drafts: list[WeightSnapshotDraft] = []
     rank.follow(drafts.append)
     assert not drafts
     assert rank.step == 2
@@ -165,9 +165,9 @@ def test_every_rank_copies_its_own_part_when_all_of_them_send() -> None:
     engine = CountingEngine(rank=1, script=[LeaderSignal.BEGIN, None, LeaderSignal.STOP])
     rank = rank_of(engine, every_rank_sends=True)
     rank.start()
-    drafts: list[Draft] = []
+    drafts: list[WeightSnapshotDraft] = []
     rank.follow(drafts.append)
-    values = [float(value) for d in drafts for _, value in d.seal().tensors()]
+    values = [float(value) for d in drafts for _, value in d.finish().tensors()]
     assert values == [10.0, 12.0]
     assert engine.gathered == 0
 
@@ -232,7 +232,7 @@ def test_all_ranks_take_the_weights_that_rank_0_got_back() -> None:
     rank.start()
     draft = rank.begin(taken)
     assert draft is not None
-    ((_, weight),) = draft.seal().tensors()
+    ((_, weight),) = draft.finish().tensors()
     assert (rank.step, float(weight)) == (5, 8.0)
 
     class Other(CountingEngine):

@@ -25,7 +25,7 @@ LIVES = (TrainerIncarnation(OLD, 0, 0), TrainerIncarnation(LAST, 61, 50))
 @asynccontextmanager
 async def rollout(version: Version, weight: float) -> AsyncIterator[WeightHolder]:
     draft = Snapshotter(bucket_bytes=64).take([("weight", torch.tensor([weight]))], timeout=1)
-    snapshot = draft.seal()
+    snapshot = draft.finish()
     app = web.Application()
     handler = weights_handler(lambda asked: snapshot.share() if asked == version else None)
     app.router.add_get(WEIGHTS_ROUTE, handler)

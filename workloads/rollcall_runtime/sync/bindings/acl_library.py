@@ -44,9 +44,11 @@ class AclLibrary:
 
     def __init__(self, path: str) -> None:
         self._library = CLibrary(
-            load("libascendcl.so", iter([path])), functions=_FUNCTIONS,
-            optional=_SHARING, describe="",
-        )  # fmt: skip
+            load("libascendcl.so", iter([path])),
+            functions=_FUNCTIONS,
+            optional=_SHARING,
+            describe="",
+        )
 
     def start(self, device: int) -> None:
         """Initialize and make this the thread's device, counted round those that there are."""

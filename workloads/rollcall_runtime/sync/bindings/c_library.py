@@ -25,9 +25,13 @@ class CLibrary:
     """
 
     def __init__(
-        self, library: ctypes.CDLL, *, functions: Functions,
-        optional: Functions, describe: str,
-    ) -> None:  # fmt: skip
+        self,
+        library: ctypes.CDLL,
+        *,
+        functions: Functions,
+        optional: Functions,
+        describe: str,
+    ) -> None:
         self._library = library
         self._functions: dict[str, Any] = {}
         for name, arguments in functions.items():

@@ -50,8 +50,10 @@ class CudaLibrary:
     def __init__(self, path: str = "") -> None:
         self._library = CLibrary(
             load("libcudart", _candidates(path)),
-            functions=_FUNCTIONS, optional={}, describe="cudaGetErrorString",
-        )  # fmt: skip
+            functions=_FUNCTIONS,
+            optional={},
+            describe="cudaGetErrorString",
+        )
 
     def devices(self) -> int:
         """How many devices this process sees."""

@@ -27,10 +27,15 @@ _FUNCTIONS: Functions = {
     "HcclGetRootInfo": [ctypes.POINTER(RootInfo)],
     "HcclCommInitRootInfo": [_UINT32, ctypes.POINTER(RootInfo), _UINT32, _OUT],
     "HcclBroadcast": [
-        ctypes.c_void_p, ctypes.c_uint64, _INT, _UINT32, _COMM, ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        _INT,
+        _UINT32,
+        _COMM,
+        ctypes.c_void_p,
     ],
     "HcclCommDestroy": [_COMM],
-}  # fmt: skip
+}
 _OPTIONAL: Functions = {"HcclGetCommAsyncError": [_COMM, ctypes.POINTER(_INT)]}
 
 
@@ -53,8 +58,10 @@ class HcclLibrary:
     def __init__(self, path: str) -> None:
         self._library = CLibrary(
             load("libhccl.so", iter([path])),
-            functions=_FUNCTIONS, optional=_OPTIONAL, describe="HcclGetErrorString",
-        )  # fmt: skip
+            functions=_FUNCTIONS,
+            optional=_OPTIONAL,
+            describe="HcclGetErrorString",
+        )
 
     def root_info(self) -> bytes:
         """Mint what all ranks need to find each other; the caller is rank 0."""

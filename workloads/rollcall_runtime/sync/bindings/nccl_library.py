@@ -67,9 +67,15 @@ _FUNCTIONS: Functions = {
     "ncclCommGetAsyncError": [_COMM, ctypes.POINTER(_INT)],
     "ncclCommAbort": [_COMM],
     "ncclBroadcast": [
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, _INT, _INT, _COMM, ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        _INT,
+        _INT,
+        _COMM,
+        ctypes.c_void_p,
     ],
-}  # fmt: skip
+}
 _OPTIONAL: Functions = {
     "ncclCommShrink": [_COMM, ctypes.POINTER(_INT), _INT, _OUT, _CONFIG, _INT],
     "ncclCommGetUniqueId": [_COMM, _ID],
@@ -107,8 +113,10 @@ class NcclLibrary:
     def __init__(self, path: str = "") -> None:
         self._library = CLibrary(
             load("libnccl.so.2", _candidates(path)),
-            functions=_FUNCTIONS, optional=_OPTIONAL, describe="ncclGetErrorString",
-        )  # fmt: skip
+            functions=_FUNCTIONS,
+            optional=_OPTIONAL,
+            describe="ncclGetErrorString",
+        )
         version = ctypes.c_int()
         self._library.call("ncclGetVersion", ctypes.byref(version))
         self.version = version.value
@@ -127,9 +135,14 @@ class NcclLibrary:
         """Begin to make a communicator."""
         made, config = Handle(), Config.non_blocking()
         self._library.call(
-            "ncclCommInitRankConfig", ctypes.byref(made.pointer), size, UniqueId.of(unique_id),
-            rank, ctypes.byref(config), accept=_STARTED,
-        )  # fmt: skip
+            "ncclCommInitRankConfig",
+            ctypes.byref(made.pointer),
+            size,
+            UniqueId.of(unique_id),
+            rank,
+            ctypes.byref(config),
+            accept=_STARTED,
+        )
         return made
 
     def shrink(self, parent: Handle, *, excluded: Sequence[int]) -> Handle:
@@ -140,9 +153,15 @@ class NcclLibrary:
         made, config = Handle(parent), Config.non_blocking()
         ranks = (ctypes.c_int * len(excluded))(*excluded)
         self._library.call(
-            "ncclCommShrink", parent.pointer, ranks, len(excluded), ctypes.byref(made.pointer),
-            ctypes.byref(config), _SHRINK_ABORT, accept=_STARTED,
-        )  # fmt: skip
+            "ncclCommShrink",
+            parent.pointer,
+            ranks,
+            len(excluded),
+            ctypes.byref(made.pointer),
+            ctypes.byref(config),
+            _SHRINK_ABORT,
+            accept=_STARTED,
+        )
         return made
 
     def grow_id(self, parent: Handle) -> bytes:
@@ -161,9 +180,15 @@ class NcclLibrary:
         made, config = Handle(parent), Config.non_blocking()
         given = None if unique_id is None else ctypes.byref(UniqueId.of(unique_id))
         self._library.call(
-            "ncclCommGrow", parent.pointer if parent else None, size, given, rank,
-            ctypes.byref(made.pointer), ctypes.byref(config), accept=_STARTED,
-        )  # fmt: skip
+            "ncclCommGrow",
+            parent.pointer if parent else None,
+            size,
+            given,
+            rank,
+            ctypes.byref(made.pointer),
+            ctypes.byref(config),
+            accept=_STARTED,
+        )
         return made
 
     def ready(self, handle: Handle) -> bool:
@@ -178,9 +203,16 @@ class NcclLibrary:
     def broadcast(self, handle: Handle, pointer: int, nbytes: int, stream: int) -> None:
         """Put a broadcast from rank 0, in place, into the stream; `ready` before the next call."""
         self._library.call(
-            "ncclBroadcast", pointer, pointer, nbytes, _UINT8, 0, handle.pointer, stream,
+            "ncclBroadcast",
+            pointer,
+            pointer,
+            nbytes,
+            _UINT8,
+            0,
+            handle.pointer,
+            stream,
             accept=_STARTED,
-        )  # fmt: skip
+        )
 
     def abort(self, handle: Handle) -> None:
         """End what is in flight, and free the communicator; may take a while."""

@@ -21,9 +21,9 @@ from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketMover, Work
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer, Work
 from rollcall_runtime.sync.engine import EngineKind, SyncSettings
-from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine, OwnedSession
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine, ThreadedSession
 from rollcall_runtime.sync.errors import (
     JoinFailedError,
     SyncError,
@@ -52,7 +52,7 @@ class GlooSettings(SyncSettings):
             raise ValueError("send_buffer_bytes must not be negative")
 
 
-class GlooEngine(OwnedEngine):
+class GlooEngine(ThreadedEngine):
     """Broadcast over TCP between host buffers, along gloo's binomial tree: log N deep."""
 
     name = "gloo"
@@ -66,17 +66,22 @@ class GlooEngine(OwnedEngine):
         return GlooSession(group=group, session=session, seats=seats, rank=rank, engine=self)
 
 
-class GlooSession(OwnedSession):
+class GlooSession(ThreadedSession):
     """One process group, and what owns it while gloo is busy."""
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
         engine: GlooEngine,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._group: Any = None
         self._store: Store | None = None
-        self._mover = BucketMover(
+        self._mover = BucketTransfer(
             start=self._broadcast, stop=self._check, settings=self.settings, landed=self._landed
         )
 
@@ -84,9 +89,13 @@ class GlooSession(OwnedSession):
         settings = self.engine.settings_as(GlooSettings)
         try:
             self._group, self._store = make_group(
-                rendezvous, address=self.engine.address, settings=settings,
-                send_buffer_bytes=settings.send_buffer_bytes, rank=self.rank, size=len(self.seats),
-            )  # fmt: skip
+                rendezvous,
+                address=self.engine.address,
+                settings=settings,
+                send_buffer_bytes=settings.send_buffer_bytes,
+                rank=self.rank,
+                size=len(self.seats),
+            )
         except RuntimeError as error:
             cause = self._explain(error)
             raise JoinFailedError(str(cause), peer=cause.peer) from error
@@ -112,9 +121,15 @@ class GlooSession(OwnedSession):
 
 
 def make_group(
-    rendezvous: Rendezvous, *, address: str, settings: SyncSettings, send_buffer_bytes: int,
-    rank: int, size: int, prefix: str = "",
-) -> tuple[Any, Store]:  # fmt: skip
+    rendezvous: Rendezvous,
+    *,
+    address: str,
+    settings: SyncSettings,
+    send_buffer_bytes: int,
+    rank: int,
+    size: int,
+    prefix: str = "",
+) -> tuple[Any, Store]:
     """A process group of `size` that listens on `address`, and its store; rank 0 broadcasts.
 
     `prefix` tells the keys of several groups in one room apart. The store must outlive the group,

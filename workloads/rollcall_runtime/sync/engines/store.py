@@ -33,8 +33,8 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import wrong_checksums
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.engines.common.threaded_engine import (
-    OwnedEngine,
-    OwnedSession,
+    ThreadedEngine,
+    ThreadedSession,
     time_left,
 )
 from rollcall_runtime.sync.errors import (
@@ -104,7 +104,7 @@ def cut_in_chunks(ranges: Sequence[tuple[int, int]], size: int) -> Iterator[Piec
             start += nbytes
 
 
-class StoreEngine(OwnedEngine):
+class StoreEngine(ThreadedEngine):
     """One file system."""
 
     selective = True
@@ -128,25 +128,35 @@ class StoreEngine(OwnedEngine):
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> "StoreSession":
         return StoreSession(
-            group=group, session=session, seats=seats, rank=rank, engine=self,
+            group=group,
+            session=session,
+            seats=seats,
+            rank=rank,
+            engine=self,
             settings=self._store_settings,
-        )  # fmt: skip
+        )
 
     @property
     def _store_settings(self) -> StoreSettings:
         return self.settings_as(StoreSettings)
 
 
-class StoreSession(OwnedSession):
+class StoreSession(ThreadedSession):
     """One member's view of a group's folder."""
 
     _faults: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, OSError, ValueError)
     _meets: ClassVar[bool] = False
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
-        engine: StoreEngine, settings: StoreSettings,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
+        engine: StoreEngine,
+        settings: StoreSettings,
+    ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._files, self._own = engine.files, settings
         base = f"{engine.root}/{quote(group, safe='')}"
@@ -176,8 +186,10 @@ class StoreSession(OwnedSession):
         folder = self._next()
         size = self.settings.operation_bytes
         told = {
-            "manifest": encode(manifest), "chunk_bytes": size, "time": time.time(),
-        }  # fmt: skip
+            "manifest": encode(manifest),
+            "chunk_bytes": size,
+            "time": time.time(),
+        }
         text = json.dumps(told, separators=(",", ":")).encode()
         self._files.makedirs(folder, exist_ok=True)
         self._files.pipe_file(f"{folder}/{_MANIFEST}", text)

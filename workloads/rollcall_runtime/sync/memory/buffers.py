@@ -1,6 +1,6 @@
 """Flat memory that is reused, and never overwritten while anybody still reads it.
 
-Device memory is in `device_buffers`; what both have is in `WholeBuffer`.
+Device memory is in `device_buffers`; what both have is in `FlatBuffer`.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from rollcall_runtime.sync.errors import ExhaustedError
 _HUGE = 2 << 20
 
 
-class WholeBuffer(ABC):
+class FlatBuffer(ABC):
     """Memory of `nbytes` bytes that begins at `address` on `device` (a torch device type).
 
     Whoever reads or writes holds a pin meanwhile; a buffer without pins is its pool's to lend
@@ -51,7 +51,7 @@ class WholeBuffer(ABC):
         """Host memory to `read` into; empty where `read` needs none."""
 
     @property
-    def root(self) -> "WholeBuffer":
+    def root(self) -> "FlatBuffer":
         """The whole buffer: what a transport registers once."""
         return self
 
@@ -76,7 +76,7 @@ class WholeBuffer(ABC):
             self._changed.notify_all()
 
 
-class HostBuffer(WholeBuffer):
+class HostBuffer(FlatBuffer):
     """Page-aligned host memory, zero at first."""
 
     device = "cpu"
@@ -116,7 +116,7 @@ class HostBuffer(WholeBuffer):
 class Window:
     """A part of a buffer, to be used like one."""
 
-    def __init__(self, root: WholeBuffer, start: int, end: int) -> None:
+    def __init__(self, root: FlatBuffer, start: int, end: int) -> None:
         if not 0 <= start <= end <= root.nbytes:
             raise ValueError(f"bytes [{start}, {end}) of a buffer of {root.nbytes}")
         self.root = root
@@ -131,7 +131,7 @@ class Window:
         return self.root.memory[self.start : self.start + self.nbytes]
 
     def read(self, start: int, end: int, scratch: memoryview | None = None) -> memoryview:
-        """Bytes [start, end) of this window in host memory; see `WholeBuffer.read`."""
+        """Bytes [start, end) of this window in host memory; see `FlatBuffer.read`."""
         return self.root.read(self.start + start, self.start + end, scratch)
 
     def write(self, start: int, data: memoryview) -> None:
@@ -151,8 +151,8 @@ class Window:
         return self.root.pin()
 
 
-Buffer = WholeBuffer | Window
-Make = Callable[[int, threading.Condition], WholeBuffer]
+Buffer = FlatBuffer | Window
+Make = Callable[[int, threading.Condition], FlatBuffer]
 
 
 class Pin:
@@ -163,7 +163,7 @@ class Pin:
 
     __slots__ = ("_released", "buffer")
 
-    def __init__(self, buffer: WholeBuffer) -> None:
+    def __init__(self, buffer: FlatBuffer) -> None:
         self.buffer = buffer
         self._released = threading.Lock()
 
@@ -188,7 +188,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolState:
+class BufferPoolState:
     """How many buffers a pool has, and how many of them are in use."""
 
     buffers: int
@@ -209,14 +209,14 @@ class BufferPool:
         self._spare_bytes = spare_bytes
         self._changed = threading.Condition(threading.RLock())
         self._make = make or _host_buffer
-        self._buffers: list[WholeBuffer] = []
+        self._buffers: list[FlatBuffer] = []
 
     @property
-    def state(self) -> PoolState:
+    def state(self) -> BufferPoolState:
         """For metrics."""
         with self._changed:
             pinned = sum(buffer.pinned for buffer in self._buffers)
-            return PoolState(buffers=len(self._buffers), pinned=pinned)
+            return BufferPoolState(buffers=len(self._buffers), pinned=pinned)
 
     def take(self, nbytes: int, *, timeout: float) -> Pin:
         """Pin a buffer of exactly `nbytes` that nobody uses; waits until there is one.
@@ -252,11 +252,11 @@ class BufferPool:
         return buffer.pin()
 
 
-def _host_buffer(nbytes: int, changed: threading.Condition) -> WholeBuffer:
+def _host_buffer(nbytes: int, changed: threading.Condition) -> FlatBuffer:
     return HostBuffer(nbytes, changed=changed)
 
 
-class GrowingPool:
+class GrowingBufferPool:
     """Buffers for what has another length each time.
 
     They hold the longest so far, rounded up to a power of two, so that an engine that registers

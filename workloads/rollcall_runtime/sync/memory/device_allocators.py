@@ -17,13 +17,13 @@ from rollcall_runtime.sync.bindings.c_library import LibraryError, address_of
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
 from rollcall_runtime.sync.bindings.hccl_library import locate
 from rollcall_runtime.sync.errors import ExhaustedError
-from rollcall_runtime.sync.memory.device_buffers import Block, DeviceMemory, Placed, host_view
+from rollcall_runtime.sync.memory.device_buffers import Block, DeviceAllocator, Placed, host_view
 
 _ALIGNED = 16  # bytes of the longest element
 _PAGE = 2 << 20  # the largest page of an NPU: what is exported must be whole pages
 
 
-def device_memory(device: str) -> DeviceMemory | None:
+def device_allocator(device: str) -> DeviceAllocator | None:
     """The memory of this worker's device (a torch device type); None for "cpu".
 
     ImportError when its library is missing.
@@ -31,16 +31,18 @@ def device_memory(device: str) -> DeviceMemory | None:
     if device == "cpu":
         return None
     if device == "npu":
-        return LibraryMemory(device, AclDevice(AclLibrary(locate("libascendcl.so")), _local_rank()))
+        return LibraryAllocator(
+            device, AclDriver(AclLibrary(locate("libascendcl.so")), _local_rank())
+        )
     count = torch.get_device_module(device).device_count()
-    return TorchMemory(torch.device(device, _local_rank() % max(count, 1)))
+    return TorchAllocator(torch.device(device, _local_rank() % max(count, 1)))
 
 
 def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-class TorchMemory(DeviceMemory):
+class TorchAllocator(DeviceAllocator):
     """Memory of torch's allocator."""
 
     def __init__(self, device: torch.device) -> None:
@@ -48,7 +50,7 @@ class TorchMemory(DeviceMemory):
         self._device = device
         self._stream = torch.Stream(device) if device.type != "cpu" else None
 
-    def allocate(self, nbytes: int) -> "TorchBlock":
+    def allocate(self, nbytes: int) -> "TorchAllocation":
         """Raises ExhaustedError."""
         try:
             flat = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=self._device)
@@ -57,7 +59,7 @@ class TorchMemory(DeviceMemory):
                 f"no memory for a buffer of {nbytes} bytes on the {self.device}: {error}"
             ) from error
         self.settle()  # whoever had this memory before may still work with it
-        return TorchBlock(self, flat)
+        return TorchAllocation(self, flat)
 
     def settle(self) -> None:
         """Wait for what this thread has begun on the device."""
@@ -74,10 +76,10 @@ class TorchMemory(DeviceMemory):
         self._stream.synchronize()
 
 
-class TorchBlock(Block):
+class TorchAllocation(Block):
     """A flat tensor."""
 
-    def __init__(self, memory: TorchMemory, flat: torch.Tensor) -> None:
+    def __init__(self, memory: TorchAllocator, flat: torch.Tensor) -> None:
         self._memory, self._flat = memory, flat
         self.address = flat.data_ptr()
 
@@ -133,7 +135,7 @@ class Copies(Protocol):
     def export(self, pointer: int, nbytes: int) -> str: ...
 
 
-class CudaDevice:
+class CudaDriver:
     """libcudart's, for processes whose torch has no CUDA."""
 
     def __init__(self, library: CudaLibrary, index: int) -> None:
@@ -176,7 +178,7 @@ class CudaDevice:
         raise NotImplementedError(f"{nbytes} bytes at {pointer:#x}: GPU memory is not exported")
 
 
-class AclDevice:
+class AclDriver:
     """AscendCL's, whose plain copies block."""
 
     def __init__(self, library: AclLibrary, index: int) -> None:
@@ -195,18 +197,18 @@ class AclDevice:
         return self._library.export(pointer, -(-nbytes // _PAGE) * _PAGE)
 
 
-class LibraryMemory(DeviceMemory):
+class LibraryAllocator(DeviceAllocator):
     """Memory that torch's allocator does not know of."""
 
     def __init__(self, device: str, copies: Copies) -> None:
         self.device = device
         self.copies = copies
 
-    def allocate(self, nbytes: int) -> "LibraryBlock":
+    def allocate(self, nbytes: int) -> "LibraryAllocation":
         """Raises ExhaustedError."""
         self.copies.use()
         try:
-            return LibraryBlock(self, max(nbytes, 1))
+            return LibraryAllocation(self, max(nbytes, 1))
         except LibraryError as error:
             raise ExhaustedError(
                 f"no memory for a buffer of {nbytes} bytes on the {self.device}: {error}"
@@ -220,10 +222,10 @@ class LibraryMemory(DeviceMemory):
         return found is not None and found.type == self.device
 
 
-class LibraryBlock(Block):
+class LibraryAllocation(Block):
     """An allocation."""
 
-    def __init__(self, memory: LibraryMemory, nbytes: int) -> None:
+    def __init__(self, memory: LibraryAllocator, nbytes: int) -> None:
         self._memory, self._nbytes = memory, nbytes
         self.address = memory.copies.allocate(nbytes)
         memory.copies.zero(self.address, nbytes)

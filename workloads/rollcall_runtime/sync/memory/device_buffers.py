@@ -1,6 +1,6 @@
 """A flat buffer in device memory, with the interface of one in host memory.
 
-Where the memory comes from, and how bytes get in and out, is a `DeviceMemory`'s business.
+Where the memory comes from, and how bytes get in and out, is a `DeviceAllocator`'s business.
 """
 
 import threading
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rollcall_runtime.sync.memory.buffers import Make, WholeBuffer
+from rollcall_runtime.sync.memory.buffers import FlatBuffer, Make
 
 Placed = Iterable[tuple[int, torch.Tensor]]  # tensors and where they begin, in bytes
 
@@ -49,7 +49,7 @@ class Block(ABC):
         raise NotImplementedError(f"{type(self).__name__} stays in its process")
 
 
-class DeviceMemory(ABC):
+class DeviceAllocator(ABC):
     """An accelerator's memory. `device` is its torch device type."""
 
     device: str
@@ -64,14 +64,14 @@ class DeviceMemory(ABC):
         return host_view(pinned)
 
 
-class DeviceBuffer(WholeBuffer):
+class DeviceBuffer(FlatBuffer):
     """`nbytes` of device memory, zero at first. Raises ExhaustedError.
 
     `address` is the device's: nothing on the host may follow it.
     """
 
     def __init__(
-        self, memory: DeviceMemory, nbytes: int, *, changed: threading.Condition | None = None
+        self, memory: DeviceAllocator, nbytes: int, *, changed: threading.Condition | None = None
     ) -> None:
         super().__init__(changed)
         self._memory = memory
@@ -123,12 +123,12 @@ class DeviceBuffer(WholeBuffer):
             raise ValueError(f"bytes [{start}, {end}) of a buffer of {self.nbytes}")
 
 
-def maker(memory: DeviceMemory) -> Make:
+def maker(memory: DeviceAllocator) -> Make:
     """What a pool of such buffers makes them by."""
     return partial(_make, memory)
 
 
-def _make(memory: DeviceMemory, nbytes: int, changed: threading.Condition) -> WholeBuffer:
+def _make(memory: DeviceAllocator, nbytes: int, changed: threading.Condition) -> FlatBuffer:
     return DeviceBuffer(memory, nbytes, changed=changed)
 
 

@@ -23,10 +23,16 @@ from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
-from rollcall_runtime.sync.memory.buffers import Buffer, WholeBuffer
-from rollcall_runtime.sync.weights.shards import Selection, Shard, batches, parse_buckets, select
-from rollcall_runtime.sync.weights.snapshots import Snapshot
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.memory.buffers import Buffer, FlatBuffer
+from rollcall_runtime.sync.weights.shards import (
+    BucketSelection,
+    Shard,
+    batches,
+    parse_bucket_ranges,
+    select,
+)
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
+from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.auth import Handler
 
 _LENGTH = struct.Struct(">Q")
@@ -39,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FetchLimits:
+class FetchTimeouts:
     """How long a newcomer stays with one donor. Times are seconds."""
 
     connect: float = 2.0
@@ -57,7 +63,7 @@ def parse_version(text: str) -> Version:
 
 
 def weights_handler(
-    held: Callable[[Version], Snapshot | None],
+    held: Callable[[Version], WeightSnapshot | None],
     *,
     transfers: int = 4,
     stall: float = 10.0,
@@ -91,7 +97,7 @@ def weights_handler(
         if snapshot is None:
             return web.Response(status=404, text=f"does not hold {version}")
         try:
-            buckets = parse_buckets(request.query.get("buckets"), snapshot.manifest)
+            buckets = parse_bucket_ranges(request.query.get("buckets"), snapshot.manifest)
         except ValueError as error:
             return web.Response(status=400, text=str(error))
         snapshot = snapshot.share()
@@ -106,9 +112,14 @@ def weights_handler(
 
 
 async def _send(
-    request: web.Request, snapshot: Snapshot, ranges: Sequence[tuple[int, int]], shard: str, *,
-    stall: float, total: float,
-) -> web.StreamResponse:  # fmt: skip
+    request: web.Request,
+    snapshot: WeightSnapshot,
+    ranges: Sequence[tuple[int, int]],
+    shard: str,
+    *,
+    stall: float,
+    total: float,
+) -> web.StreamResponse:
     buffer = snapshot.buffer
     manifest = json.dumps(encode(snapshot.manifest), separators=(",", ":")).encode()
     response = web.StreamResponse(
@@ -138,7 +149,7 @@ async def _send(
     return response
 
 
-async def _read(buffer: WholeBuffer, start: int, end: int, scratch: memoryview) -> memoryview:
+async def _read(buffer: FlatBuffer, start: int, end: int, scratch: memoryview) -> memoryview:
     if buffer.device == "cpu":
         return buffer.read(start, end)
     return await asyncio.to_thread(buffer.read, start, end, scratch)
@@ -149,8 +160,8 @@ async def fetch(
     version: Version,
     donors: Sequence[str],
     token: str,
-    stage: Stage,
-    limits: FetchLimits | None = None,
+    stage: StagingArea,
+    limits: FetchTimeouts | None = None,
     shard: Shard | None = None,
 ) -> None:
     """Stage `version`, or what `shard` needs of it, from the first of `donors` that gives that.
@@ -158,7 +169,7 @@ async def fetch(
     A donor is host:port, or several joined by "+", each of which holds a part. Raises CatchUpError
     with each donor's reason. What is served does not change; commit afterwards.
     """
-    bounds = limits or FetchLimits()
+    bounds = limits or FetchTimeouts()
     timeout = aiohttp.ClientTimeout(
         total=bounds.total, sock_connect=bounds.connect, sock_read=bounds.stall
     )
@@ -182,7 +193,7 @@ async def fetch(
 
 
 async def _fetch_from(
-    client: aiohttp.ClientSession, hosts: Sequence[str], version: Version, stage: Stage
+    client: aiohttp.ClientSession, hosts: Sequence[str], version: Version, stage: StagingArea
 ) -> None:
     """Read all hosts' manifests, then all their parts at once."""
     async with AsyncExitStack() as answers:
@@ -207,9 +218,12 @@ async def _fetch_from(
 
 
 async def _fetch_shard(
-    client: aiohttp.ClientSession, hosts: Sequence[str], version: Version, stage: Stage,
+    client: aiohttp.ClientSession,
+    hosts: Sequence[str],
+    version: Version,
+    stage: StagingArea,
     shard: Shard,
-) -> None:  # fmt: skip
+) -> None:
     """Read all hosts' manifests, then what is needed of their parts, all at once."""
     query = {"shard": shard.key}
     try:
@@ -219,7 +233,7 @@ async def _fetch_shard(
                 parts.append(await _read_manifest(answer.content))
                 same = answer.headers.get(SHARD_HEADER) == shard.key
         whole = parts[0] if len(parts) == 1 else combine_manifests(parts)
-        all_of_it = Selection(whole, tuple(range(len(whole.checksums))))
+        all_of_it = BucketSelection(whole, tuple(range(len(whole.checksums))))
         taken = all_of_it if same else select(whole, shard)
         each = taken.manifest.bounds() if len(parts) > 1 else [(0, taken.manifest.total_bytes)]
         numbers = whole.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
@@ -276,9 +290,11 @@ async def _read_manifest(stream: aiohttp.StreamReader) -> WeightManifest:
 
 
 async def _read_buffer(
-    stream: aiohttp.StreamReader, manifest: WeightManifest, buffer: Buffer,
+    stream: aiohttp.StreamReader,
+    manifest: WeightManifest,
+    buffer: Buffer,
     numbers: Sequence[int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Fill the buffer; `numbers` are what an error calls its buckets, if they are some of many."""
     scratch = buffer.scratch(min(manifest.bucket_bytes, manifest.total_bytes))
     for index, (start, end) in enumerate(manifest.buckets()):

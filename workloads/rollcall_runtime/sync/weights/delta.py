@@ -3,7 +3,7 @@
 A layer over any engine: what travels is a flat buffer like any other, from which a receiver and its
 base make the new weights. Reinforcement learning changes few bytes of 16-bit weights in a step.
 
-Encoded are, for each bucket, the gaps between changed bytes (two bytes each, split into two
+EncodedDelta are, for each bucket, the gaps between changed bytes (two bytes each, split into two
 streams) and by how much the bytes differ, which is little when an optimizer changed them; all of it
 entropy coded. 2 % of random changes make less than 4 %. After _LONGEST_GAP equal bytes one more is
 told although it is equal, so that two bytes always suffice.
@@ -26,8 +26,8 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import wrong_checksums
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
-from rollcall_runtime.sync.memory.buffers import GrowingPool, Pin, Window
-from rollcall_runtime.sync.weights.snapshots import Snapshot, checksums
+from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, Pin, Window
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, checksums
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _UNREADABLE = (ValueError, IndexError, RuntimeError, struct.error, zstandard.Zst
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedDelta:
     """A delta, and what describes the buffer that holds it. Released by its owner, or dropped."""
 
     manifest: WeightManifest
@@ -57,26 +57,31 @@ class Encoded:
     pin: Pin
 
 
-class Encoder:
+class DeltaEncoder:
     """Makes deltas in buffers that are used again. Belongs to one caller at a time."""
 
     def __init__(self, config: DeltaConfig) -> None:
         self._config = config
-        self._pool = GrowingPool(limit=_BUFFERS)
+        self._pool = GrowingBufferPool(limit=_BUFFERS)
 
-    async def encode(self, old: Snapshot | None, new: Snapshot | None) -> Encoded | None:
+    async def encode(
+        self, old: WeightSnapshot | None, new: WeightSnapshot | None
+    ) -> EncodedDelta | None:
         """What makes `new` of `old`, if both are there and that is short; the caller's to keep."""
         if old is None or new is None or old.manifest.tensors != new.manifest.tensors:
             return None
         # Shared, because their owner may let go of them meanwhile.
         return await asyncio.to_thread(self._encode, old.share(), new.share())
 
-    def _encode(self, old: Snapshot, new: Snapshot) -> Encoded | None:
+    def _encode(self, old: WeightSnapshot, new: WeightSnapshot) -> EncodedDelta | None:
         try:
             return encode(
-                old.host.memory, new.host.memory, new.manifest, config=self._config,
+                old.host.memory,
+                new.host.memory,
+                new.manifest,
+                config=self._config,
                 pool=self._pool,
-            )  # fmt: skip
+            )
         except ExhaustedError as error:
             log.warning("a whole version is sent, not what has changed: %s", error)
             return None
@@ -86,9 +91,14 @@ class Encoder:
 
 
 def encode(
-    base: memoryview, new: memoryview, manifest: WeightManifest, *, config: DeltaConfig,
-    pool: GrowingPool, timeout: float = 0,
-) -> Encoded | None:  # fmt: skip
+    base: memoryview,
+    new: memoryview,
+    manifest: WeightManifest,
+    *,
+    config: DeltaConfig,
+    pool: GrowingBufferPool,
+    timeout: float = 0,
+) -> EncodedDelta | None:
     """What makes `new` (which `manifest` describes) of `base`.
 
     None when it would be longer than `max_share` of the whole (if that is not empty), when more
@@ -118,13 +128,19 @@ def encode(
             position += len(stream)
     sums = checksums(buffer.memory, manifest.bucket_bytes)
     short = replace(manifest, tensors=(), total_bytes=total, checksums=sums, parts=())
-    return Encoded(short, buffer, pin)
+    return EncodedDelta(short, buffer, pin)
 
 
 def decode(
-    encoded: memoryview, short: WeightManifest, manifest: WeightManifest, target: memoryview, *,
-    base: memoryview | None, config: DeltaConfig, only: Sequence[int] | None = None,
-) -> None:  # fmt: skip
+    encoded: memoryview,
+    short: WeightManifest,
+    manifest: WeightManifest,
+    target: memoryview,
+    *,
+    base: memoryview | None,
+    config: DeltaConfig,
+    only: Sequence[int] | None = None,
+) -> None:
     """Make the weights that `manifest` describes in `target`, of what was `encoded`.
 
     `short` describes that: as many parts as the weights have. What is in `target` is the base, or

@@ -18,8 +18,8 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import StagingError
-from rollcall_runtime.sync.weights.snapshots import Snapshot
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
+from rollcall_runtime.sync.weights.staging import StagingArea
 
 _STRETCH = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MAX_STRETCHES = 200  # of buckets, in one request's line, which servers bound at 8 KiB
@@ -65,7 +65,7 @@ class RowShard(Shard):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class BucketSelection:
     """What a receiver takes: `buckets` of the whole, and the manifest of these, in which the
     tensors are the rows that it needs.
     """
@@ -74,7 +74,7 @@ class Selection:
     buckets: tuple[int, ...]
 
 
-def select(whole: WeightManifest, shard: Shard) -> Selection:
+def select(whole: WeightManifest, shard: Shard) -> BucketSelection:
     """The buckets of `whole` that hold any of what `shard` needs. Raises StagingError."""
     wanted = cut(whole, shard)
     bounds = whole.buckets()
@@ -94,13 +94,19 @@ def select(whole: WeightManifest, shard: Shard) -> Selection:
         number = bisect_right(starts, spec.offset) - 1
         return replace(spec, offset=places[number][0] + spec.offset - starts[number])
 
-    return Selection(replace(kept, tensors=tuple(map(moved, wanted.tensors))), buckets)
+    return BucketSelection(replace(kept, tensors=tuple(map(moved, wanted.tensors))), buckets)
 
 
 def receive(
-    session: SyncSession, version: Version, manifest: WeightManifest, *, shard: Shard | None,
-    stage: Stage, patience: float, timeout: float,
-) -> None:  # fmt: skip
+    session: SyncSession,
+    version: Version,
+    manifest: WeightManifest,
+    *,
+    shard: Shard | None,
+    stage: StagingArea,
+    patience: float,
+    timeout: float,
+) -> None:
     """Stage `version`, or what `shard` needs of it; `patience` is for a buffer, both in seconds."""
     if shard is None:
         with stage.staging(version, manifest, timeout=patience) as buffer:
@@ -111,13 +117,13 @@ def receive(
         session.receive_buckets(buffer, manifest, only=taken.buckets, timeout=timeout)
 
 
-def tensors(weights: Snapshot, shard: Shard | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """What `shard` needs of weights that are here whole; see `Snapshot.tensors`."""
+def tensors(weights: WeightSnapshot, shard: Shard | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """What `shard` needs of weights that are here whole; see `WeightSnapshot.tensors`."""
     if shard is None:
         yield from weights.tensors()
         return
     with weights.buffer.pin() as pin:
-        yield from Snapshot(cut(weights.manifest, shard), pin).tensors()
+        yield from WeightSnapshot(cut(weights.manifest, shard), pin).tensors()
 
 
 def cut(whole: WeightManifest, shard: Shard) -> WeightManifest:
@@ -149,10 +155,12 @@ def _cut(name: str, pieces: Sequence[TensorSpec], shard: Shard) -> list[TensorSp
             row = piece.nbytes // here
             kept.append(
                 replace(
-                    piece, shape=(stop - start, *piece.shape[1:]),
-                    offset=piece.offset + start * row, nbytes=(stop - start) * row,
+                    piece,
+                    shape=(stop - start, *piece.shape[1:]),
+                    offset=piece.offset + start * row,
+                    nbytes=(stop - start) * row,
                 )
-            )  # fmt: skip
+            )
         above += here
     return kept
 
@@ -171,7 +179,7 @@ def batches(buckets: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
         yield names, [number for stretch in some for number in stretch]
 
 
-def parse_buckets(text: str | None, manifest: WeightManifest) -> list[tuple[int, int]]:
+def parse_bucket_ranges(text: str | None, manifest: WeightManifest) -> list[tuple[int, int]]:
     """First byte and end of stretches of the buckets that `batches` named, of all if None.
 
     Raises ValueError.

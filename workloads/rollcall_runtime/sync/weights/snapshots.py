@@ -12,8 +12,8 @@ from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.sync.errors import StagingError
-from rollcall_runtime.sync.memory.buffers import BufferPool, Pin, PoolState, WholeBuffer
-from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer, DeviceMemory, maker
+from rollcall_runtime.sync.memory.buffers import BufferPool, BufferPoolState, FlatBuffer, Pin
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, DeviceBuffer, maker
 
 SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
 
@@ -25,7 +25,7 @@ _DEVICE_BUFFERS = 2
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
-class Snapshot:
+class WeightSnapshot:
     """One whole set of weights, and the pins that keep its buffers from being overwritten: one, or
     one in device memory and one with the same bytes in host memory.
 
@@ -39,11 +39,11 @@ class Snapshot:
         self._pin, self._copy = pin, copy
 
     @property
-    def buffer(self) -> WholeBuffer:
+    def buffer(self) -> FlatBuffer:
         """The flat buffer that the manifest describes, on the device if it is there."""
         return self._pin.buffer
 
-    def buffer_in(self, memories: frozenset[str]) -> WholeBuffer:
+    def buffer_in(self, memories: frozenset[str]) -> FlatBuffer:
         """The buffer in one of these memories (torch device types); StagingError if none is."""
         for pin in (self._pin, self._copy):
             if pin is not None and pin.buffer.device in memories:
@@ -52,7 +52,7 @@ class Snapshot:
         raise StagingError(f"the weights are in memory of the {self.buffer.device}, not {wanted}")
 
     @property
-    def host(self) -> WholeBuffer:
+    def host(self) -> FlatBuffer:
         """The buffer in host memory; StagingError if there is none."""
         return self.buffer_in(_HOST)
 
@@ -67,13 +67,13 @@ class Snapshot:
         for spec in self.manifest.tensors:
             pieces.setdefault(spec.name, []).append(spec)
         for name, specs in pieces.items():
-            views = [tensor_in(self.buffer, spec) for spec in specs]
+            views = [tensor_view(self.buffer, spec) for spec in specs]
             yield name, views[0] if len(views) == 1 else torch.cat(views)
 
-    def share(self) -> "Snapshot":
+    def share(self) -> "WeightSnapshot":
         """The same weights with a pin of their own."""
         copy = self._copy.buffer.pin() if self._copy else None
-        return Snapshot(self.manifest, self.buffer.pin(), copy)
+        return WeightSnapshot(self.manifest, self.buffer.pin(), copy)
 
     def release(self) -> None:
         """Let the buffers go; harmless when repeated."""
@@ -82,7 +82,7 @@ class Snapshot:
             self._copy.release()
 
 
-class Draft:
+class WeightSnapshotDraft:
     """A copy of the weights at one moment, without checksums yet.
 
     On a device, `copy` is a host buffer that is to get the bytes too; all that is left if not
@@ -90,23 +90,28 @@ class Draft:
     """
 
     def __init__(
-        self, specs: tuple[TensorSpec, ...], pin: Pin, copy: Pin | None = None, *,
-        bucket_bytes: int, stays: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        specs: tuple[TensorSpec, ...],
+        pin: Pin,
+        copy: Pin | None = None,
+        *,
+        bucket_bytes: int,
+        stays: bool = True,
+    ) -> None:
         self._specs = specs
         self._pin, self._copy, self._stays = pin, copy, stays
         self._bucket_bytes = bucket_bytes
 
-    def seal(self) -> Snapshot:
+    def finish(self) -> WeightSnapshot:
         """Compute the checksums (outside the GIL) and hand the buffers on; once."""
         buffer = self._pin.buffer
         copy = self._copy.buffer if self._copy else None
-        sums = checksums_of(buffer, self._bucket_bytes, copy=copy)
+        sums = buffer_checksums(buffer, self._bucket_bytes, copy=copy)
         manifest = WeightManifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
         if self._copy is None or self._stays:
-            return Snapshot(manifest, self._pin, self._copy)
+            return WeightSnapshot(manifest, self._pin, self._copy)
         self._pin.release()
-        return Snapshot(manifest, self._copy)
+        return WeightSnapshot(manifest, self._copy)
 
 
 class Snapshotter:
@@ -117,15 +122,20 @@ class Snapshotter:
     `spare_bytes`.
 
     With device memory the copy is made there, in one of `device_buffers` (small models again may
-    have more), which on a GPU is many times faster than to the host. `keep` names the memories
-    (torch device types) in which it stays once its draft is sealed, by default the device's alone.
+    have more), which on a GPU is many times faster than to the host. `keep` names the torch device
+    types in whose memory the copy stays after `finish`, by default the device's alone.
     """
 
     def __init__(
-        self, *, bucket_bytes: int, buffers: int = 3, spare_bytes: int = SPARE_BYTES,
-        memory: DeviceMemory | None = None, keep: frozenset[str] = frozenset(),
+        self,
+        *,
+        bucket_bytes: int,
+        buffers: int = 3,
+        spare_bytes: int = SPARE_BYTES,
+        memory: DeviceAllocator | None = None,
+        keep: frozenset[str] = frozenset(),
         device_buffers: int = _DEVICE_BUFFERS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._bucket_bytes, self._stays = bucket_bytes, True
         host = BufferPool(limit=buffers, spare_bytes=spare_bytes)
         self._pool = host
@@ -145,17 +155,17 @@ class Snapshotter:
         return [self._pool] if self._copies is None else [self._pool, self._copies]
 
     @property
-    def state(self) -> PoolState:
+    def state(self) -> BufferPoolState:
         """Buffers made and in use, for metrics."""
         states = [pool.state for pool in self._pools]
-        return PoolState(sum(s.buffers for s in states), sum(s.pinned for s in states))
+        return BufferPoolState(sum(s.buffers for s in states), sum(s.pinned for s in states))
 
-    def take(self, tensors: NamedTensors, *, timeout: float) -> Draft:
+    def take(self, tensors: NamedTensors, *, timeout: float) -> WeightSnapshotDraft:
         """Copy `tensors` (any device, any strides); the caller may change them afterwards.
 
         Waits while all buffers are in use (earlier snapshots not released, sends not ended), and
-        raises ExhaustedError after `timeout` seconds. `seal` the draft in another thread: checksums
-        are not the trainer's business.
+        raises ExhaustedError after `timeout` seconds. Call `finish` on the draft in another thread:
+        training need not wait for checksums.
         """
         named = [(name, tensor.detach()) for name, tensor in tensors]
         specs, total = lay_out(named)
@@ -168,7 +178,7 @@ class Snapshotter:
             for pin in pins:
                 pin.release()
             raise
-        return Draft(specs, *pins, bucket_bytes=self._bucket_bytes, stays=self._stays)
+        return WeightSnapshotDraft(specs, *pins, bucket_bytes=self._bucket_bytes, stays=self._stays)
 
 
 def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec, ...], int]:
@@ -185,21 +195,21 @@ def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec
     return tuple(specs), end
 
 
-def fill(buffer: WholeBuffer, placed: Iterable[tuple[TensorSpec, torch.Tensor]]) -> None:
+def fill(buffer: FlatBuffer, placed: Iterable[tuple[TensorSpec, torch.Tensor]]) -> None:
     """Copy each tensor to its place."""
     if isinstance(buffer, DeviceBuffer):
         buffer.put((spec.offset, weight) for spec, weight in placed)
         return
     for spec, weight in placed:
-        tensor_in(buffer, spec).copy_(weight)
+        tensor_view(buffer, spec).copy_(weight)
 
 
-def tensor_in(buffer: WholeBuffer, spec: TensorSpec) -> torch.Tensor:
+def tensor_view(buffer: FlatBuffer, spec: TensorSpec) -> torch.Tensor:
     """The tensor, a view of the buffer or a copy; StagingError if this torch lacks its dtype."""
     return _view(*_part(buffer, spec))
 
 
-def _part(buffer: WholeBuffer, spec: TensorSpec) -> tuple[torch.Tensor, TensorSpec]:
+def _part(buffer: FlatBuffer, spec: TensorSpec) -> tuple[torch.Tensor, TensorSpec]:
     """Memory that holds the tensor, and where it is in it."""
     if isinstance(buffer, DeviceBuffer):
         return buffer.tensor(spec.offset, spec.nbytes), replace(spec, offset=0)
@@ -224,8 +234,8 @@ def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
     return tuple(crc32(memory[start : start + bucket_bytes]) for start in starts)
 
 
-def checksums_of(
-    buffer: WholeBuffer, bucket_bytes: int, *, copy: WholeBuffer | None = None
+def buffer_checksums(
+    buffer: FlatBuffer, bucket_bytes: int, *, copy: FlatBuffer | None = None
 ) -> tuple[int, ...]:
     """CRC-32 of each bucket; the host buffer `copy`, of the same length, gets a device's too.
 
@@ -248,7 +258,7 @@ def checksums_of(
         target = halves[number % 2] if copy is None else copy.memory[start:end]
         return buffer.read(start, end, target)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="seal") as copying:
+    with ThreadPoolExecutor(1, thread_name_prefix="snapshot checksums") as copying:
         loading = [copying.submit(load, 0)] if pieces else []
         for number, (bucket, _, _) in enumerate(pieces):
             data = loading.pop().result()

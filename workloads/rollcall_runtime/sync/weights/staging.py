@@ -13,14 +13,14 @@ import numpy as np
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError, SyncError
-from rollcall_runtime.sync.memory.buffers import BufferPool, Pin, PoolState, WholeBuffer
-from rollcall_runtime.sync.memory.device_buffers import DeviceMemory, maker
-from rollcall_runtime.sync.weights.snapshots import SPARE_BYTES, Snapshot
+from rollcall_runtime.sync.memory.buffers import BufferPool, BufferPoolState, FlatBuffer, Pin
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, maker
+from rollcall_runtime.sync.weights.snapshots import SPARE_BYTES, WeightSnapshot
 
 _PIECE_BYTES = 16 << 20  # copied between two looks at whether the copy is still wanted
 
 
-class Stage:
+class StagingArea:
     """A receiver's weights: what it serves, what is staged, and what is on its way in.
 
     `buffers` is how many copies of the model may exist. Two are enough while all is well; the
@@ -29,18 +29,21 @@ class Stage:
     """
 
     def __init__(
-        self, *, buffers: int = 4, spare_bytes: int = SPARE_BYTES,
-        memory: DeviceMemory | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        buffers: int = 4,
+        spare_bytes: int = SPARE_BYTES,
+        memory: DeviceAllocator | None = None,
+    ) -> None:
         make = maker(memory) if memory is not None else None
         self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes, make=make)
         self._spare = Spare(self._pool)
         self._lock = threading.Lock()
-        self._staged: tuple[Version, Snapshot] | None = None
-        self._served: tuple[Version, Snapshot] | None = None
+        self._staged: tuple[Version, WeightSnapshot] | None = None
+        self._served: tuple[Version, WeightSnapshot] | None = None
 
     @property
-    def state(self) -> PoolState:
+    def state(self) -> BufferPoolState:
         """Buffers made and in use, for metrics."""
         return self._pool.state
 
@@ -50,7 +53,7 @@ class Stage:
         with self._lock:
             return self._served[0] if self._served else None
 
-    def held(self, version: Version) -> Snapshot | None:
+    def held(self, version: Version) -> WeightSnapshot | None:
         """The served weights with a pin of the caller's own; None if they are not `version`."""
         with self._lock:
             if self._served is None or self._served[0] != version:
@@ -60,7 +63,7 @@ class Stage:
     @contextmanager
     def staging(
         self, version: Version, manifest: WeightManifest, *, timeout: float
-    ) -> Iterator[WholeBuffer]:
+    ) -> Iterator[FlatBuffer]:
         """Lend a buffer to be filled. Leaving well stages it as `version`; an error drops it.
 
         Never the served buffer. Raises ExhaustedError when none is free within `timeout` seconds.
@@ -73,7 +76,7 @@ class Stage:
     @contextmanager
     def patching(
         self, version: Version, manifest: WeightManifest, *, base: Version, timeout: float
-    ) -> Iterator[tuple[WholeBuffer, Snapshot | None]]:
+    ) -> Iterator[tuple[FlatBuffer, WeightSnapshot | None]]:
         """As `staging`, for changes of `base`: a buffer that holds it already and None, or a buffer
         and what is to be copied into it first.
 
@@ -109,11 +112,11 @@ class Stage:
             pin.release()
             raise
         with self._lock:
-            old, self._staged = self._staged, (version, Snapshot(manifest, pin))
+            old, self._staged = self._staged, (version, WeightSnapshot(manifest, pin))
         _release(old)
 
     @contextmanager
-    def committing(self, version: Version) -> Iterator[Snapshot]:
+    def committing(self, version: Version) -> Iterator[WeightSnapshot]:
         """Lend the staged version to be applied. Leaving well serves it; an error drops it.
 
         Raises StagingError when `version` is not what is staged.
@@ -148,7 +151,7 @@ class Spare:
         self._unwanted = threading.Event()
         self._copy: tuple[Version, Pin] | None = None
 
-    def make(self, version: Version, weights: WholeBuffer) -> None:
+    def make(self, version: Version, weights: FlatBuffer) -> None:
         """Copy `weights`, which are `version`; nothing when no buffer is free."""
         with self._lock:
             self._unwanted.clear()
@@ -184,7 +187,7 @@ class Spare:
             self._copy = None
 
 
-def _copy(source: WholeBuffer, target: WholeBuffer, *, stop: Callable[[], bool]) -> bool:
+def _copy(source: FlatBuffer, target: FlatBuffer, *, stop: Callable[[], bool]) -> bool:
     """Whether all of it was copied. By numpy, which lets other threads run."""
     old, new = (np.frombuffer(buffer.memory, np.uint8) for buffer in (source, target))
     for start in range(0, len(old), _PIECE_BYTES):
@@ -194,6 +197,6 @@ def _copy(source: WholeBuffer, target: WholeBuffer, *, stop: Callable[[], bool])
     return True
 
 
-def _release(held: tuple[Version, Snapshot] | None) -> None:
+def _release(held: tuple[Version, WeightSnapshot] | None) -> None:
     if held is not None:
         held[1].release()

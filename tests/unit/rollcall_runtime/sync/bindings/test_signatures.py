@@ -14,11 +14,15 @@ from rollcall_runtime.sync.bindings import cuda_library, nccl_library
 NCCL = {**nccl_library._FUNCTIONS, **nccl_library._OPTIONAL}
 CUDA = cuda_library._FUNCTIONS
 VALUES = {
-    "int": ctypes.c_int, "unsigned int": ctypes.c_uint, "size_t": ctypes.c_size_t,
-    "ncclDataType_t": ctypes.c_int, "enum cudaMemcpyKind": ctypes.c_int,
+    "int": ctypes.c_int,
+    "unsigned int": ctypes.c_uint,
+    "size_t": ctypes.c_size_t,
+    "ncclDataType_t": ctypes.c_int,
+    "enum cudaMemcpyKind": ctypes.c_int,
     "ncclUniqueId": nccl_library.UniqueId,
-    "ncclComm_t": ctypes.c_void_p, "cudaStream_t": ctypes.c_void_p,
-}  # fmt: skip
+    "ncclComm_t": ctypes.c_void_p,
+    "cudaStream_t": ctypes.c_void_p,
+}
 
 
 def header(pattern: str) -> str:

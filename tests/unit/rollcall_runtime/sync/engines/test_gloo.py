@@ -66,9 +66,11 @@ def test_a_join_goes_to_the_sender_once_for_each_device() -> None:
     def member(rank: int) -> int:
         deadline = time.monotonic() + 30
         room = Counted(
-            room="job/1.1.0", seats=seats_at(server.address, size), deadline=deadline,
+            room="job/1.1.0",
+            seats=seats_at(server.address, size),
+            deadline=deadline,
             rest=time.sleep,
-        )  # fmt: skip
+        )
         room.meet(rank)
         make_group(room, address=HOST, settings=settings, send_buffer_bytes=0, rank=rank, size=size)
         room.close()

@@ -10,7 +10,7 @@ import pytest
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.engine import Role, descriptor_text
+from rollcall_runtime.sync.engine import Role, encode_descriptor
 from rollcall_runtime.sync.engines.store import StoreEngine, StoreSession, StoreSettings
 from rollcall_runtime.sync.errors import SyncError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
@@ -41,7 +41,7 @@ def sessions(tmp_path: Path) -> Iterator[Open]:
             told = engine.open(
                 member=member, address="127.0.0.1", role=role, settings=StoreSettings(**values)
             )
-            seats.append(Seat(member, "127.0.0.1", descriptor_text(told)))
+            seats.append(Seat(member, "127.0.0.1", encode_descriptor(told)))
         engines.extend(pair)
         opened = [
             engine.open_session(group=group, session=SessionId(epoch, 1, 1), seats=seats, rank=r)

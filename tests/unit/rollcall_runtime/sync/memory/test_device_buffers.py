@@ -12,13 +12,13 @@ import pytest
 from rollcall_runtime.sync.bindings.acl_library import AclLibrary
 from rollcall_runtime.sync.errors import ExhaustedError
 from rollcall_runtime.sync.memory.buffers import BufferPool
-from rollcall_runtime.sync.memory.device_allocators import LibraryMemory, device_memory
-from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer, DeviceMemory, maker
+from rollcall_runtime.sync.memory.device_allocators import LibraryAllocator, device_allocator
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, DeviceBuffer, maker
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync import places
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, npu_memory, torch_memory
 
-Made = Callable[[], DeviceMemory]
+Made = Callable[[], DeviceAllocator]
 
 
 @pytest.fixture(
@@ -28,7 +28,7 @@ Made = Callable[[], DeviceMemory]
         pytest.param(npu_memory, marks=pytest.mark.slow),
     ]
 )
-def memory(request: pytest.FixtureRequest) -> DeviceMemory:
+def memory(request: pytest.FixtureRequest) -> DeviceAllocator:
     """Torch's, and that of the doubles of two libraries."""
     if request.param is not torch_memory:
         doubles.build()
@@ -36,7 +36,7 @@ def memory(request: pytest.FixtureRequest) -> DeviceMemory:
     return made()
 
 
-def test_what_is_written_is_read(memory: DeviceMemory) -> None:
+def test_what_is_written_is_read(memory: DeviceAllocator) -> None:
     buffer = DeviceBuffer(memory, 1000)
     buffer.write(0, memoryview(bytearray(range(250)) * 4))
     assert bytes(buffer.read(248, 252)) == bytes([248, 249, 0, 1])
@@ -48,7 +48,7 @@ def test_what_is_written_is_read(memory: DeviceMemory) -> None:
     assert (buffer.device, window.device) == (memory.device, memory.device)
 
 
-def test_a_copy_goes_to_the_beginning_of_the_scratch(memory: DeviceMemory) -> None:
+def test_a_copy_goes_to_the_beginning_of_the_scratch(memory: DeviceAllocator) -> None:
     buffer = DeviceBuffer(memory, 100)
     buffer.write(0, memoryview(bytearray(range(100))))
     scratch = buffer.scratch(60)
@@ -56,14 +56,14 @@ def test_a_copy_goes_to_the_beginning_of_the_scratch(memory: DeviceMemory) -> No
     assert bytes(scratch[:10]) == bytes(range(10, 20))
 
 
-def test_there_is_no_view_of_it(memory: DeviceMemory) -> None:
+def test_there_is_no_view_of_it(memory: DeviceAllocator) -> None:
     with pytest.raises(TypeError, match=f"memory of the {memory.device}"):
         _ = DeviceBuffer(memory, 8).memory
     with pytest.raises(TypeError, match=f"memory of the {memory.device}"):
         _ = DeviceBuffer(memory, 8).window(2, 4).memory
 
 
-def test_bytes_beyond_its_end_are_refused(memory: DeviceMemory) -> None:
+def test_bytes_beyond_its_end_are_refused(memory: DeviceAllocator) -> None:
     buffer = DeviceBuffer(memory, 10)
     with pytest.raises(ValueError, match=r"bytes \[8, 11\) of a buffer of 10"):
         buffer.read(8, 11)
@@ -71,17 +71,17 @@ def test_bytes_beyond_its_end_are_refused(memory: DeviceMemory) -> None:
         buffer.write(8, memoryview(bytearray(3)))
 
 
-def test_it_may_be_empty(memory: DeviceMemory) -> None:
+def test_it_may_be_empty(memory: DeviceAllocator) -> None:
     assert bytes(DeviceBuffer(memory, 0).read(0, 0)) == b""
 
 
-def test_too_much_memory_is_an_error_of_this_process(memory: DeviceMemory) -> None:
+def test_too_much_memory_is_an_error_of_this_process(memory: DeviceAllocator) -> None:
     with pytest.raises(ExhaustedError, match=f"no memory .* on the {memory.device}") as caught:
         DeviceBuffer(memory, 1 << 50)
     assert caught.value.own_fault
 
 
-def test_a_pool_lends_it_again_once_nobody_uses_it(memory: DeviceMemory) -> None:
+def test_a_pool_lends_it_again_once_nobody_uses_it(memory: DeviceAllocator) -> None:
     pool = BufferPool(limit=1, make=maker(memory))
     first = pool.take(64, timeout=0)
     buffer = first.buffer
@@ -150,20 +150,20 @@ def test_memory_of_torch_stays_in_its_process() -> None:
 
 
 def test_a_worker_without_an_accelerator_has_no_device_memory() -> None:
-    assert device_memory("cpu") is None
+    assert device_allocator("cpu") is None
 
 
 def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     with pytest.raises(ImportError, match=r"libascendcl.so of CANN is in none of /nowhere"):
-        device_memory("npu")
+        device_allocator("npu")
 
 
 @pytest.mark.slow
 def test_npu_memory_is_the_librarys_own(monkeypatch: pytest.MonkeyPatch) -> None:
     doubles.build()
     monkeypatch.setenv("LD_LIBRARY_PATH", str(doubles.FOLDER))
-    assert isinstance(device_memory("npu"), LibraryMemory)
+    assert isinstance(device_allocator("npu"), LibraryAllocator)
 
 
 def _address(data: bytearray) -> int:

@@ -13,26 +13,28 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.bench.member import digests, odd_tensors, version
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
 from rollcall_runtime.sync.weights.catch_up import (
-    FetchLimits,
+    FetchTimeouts,
     fetch,
     parse_version,
     weights_handler,
 )
-from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
+from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.auth import Handler, guard
 
 TOKEN = "member-token"
-LIMITS = FetchLimits(connect=1.0, stall=0.3, total=5.0)
+LIMITS = FetchTimeouts(connect=1.0, stall=0.3, total=5.0)
 SEVEN = version(7)
 
 
-def snapshot(seed: int = 7, megabytes: int = 3) -> Snapshot:
+def snapshot(seed: int = 7, megabytes: int = 3) -> WeightSnapshot:
     taker = Snapshotter(bucket_bytes=1 << 20)
-    return taker.take(odd_tensors(seed, megabytes), timeout=0).seal()
+    return taker.take(odd_tensors(seed, megabytes), timeout=0).finish()
 
 
-def holder(held: Snapshot, held_version: Version = SEVEN) -> Callable[[Version], Snapshot | None]:
+def holder(
+    held: WeightSnapshot, held_version: Version = SEVEN
+) -> Callable[[Version], WeightSnapshot | None]:
     return lambda asked: held if asked == held_version else None
 
 
@@ -43,7 +45,7 @@ def guarded(handler: Handler) -> Handler:
 
 @contextlib.asynccontextmanager
 async def donor(
-    held: Callable[[Version], Snapshot | None], *, transfers: int = 4, stall: float = 10.0
+    held: Callable[[Version], WeightSnapshot | None], *, transfers: int = 4, stall: float = 10.0
 ) -> AsyncIterator[str]:
     """A member that serves weights; its host:port."""
     app = web.Application()
@@ -83,13 +85,13 @@ async def silent_donor() -> AsyncIterator[str]:
         yield f"{host}:{port}"
 
 
-def committed(stage: Stage, number: int = 7) -> dict[str, str]:
+def committed(stage: StagingArea, number: int = 7) -> dict[str, str]:
     with stage.committing(version(number)) as weights:
         return digests(weights)
 
 
 async def test_a_newcomer_gets_every_byte() -> None:
-    held, stage = snapshot(), Stage()
+    held, stage = snapshot(), StagingArea()
     async with donor(holder(held)) as address:
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
     assert stage.served is None
@@ -98,7 +100,7 @@ async def test_a_newcomer_gets_every_byte() -> None:
 
 
 async def test_the_next_donor_is_tried_when_one_is_dead_or_silent() -> None:
-    held, stage = snapshot(), Stage()
+    held, stage = snapshot(), StagingArea()
     async with donor(holder(held)) as address, silent_donor() as silent:
         donors = [dead_donor(), silent, address]
         await fetch(version=SEVEN, donors=donors, token=TOKEN, stage=stage, limits=LIMITS)
@@ -106,7 +108,7 @@ async def test_the_next_donor_is_tried_when_one_is_dead_or_silent() -> None:
 
 
 async def test_a_donor_that_dies_half_way_is_replaced() -> None:
-    held, stage = snapshot(megabytes=64), Stage()
+    held, stage = snapshot(megabytes=64), StagingArea()
 
     async def dying(request: web.Request) -> web.StreamResponse:
         handler = guarded(weights_handler(holder(held)))
@@ -118,7 +120,7 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
     app.add_routes([web.get(WEIGHTS_ROUTE, dying)])
     asked: list[Version] = []
 
-    def second(version_: Version) -> Snapshot | None:
+    def second(version_: Version) -> WeightSnapshot | None:
         asked.append(version_)
         return held
 
@@ -129,7 +131,7 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
 
 
 async def test_every_donor_s_reason_is_told() -> None:
-    stage = Stage()
+    stage = StagingArea()
     async with donor(holder(snapshot(), version(8))) as address, silent_donor() as silent:
         donors = [dead_donor(), silent, address]
         with pytest.raises(CatchUpError) as caught:
@@ -142,13 +144,13 @@ async def test_every_donor_s_reason_is_told() -> None:
 
 async def test_without_donors_there_is_nothing_to_fetch() -> None:
     with pytest.raises(CatchUpError, match="none was named"):
-        await fetch(version=SEVEN, donors=[], token=TOKEN, stage=Stage())
+        await fetch(version=SEVEN, donors=[], token=TOKEN, stage=StagingArea())
 
 
 async def test_a_wrong_token_gets_nothing() -> None:
     async with donor(holder(snapshot())) as address:
         with pytest.raises(CatchUpError, match="HTTP 401"):
-            await fetch(version=SEVEN, donors=[address], token="guess", stage=Stage())
+            await fetch(version=SEVEN, donors=[address], token="guess", stage=StagingArea())
 
 
 @pytest.mark.parametrize("query", ["", "?version=", "?version=7", "?version=7@1.x"])
@@ -160,7 +162,7 @@ async def test_a_version_that_cannot_be_read_is_refused(query: str) -> None:
 
 
 async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
-    held, stage = snapshot(), Stage()
+    held, stage = snapshot(), StagingArea()
     held.buffer.memory[2_000_000] ^= 1
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong checksum in bucket 1"):
@@ -169,7 +171,7 @@ async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
 
 
 async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> None:
-    giver, taker = Stage(buffers=3, spare_bytes=0), Stage()
+    giver, taker = StagingArea(buffers=3, spare_bytes=0), StagingArea()
     first = snapshot(megabytes=16)
     _serve(giver, first, 7)
     async with donor(giver.held) as address:
@@ -188,7 +190,7 @@ async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> No
 
 async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent() -> None:
     taker = Snapshotter(bucket_bytes=1 << 20, buffers=1, spare_bytes=0)
-    owned, stage = taker.take(odd_tensors(7, 16), timeout=0).seal(), Stage()
+    owned, stage = taker.take(odd_tensors(7, 16), timeout=0).finish(), StagingArea()
     expected = digests(owned)
     async with donor(holder(owned)) as address:
         fetching = asyncio.create_task(
@@ -208,11 +210,11 @@ async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent()
 async def test_a_donor_bounds_its_transfers() -> None:
     async with donor(holder(snapshot()), transfers=0) as address:
         with pytest.raises(CatchUpError, match="HTTP 503"):
-            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=Stage())
+            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=StagingArea())
 
 
 async def test_a_reader_that_stalls_does_not_keep_the_buffer() -> None:
-    giver = Stage()
+    giver = StagingArea()
     _serve(giver, snapshot(megabytes=16), 7)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with donor(giver.held, stall=0.1) as address, ClientSession(headers=headers) as client:
@@ -229,7 +231,7 @@ def test_versions_are_read_as_they_are_written() -> None:
     assert parse_version(str(SEVEN)) == SEVEN
 
 
-def _serve(stage: Stage, source: Snapshot, number: int) -> None:
+def _serve(stage: StagingArea, source: WeightSnapshot, number: int) -> None:
     with stage.staging(version(number), source.manifest, timeout=0) as buffer:
         buffer.memory[:] = source.buffer.memory
     with stage.committing(version(number)):

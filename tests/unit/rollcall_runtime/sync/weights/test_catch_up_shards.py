@@ -12,8 +12,8 @@ from rollcall_runtime.bench.member import digests
 from rollcall_runtime.sync.errors import CatchUpError
 from rollcall_runtime.sync.weights.catch_up import fetch, weights_handler
 from rollcall_runtime.sync.weights.shards import RowShard, cut
-from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
+from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.auth import Handler
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import (
     SEVEN,
@@ -54,12 +54,12 @@ async def counted(handler: Handler) -> AsyncIterator[tuple[str, Listening]]:
         yield address, listening
 
 
-def rows(held: Snapshot, shard: RowShard) -> dict[str, str]:
-    return digests(Snapshot(cut(held.manifest, shard), held.buffer.pin()))
+def rows(held: WeightSnapshot, shard: RowShard) -> dict[str, str]:
+    return digests(WeightSnapshot(cut(held.manifest, shard), held.buffer.pin()))
 
 
 async def test_whoever_needs_a_part_fetches_that_part() -> None:
-    held, stage = snapshot(megabytes=16), Stage()
+    held, stage = snapshot(megabytes=16), StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
     assert listening.requests == 2, "the manifest, and the buckets"
@@ -69,8 +69,10 @@ async def test_whoever_needs_a_part_fetches_that_part() -> None:
 
 async def test_a_part_of_what_several_senders_hold_is_fetched_from_each() -> None:
     taker, weight = Snapshotter(bucket_bytes=1 << 10), torch.rand(64, 256)
-    one, two = (taker.take([("w", rows)], timeout=0).seal() for rows in (weight[:32], weight[32:]))
-    stage, shard = Stage(), RowShard(1, 4)
+    one, two = (
+        taker.take([("w", rows)], timeout=0).finish() for rows in (weight[:32], weight[32:])
+    )
+    stage, shard = StagingArea(), RowShard(1, 4)
     async with (
         counted(weights_handler(holder(one))) as (first, at_first),
         counted(weights_handler(holder(two))) as (second, at_second),
@@ -87,8 +89,8 @@ async def test_a_part_of_what_several_senders_hold_is_fetched_from_each() -> Non
 
 async def test_more_stretches_than_a_request_can_name_are_asked_for_in_turn() -> None:
     named = [(f"t{number}", torch.rand(2, 64)) for number in range(1000)]
-    held = Snapshotter(bucket_bytes=256).take(named, timeout=0).seal()
-    stage = Stage()
+    held = Snapshotter(bucket_bytes=256).take(named, timeout=0).finish()
+    stage = StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
     assert listening.requests == 6
@@ -96,7 +98,7 @@ async def test_more_stretches_than_a_request_can_name_are_asked_for_in_turn() ->
 
 
 async def test_a_member_that_holds_a_part_gives_it_only_to_whoever_needs_the_same() -> None:
-    held, stage = snapshot(megabytes=16), Stage()
+    held, stage = snapshot(megabytes=16), StagingArea()
     async with donor(holder(held)) as address:
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
     committed(stage)
@@ -105,16 +107,16 @@ async def test_a_member_that_holds_a_part_gives_it_only_to_whoever_needs_the_sam
         for shard in (None, RowShard(1, 2)):
             with pytest.raises(CatchUpError, match="holds shard 0/2 only"):
                 await fetch(
-                    version=SEVEN, donors=[address], token=TOKEN, stage=Stage(), shard=shard
+                    version=SEVEN, donors=[address], token=TOKEN, stage=StagingArea(), shard=shard
                 )
-        other = Stage()
+        other = StagingArea()
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=other, shard=HALF)
     assert committed(other) == rows(held, HALF)
     assert listening.sent < 10 << 20
 
 
 async def test_corrupt_bytes_of_a_part_are_named_as_the_whole_names_them() -> None:
-    held, stage = snapshot(megabytes=16), Stage()
+    held, stage = snapshot(megabytes=16), StagingArea()
     last = RowShard(1, 2)
     held.buffer.memory[12 << 20] ^= 1
     async with donor(holder(held)) as address:

@@ -8,8 +8,8 @@ import pytest
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
-from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
-from rollcall_runtime.sync.weights.delta import Encoded, decode, encode
+from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
+from rollcall_runtime.sync.weights.delta import EncodedDelta, decode, encode
 from rollcall_runtime.sync.weights.snapshots import checksums
 
 SIZE, BUCKET = 1_000_003, 300_000
@@ -34,15 +34,21 @@ def described(buffer: HostBuffer) -> WeightManifest:
     return WeightManifest((), SIZE, BUCKET, checksums(buffer.memory, BUCKET))
 
 
-def delta(base: HostBuffer, new: HostBuffer, config: DeltaConfig = CONFIG) -> Encoded | None:
-    return encode(base.memory, new.memory, described(new), config=config, pool=GrowingPool(limit=1))
+def delta(base: HostBuffer, new: HostBuffer, config: DeltaConfig = CONFIG) -> EncodedDelta | None:
+    return encode(
+        base.memory, new.memory, described(new), config=config, pool=GrowingBufferPool(limit=1)
+    )
 
 
-def apply(made: Encoded, *, base: HostBuffer | None, to: HostBuffer, new: HostBuffer) -> None:
+def apply(made: EncodedDelta, *, base: HostBuffer | None, to: HostBuffer, new: HostBuffer) -> None:
     decode(
-        made.buffer.memory, made.manifest, described(new), to.memory,
-        base=base.memory if base else None, config=CONFIG,
-    )  # fmt: skip
+        made.buffer.memory,
+        made.manifest,
+        described(new),
+        to.memory,
+        base=base.memory if base else None,
+        config=CONFIG,
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def test_parts_of_several_senders_make_the_new_weights() -> None:
     for start, end in bounds:
         old, part = base.memory[start:end], new.memory[start:end]
         manifests.append(WeightManifest((), end - start, BUCKET, checksums(part, BUCKET)))
-        one = encode(old, part, manifests[-1], config=CONFIG, pool=GrowingPool(limit=1))
+        one = encode(old, part, manifests[-1], config=CONFIG, pool=GrowingBufferPool(limit=1))
         assert one is not None
         made.append(one)
     short = combine_manifests([one.manifest for one in made])
@@ -152,9 +158,13 @@ def test_a_delta_that_is_cut_off_is_refused(end: int) -> None:
     assert made is not None
     with pytest.raises(ChecksumMismatchError):
         decode(
-            made.buffer.memory[:end], made.manifest, described(new), HostBuffer(SIZE).memory,
-            base=base.memory, config=CONFIG,
-        )  # fmt: skip
+            made.buffer.memory[:end],
+            made.manifest,
+            described(new),
+            HostBuffer(SIZE).memory,
+            base=base.memory,
+            config=CONFIG,
+        )
 
 
 def test_changes_behind_a_bucket_are_refused() -> None:
@@ -165,14 +175,18 @@ def test_changes_behind_a_bucket_are_refused() -> None:
     other = WeightManifest((), SIZE, narrow, checksums(new.memory, narrow))
     with pytest.raises(ChecksumMismatchError, match="cannot be read"):
         decode(
-            made.buffer.memory, made.manifest, other, HostBuffer(SIZE).memory,
-            base=base.memory, config=CONFIG,
-        )  # fmt: skip
+            made.buffer.memory,
+            made.manifest,
+            other,
+            HostBuffer(SIZE).memory,
+            base=base.memory,
+            config=CONFIG,
+        )
 
 
 def test_buffers_of_deltas_are_used_again() -> None:
     """An engine that registers memory then sees the same few."""
-    pool, seen = GrowingPool(limit=1), set()
+    pool, seen = GrowingBufferPool(limit=1), set()
     for nbytes in (70_000, 90_000, 66_000, 131_072):
         pin, buffer = pool.take(nbytes, timeout=0)
         assert (buffer.nbytes, len(buffer.memory)) == (nbytes, nbytes)

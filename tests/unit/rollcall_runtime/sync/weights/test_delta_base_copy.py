@@ -10,7 +10,7 @@ from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
 from rollcall_runtime.sync.weights import staging
 from rollcall_runtime.sync.weights.snapshots import checksums
-from rollcall_runtime.sync.weights.staging import Spare, Stage
+from rollcall_runtime.sync.weights.staging import Spare, StagingArea
 
 SIZE = 100
 
@@ -25,8 +25,8 @@ def filled(value: int) -> HostBuffer:
     return buffer
 
 
-def serve(stage: Stage, number: int) -> WeightManifest:
-    """Stage and commit weights whose bytes are the version's number."""
+def serve(stage: StagingArea, number: int) -> WeightManifest:
+    """StagingArea and commit weights whose bytes are the version's number."""
     memory = filled(number).memory
     manifest = WeightManifest((), SIZE, SIZE, checksums(memory, SIZE))
     with stage.staging(version(number), manifest, timeout=0) as buffer:
@@ -37,7 +37,7 @@ def serve(stage: Stage, number: int) -> WeightManifest:
 
 
 def test_a_copy_made_ahead_is_what_the_delta_is_put_into() -> None:
-    stage = Stage(buffers=2, spare_bytes=0)
+    stage = StagingArea(buffers=2, spare_bytes=0)
     manifest = serve(stage, 1)
     stage.prepare()
     with stage.patching(version(2), manifest, base=version(1), timeout=0) as (buffer, base):
@@ -50,7 +50,7 @@ def test_a_copy_made_ahead_is_what_the_delta_is_put_into() -> None:
 
 
 def test_without_one_the_base_is_lent_to_be_copied() -> None:
-    stage = Stage(buffers=2, spare_bytes=0)
+    stage = StagingArea(buffers=2, spare_bytes=0)
     manifest = serve(stage, 1)
     with stage.patching(version(2), manifest, base=version(1), timeout=0) as (buffer, base):
         assert base is not None
@@ -59,7 +59,7 @@ def test_without_one_the_base_is_lent_to_be_copied() -> None:
 
 
 def test_a_base_that_is_not_served_is_refused() -> None:
-    stage = Stage()
+    stage = StagingArea()
     manifest = serve(stage, 1)
     with (
         pytest.raises(SyncError, match="not 3@"),
@@ -69,7 +69,7 @@ def test_a_base_that_is_not_served_is_refused() -> None:
 
 
 def test_a_whole_version_takes_the_buffer_of_the_copy() -> None:
-    stage = Stage(buffers=2, spare_bytes=0)
+    stage = StagingArea(buffers=2, spare_bytes=0)
     serve(stage, 1)
     stage.prepare()
     serve(stage, 2)

@@ -18,13 +18,13 @@ from rollcall_runtime.rollout import agent
 from rollcall_runtime.sync.engine import HOST, Role, SyncSettings
 from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError, StagingError
-from rollcall_runtime.sync.memory.buffers import WholeBuffer
-from rollcall_runtime.sync.memory.device_buffers import DeviceMemory
+from rollcall_runtime.sync.memory.buffers import FlatBuffer
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from rollcall_runtime.sync.multi_sender import open_session
 from rollcall_runtime.sync.weights import snapshots as weight_snapshots
 from rollcall_runtime.sync.weights.catch_up import fetch
-from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
+from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train import weight_staging
 from rollcall_runtime.train.part_sender import SnapshotPartSender
 from rollcall_runtime.train.weight_staging import kept_in, make_snapshotter
@@ -33,99 +33,101 @@ from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, torch_memory
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, TOKEN, donor, holder
 
-_MEMORIES: dict[str, Callable[[], DeviceMemory | None]] = {
-    "fake": torch_memory, "cpu": lambda: None,
-}  # fmt: skip
+_MEMORIES: dict[str, Callable[[], DeviceAllocator | None]] = {
+    "fake": torch_memory,
+    "cpu": lambda: None,
+}
 
 
 @pytest.fixture(
     params=[torch_memory, pytest.param(gpu_memory, marks=pytest.mark.slow)],
 )
-def memory(request: pytest.FixtureRequest) -> DeviceMemory:
+def memory(request: pytest.FixtureRequest) -> DeviceAllocator:
     """Torch's, and a double's that the host cannot reach."""
     if request.param is not torch_memory:
         doubles.build()
-    made: DeviceMemory = request.param()
+    made: DeviceAllocator = request.param()
     return made
 
 
 def snapshotter(
-    memory: DeviceMemory, *, bucket_bytes: int = 1000, keep: frozenset[str] = frozenset()
+    memory: DeviceAllocator, *, bucket_bytes: int = 1000, keep: frozenset[str] = frozenset()
 ) -> Snapshotter:
     return Snapshotter(bucket_bytes=bucket_bytes, memory=memory, keep=keep, spare_bytes=0)
 
 
-def taken(memory: DeviceMemory, *, bucket_bytes: int = 1000) -> Snapshot:
+def taken(memory: DeviceAllocator, *, bucket_bytes: int = 1000) -> WeightSnapshot:
     taker = snapshotter(memory, bucket_bytes=bucket_bytes)
-    return taker.take(odd_tensors(1, 1), timeout=0).seal()
+    return taker.take(odd_tensors(1, 1), timeout=0).finish()
 
 
-def on_host(seed: int = 1, bucket_bytes: int = 1000) -> Snapshot:
+def on_host(seed: int = 1, bucket_bytes: int = 1000) -> WeightSnapshot:
     taker = Snapshotter(bucket_bytes=bucket_bytes)
-    return taker.take(odd_tensors(seed, 1), timeout=0).seal()
+    return taker.take(odd_tensors(seed, 1), timeout=0).finish()
 
 
-def test_every_dtype_and_shape_survives(memory: DeviceMemory) -> None:
+def test_every_dtype_and_shape_survives(memory: DeviceAllocator) -> None:
     snapshot = taken(memory)
     assert snapshot.buffer.device == memory.device
     assert digests(snapshot) == {name: digest(tensor) for name, tensor in odd_tensors(1, 1)}
 
 
-def test_its_manifest_is_that_of_the_same_weights_in_host_memory(memory: DeviceMemory) -> None:
+def test_its_manifest_is_that_of_the_same_weights_in_host_memory(memory: DeviceAllocator) -> None:
     assert taken(memory, bucket_bytes=999).manifest == on_host(bucket_bytes=999).manifest
 
 
 @pytest.mark.parametrize("keep", [frozenset(), HOST])
 def test_a_bucket_longer_than_the_pieces_that_are_copied_is_summed_whole(
-    memory: DeviceMemory, keep: frozenset[str], monkeypatch: pytest.MonkeyPatch
+    memory: DeviceAllocator, keep: frozenset[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weight_snapshots, "_PIECE_BYTES", 777)
     taker = snapshotter(memory, bucket_bytes=10_000, keep=keep | {memory.device})
-    snapshot = taker.take(odd_tensors(1, 1), timeout=0).seal()
+    snapshot = taker.take(odd_tensors(1, 1), timeout=0).finish()
     assert snapshot.manifest == on_host(bucket_bytes=10_000).manifest
     start, end = snapshot.manifest.buckets()[3]
     assert crc32(snapshot.buffer.read(start, end)) == snapshot.manifest.checksums[3]
 
 
-def test_it_does_not_follow_the_model(memory: DeviceMemory) -> None:
+def test_it_does_not_follow_the_model(memory: DeviceAllocator) -> None:
     weight = torch.arange(6.0).reshape(2, 3).t()
     draft = snapshotter(memory).take([("w", weight)], timeout=0)
     expected = weight.clone()
     weight.zero_()
-    ((_, copied),) = draft.seal().tensors()
+    ((_, copied),) = draft.finish().tensors()
     assert torch.equal(copied, expected)
 
 
-def test_a_model_without_tensors_is_a_model(memory: DeviceMemory) -> None:
-    snapshot = snapshotter(memory).take([], timeout=0).seal()
+def test_a_model_without_tensors_is_a_model(memory: DeviceAllocator) -> None:
+    snapshot = snapshotter(memory).take([], timeout=0).finish()
     assert snapshot.manifest.checksums == ()
     assert dict(snapshot.tensors()) == {}
 
 
-def test_the_third_snapshot_waits_until_the_first_is_released(memory: DeviceMemory) -> None:
+def test_the_third_snapshot_waits_until_the_first_is_released(memory: DeviceAllocator) -> None:
     taker = snapshotter(memory)
     first, second = (
-        taker.take([("w", torch.full((4,), float(number)))], timeout=0).seal() for number in (1, 2)
+        taker.take([("w", torch.full((4,), float(number)))], timeout=0).finish()
+        for number in (1, 2)
     )
     with pytest.raises(ExhaustedError, match="all 2 weight buffers"):
         taker.take([("w", torch.zeros(4))], timeout=0.01)
     first_buffer = first.buffer
     first.release()
-    third = taker.take([("w", torch.full((4,), 3.0))], timeout=0).seal()
+    third = taker.take([("w", torch.full((4,), 3.0))], timeout=0).finish()
     assert third.buffer is first_buffer
     assert dict(second.tensors())["w"].tolist() == [2, 2, 2, 2]
 
 
-def test_weights_that_stay_on_the_device_alone_have_no_host_copy(memory: DeviceMemory) -> None:
+def test_weights_that_stay_on_the_device_alone_have_no_host_copy(memory: DeviceAllocator) -> None:
     snapshot = taken(memory)
     assert snapshot.buffer_in(frozenset({"cpu", memory.device})) is snapshot.buffer
     with pytest.raises(StagingError, match=f"in memory of the {memory.device}, not cpu"):
         snapshot.buffer_in(HOST)
 
 
-def test_weights_can_be_kept_in_both_memories(memory: DeviceMemory) -> None:
+def test_weights_can_be_kept_in_both_memories(memory: DeviceAllocator) -> None:
     taker = snapshotter(memory, keep=HOST | {memory.device})
-    snapshot = taker.take(odd_tensors(1, 1), timeout=0).seal()
+    snapshot = taker.take(odd_tensors(1, 1), timeout=0).finish()
     host = snapshot.buffer_in(HOST)
     assert bytes(host.memory) == bytes(snapshot.buffer.read(0, host.nbytes))
     assert host.nbytes == snapshot.buffer.nbytes
@@ -136,29 +138,29 @@ def test_weights_can_be_kept_in_both_memories(memory: DeviceMemory) -> None:
     assert taker.state.pinned == 0
 
 
-def test_weights_kept_in_host_memory_leave_the_device_once_sealed(memory: DeviceMemory) -> None:
+def test_weights_kept_in_host_memory_leave_the_device_once_sealed(memory: DeviceAllocator) -> None:
     taker = snapshotter(memory, keep=HOST)
     draft = taker.take(odd_tensors(1, 1), timeout=0)
     assert taker.state.pinned == 2
-    snapshot = draft.seal()
+    snapshot = draft.finish()
     assert taker.state.pinned == 1
     assert snapshot.buffer is snapshot.host
     assert digests(snapshot) == digests(on_host())
 
 
-def test_a_draft_that_is_dropped_gives_its_buffers_back(memory: DeviceMemory) -> None:
+def test_a_draft_that_is_dropped_gives_its_buffers_back(memory: DeviceAllocator) -> None:
     taker = snapshotter(memory, keep=HOST | {memory.device})
     taker.take([("w", torch.ones(4))], timeout=0)
     assert taker.state.pinned == 0
 
 
-def test_weights_are_kept_somewhere(memory: DeviceMemory) -> None:
+def test_weights_are_kept_somewhere(memory: DeviceAllocator) -> None:
     with pytest.raises(ValueError, match="cannot be kept in"):
         snapshotter(memory, keep=frozenset({"moon"}))
 
 
-def test_a_stage_on_the_device_serves_what_was_committed(memory: DeviceMemory) -> None:
-    stage, source = Stage(memory=memory), on_host()
+def test_a_stage_on_the_device_serves_what_was_committed(memory: DeviceAllocator) -> None:
+    stage, source = StagingArea(memory=memory), on_host()
     with stage.staging(version(1), source.manifest, timeout=0) as buffer:
         buffer.write(0, source.buffer.memory)
     with stage.committing(version(1)) as weights:
@@ -169,17 +171,17 @@ def test_a_stage_on_the_device_serves_what_was_committed(memory: DeviceMemory) -
 
 @pytest.mark.parametrize("bucket_bytes", [1 << 20, 12_345])
 async def test_a_newcomer_catches_up_from_one_device_to_another(
-    memory: DeviceMemory, bucket_bytes: int
+    memory: DeviceAllocator, bucket_bytes: int
 ) -> None:
-    held, stage = taken(memory, bucket_bytes=bucket_bytes), Stage(memory=memory)
+    held, stage = taken(memory, bucket_bytes=bucket_bytes), StagingArea(memory=memory)
     async with donor(holder(held)) as address:
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
     with stage.committing(SEVEN) as weights:
         assert digests(weights) == digests(held)
 
 
-async def test_a_spoiled_bucket_does_not_reach_the_device(memory: DeviceMemory) -> None:
-    held, stage = taken(memory, bucket_bytes=1 << 20), Stage(memory=memory)
+async def test_a_spoiled_bucket_does_not_reach_the_device(memory: DeviceAllocator) -> None:
+    held, stage = taken(memory, bucket_bytes=1 << 20), StagingArea(memory=memory)
     held.buffer.write(12345, memoryview(bytearray([held.buffer.read(12345, 12346)[0] ^ 1])))
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong checksum in bucket 0"):
@@ -191,9 +193,11 @@ async def test_a_spoiled_bucket_does_not_reach_the_device(memory: DeviceMemory) 
 def test_an_engine_that_cannot_take_device_memory_says_so(senders: int) -> None:
     engine = GlooEngine()
     engine.open(
-        member=MemberId("pod-0", "b"), address="127.0.0.1", role=Role.SENDER,
+        member=MemberId("pod-0", "b"),
+        address="127.0.0.1",
+        role=Role.SENDER,
         settings=SyncSettings(),
-    )  # fmt: skip
+    )
     seats = [Seat(MemberId(f"pod-{number}", "b"), f"127.0.0.{number}", "") for number in (1, 2, 3)]
     session = open_session(
         engine, group="job", session=SessionId(1, 1, 0), seats=seats, rank=2, senders=senders
@@ -212,9 +216,9 @@ class _Session:
 
     def __init__(self, *memories: str) -> None:
         self.memories = frozenset(memories)
-        self.sent: list[WholeBuffer] = []
+        self.sent: list[FlatBuffer] = []
 
-    def publish(self, buffer: WholeBuffer, manifest: WeightManifest, *, timeout: float) -> None:
+    def publish(self, buffer: FlatBuffer, manifest: WeightManifest, *, timeout: float) -> None:
         assert buffer.nbytes == manifest.total_bytes
         assert timeout > 0
         self.sent.append(buffer)
@@ -222,7 +226,7 @@ class _Session:
 
 async def test_each_group_is_sent_the_copy_that_its_engine_takes() -> None:
     taker = snapshotter(torch_memory(), keep=frozenset({"cpu", "fake"}))
-    snapshot = taker.take(odd_tensors(1, 1), timeout=0).seal()
+    snapshot = taker.take(odd_tensors(1, 1), timeout=0).finish()
     sender, part = SnapshotSender(stage_timeout=1), SnapshotPartSender(rank=0, stage_timeout=1)
     sender.offer(version(1), snapshot)
     await part.offer(1, snapshot)
@@ -239,7 +243,7 @@ async def test_each_group_is_sent_the_copy_that_its_engine_takes() -> None:
 
 def test_a_device_that_is_not_there_is_done_without() -> None:
     taker = make_snapshotter(sync_of(staging="Device"), senders=1)
-    snapshot = taker.take(odd_tensors(1, 1), timeout=0).seal()
+    snapshot = taker.take(odd_tensors(1, 1), timeout=0).finish()
     assert snapshot.buffer is snapshot.host
 
 
@@ -249,12 +253,12 @@ def test_a_device_that_is_not_there_is_done_without() -> None:
 def test_the_trainer_snapshots_on_its_device(
     monkeypatch: pytest.MonkeyPatch, engine: str, places: list[str]
 ) -> None:
-    monkeypatch.setattr(weight_staging, "device_memory", lambda _: torch_memory())
+    monkeypatch.setattr(weight_staging, "device_allocator", lambda _: torch_memory())
     monkeypatch.setattr(weight_staging, "kept_in", lambda _, device: frozenset(places))  # noqa: ARG005
     taker = make_snapshotter(sync_of(engine=engine, staging="Device"), senders=1)
     draft = taker.take(odd_tensors(1, 1), timeout=0)
     assert draft._pin.buffer.device == "fake"
-    snapshot = draft.seal()
+    snapshot = draft.finish()
     assert [snapshot.buffer_in(frozenset({place})).device for place in places] == places
 
 
@@ -269,10 +273,13 @@ def test_the_trainer_snapshots_on_its_device(
     ],
 )
 def test_a_rollout_stages_where_its_model_is_if_weights_can_arrive_there(
-    monkeypatch: pytest.MonkeyPatch, model: str, memories: set[str], sync: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    memories: set[str],
+    sync: dict[str, object],
     place: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(agent, "device_memory", lambda device: _MEMORIES[device]())
+) -> None:
+    monkeypatch.setattr(agent, "device_allocator", lambda device: _MEMORIES[device]())
     parts: Any = SimpleNamespace(
         engine=SimpleNamespace(device=model),
         sync=SimpleNamespace(engine=SimpleNamespace(memories=memories)),

@@ -9,10 +9,10 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.bench.member import odd_tensors
 from rollcall_runtime.sync.errors import ChecksumMismatchError, StagingError
-from rollcall_runtime.sync.memory.buffers import GrowingPool, HostBuffer
+from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import decode, encode
 from rollcall_runtime.sync.weights.shards import Rows, RowShard, Shard, cut, select
-from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter, checksums
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot, checksums
 
 HALVES = RowShard(0, 2), RowShard(1, 2)
 
@@ -29,12 +29,12 @@ class Named(Shard):
         return self.wanted if name in self.names else (0, 0)
 
 
-def snapshot(*tensors: torch.Tensor, bucket_bytes: int = 64) -> Snapshot:
+def snapshot(*tensors: torch.Tensor, bucket_bytes: int = 64) -> WeightSnapshot:
     named = [(f"t{number}", tensor) for number, tensor in enumerate(tensors)]
-    return Snapshotter(bucket_bytes=bucket_bytes).take(named, timeout=0).seal()
+    return Snapshotter(bucket_bytes=bucket_bytes).take(named, timeout=0).finish()
 
 
-def taken(whole: Snapshot, shard: Shard) -> tuple[Snapshot, int]:
+def taken(whole: WeightSnapshot, shard: Shard) -> tuple[WeightSnapshot, int]:
     """What a receiver has that was given the buckets of its shard, and how many bytes these are."""
     selection = select(whole.manifest, shard)
     bounds = whole.manifest.buckets()
@@ -44,10 +44,10 @@ def taken(whole: Snapshot, shard: Shard) -> tuple[Snapshot, int]:
     buffer.memory[:] = held
     found = checksums(buffer.memory, selection.manifest.bucket_bytes)
     assert whole.manifest.parts or selection.manifest.checksums == found
-    return Snapshot(selection.manifest, buffer.pin()), len(held)
+    return WeightSnapshot(selection.manifest, buffer.pin()), len(held)
 
 
-def expected(whole: Snapshot, shard: Shard) -> dict[str, torch.Tensor]:
+def expected(whole: WeightSnapshot, shard: Shard) -> dict[str, torch.Tensor]:
     """The rows, by torch itself."""
     found = {}
     for name, tensor in whole.tensors():
@@ -75,9 +75,9 @@ def test_rows_of_every_dtype_and_shape_survive(shard: RowShard, bucket_bytes: in
     taker = Snapshotter(bucket_bytes=bucket_bytes)
     named = [(name, tensor) for name, tensor in odd_tensors(1, 1) if name != "layer.big"]
     big = torch.randint(0, 256, (40, 1000), dtype=torch.uint8)
-    whole = taker.take([*named, ("layer.big", big)], timeout=0).seal()
+    whole = taker.take([*named, ("layer.big", big)], timeout=0).finish()
     assert same(dict(taken(whole, shard)[0].tensors()), expected(whole, shard))
-    flat = Snapshot(cut(whole.manifest, shard), whole.buffer.pin())
+    flat = WeightSnapshot(cut(whole.manifest, shard), whole.buffer.pin())
     assert same(dict(flat.tensors()), expected(whole, shard))
 
 
@@ -109,20 +109,20 @@ def test_whoever_wants_nothing_takes_nothing() -> None:
     assert selection.manifest.tensors == ()
 
 
-def pieces(rows: tuple[int, ...], bucket_bytes: int) -> tuple[torch.Tensor, Snapshot]:
+def pieces(rows: tuple[int, ...], bucket_bytes: int) -> tuple[torch.Tensor, WeightSnapshot]:
     """A tensor that several senders hold pieces of, besides others of theirs."""
     tensor = torch.arange(sum(rows) * 10, dtype=torch.float32).reshape(sum(rows), 10)
     parts = [
         Snapshotter(bucket_bytes=bucket_bytes)
         .take([("w", piece), (f"own{number}", torch.rand(5))], timeout=0)
-        .seal()
+        .finish()
         for number, piece in enumerate(tensor.tensor_split([rows[0], rows[0] + rows[1]]))
     ]
     manifest = combine_manifests([part.manifest for part in parts])
     buffer = HostBuffer(manifest.total_bytes)
     for part, (start, end) in zip(parts, manifest.bounds(), strict=True):
         buffer.memory[start:end] = part.buffer.memory
-    return tensor, Snapshot(manifest, buffer.pin())
+    return tensor, WeightSnapshot(manifest, buffer.pin())
 
 
 @pytest.mark.parametrize("bucket_bytes", [64, 100, 1000])
@@ -166,9 +166,12 @@ def test_a_delta_is_decoded_for_the_buckets_that_are_there(shard: RowShard) -> N
         tensor[5 * number, 3] = number
     new = snapshot(*tensors, bucket_bytes=1024)
     encoded = encode(
-        old.buffer.memory, new.buffer.memory, new.manifest, config=DeltaConfig(),
-        pool=GrowingPool(limit=1),
-    )  # fmt: skip
+        old.buffer.memory,
+        new.buffer.memory,
+        new.manifest,
+        config=DeltaConfig(),
+        pool=GrowingBufferPool(limit=1),
+    )
     assert encoded is not None
     base, _ = taken(old, shard)
     selection = select(new.manifest, shard)
@@ -176,12 +179,17 @@ def test_a_delta_is_decoded_for_the_buckets_that_are_there(shard: RowShard) -> N
 
     def make() -> None:
         decode(
-            encoded.buffer.memory, encoded.manifest, new.manifest, target.memory,
-            base=base.buffer.memory, config=DeltaConfig(), only=selection.buckets,
-        )  # fmt: skip
+            encoded.buffer.memory,
+            encoded.manifest,
+            new.manifest,
+            target.memory,
+            base=base.buffer.memory,
+            config=DeltaConfig(),
+            only=selection.buckets,
+        )
 
     make()
-    found = Snapshot(selection.manifest, target.pin())
+    found = WeightSnapshot(selection.manifest, target.pin())
     assert same(dict(found.tensors()), expected(new, shard))
     base.buffer.memory[1024] ^= 1
     with pytest.raises(ChecksumMismatchError, match=rf"buckets \[{selection.buckets[1]}\]"):

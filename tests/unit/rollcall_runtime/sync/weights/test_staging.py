@@ -9,31 +9,31 @@ from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest, c
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
-from rollcall_runtime.sync.weights.snapshots import Snapshot, Snapshotter, checksums
-from rollcall_runtime.sync.weights.staging import Stage
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot, checksums
+from rollcall_runtime.sync.weights.staging import StagingArea
 
 
-def snapshot(seed: int = 1, *, bucket_bytes: int = 1000) -> Snapshot:
+def snapshot(seed: int = 1, *, bucket_bytes: int = 1000) -> WeightSnapshot:
     taker = Snapshotter(bucket_bytes=bucket_bytes)
-    return taker.take(odd_tensors(seed, 1), timeout=0).seal()
+    return taker.take(odd_tensors(seed, 1), timeout=0).finish()
 
 
-def stage_version(stage: Stage, number: int) -> Snapshot:
-    """Stage what a transport would have brought."""
+def stage_version(stage: StagingArea, number: int) -> WeightSnapshot:
+    """StagingArea what a transport would have brought."""
     source = snapshot(number)
     with stage.staging(version(number), source.manifest, timeout=0) as buffer:
         buffer.memory[:] = source.buffer.memory
     return source
 
 
-def serve_version(stage: Stage, number: int) -> Snapshot:
+def serve_version(stage: StagingArea, number: int) -> WeightSnapshot:
     source = stage_version(stage, number)
     with stage.committing(version(number)):
         pass
     return source
 
 
-def served_digests(stage: Stage) -> dict[str, str]:
+def served_digests(stage: StagingArea) -> dict[str, str]:
     assert stage.served is not None
     held = stage.held(stage.served)
     assert held is not None
@@ -61,7 +61,7 @@ def test_checksums_cover_every_byte() -> None:
 
 def test_a_snapshot_does_not_follow_the_model() -> None:
     weight = torch.ones(10)
-    taken = Snapshotter(bucket_bytes=64).take([("w", weight)], timeout=0).seal()
+    taken = Snapshotter(bucket_bytes=64).take([("w", weight)], timeout=0).finish()
     weight.zero_()
     assert dict(taken.tensors())["w"].sum() == 10
 
@@ -69,20 +69,20 @@ def test_a_snapshot_does_not_follow_the_model() -> None:
 def test_pieces_of_a_tensor_are_put_together_in_their_order() -> None:
     whole = torch.arange(20.0).reshape(5, 4)
     pieces = [
-        Snapshotter(bucket_bytes=64).take([("w", part)], timeout=0).seal()
+        Snapshotter(bucket_bytes=64).take([("w", part)], timeout=0).finish()
         for part in (whole[:3], whole[3:])
     ]
     manifest = combine_manifests([piece.manifest for piece in pieces])
     buffer = HostBuffer(manifest.total_bytes)
     for piece, (start, end) in zip(pieces, manifest.bounds(), strict=True):
         buffer.memory[start:end] = piece.buffer.memory
-    ((name, found),) = Snapshot(manifest, buffer.pin()).tensors()
+    ((name, found),) = WeightSnapshot(manifest, buffer.pin()).tensors()
     assert name == "w"
     assert torch.equal(found, whole)
 
 
 def test_a_model_without_tensors_is_a_model() -> None:
-    taken = Snapshotter(bucket_bytes=64).take([], timeout=0).seal()
+    taken = Snapshotter(bucket_bytes=64).take([], timeout=0).finish()
     assert taken.manifest.checksums == ()
     assert dict(taken.tensors()) == {}
 
@@ -95,13 +95,13 @@ def test_two_tensors_of_one_name_are_refused() -> None:
 
 def test_a_buffer_that_is_still_sent_is_not_overwritten() -> None:
     taker = Snapshotter(bucket_bytes=64, buffers=2, spare_bytes=0)
-    sending = taker.take([("w", torch.full((4,), 1.0))], timeout=0).seal()
-    newest = taker.take([("w", torch.full((4,), 2.0))], timeout=0).seal()
+    sending = taker.take([("w", torch.full((4,), 1.0))], timeout=0).finish()
+    newest = taker.take([("w", torch.full((4,), 2.0))], timeout=0).finish()
     with pytest.raises(ExhaustedError):
         taker.take([("w", torch.full((4,), 3.0))], timeout=0.01)
     assert dict(sending.tensors())["w"].tolist() == [1, 1, 1, 1]
     threading.Timer(0.02, sending.release).start()
-    third = taker.take([("w", torch.full((4,), 3.0))], timeout=5).seal()
+    third = taker.take([("w", torch.full((4,), 3.0))], timeout=5).finish()
     assert third.buffer is sending.buffer
     assert dict(newest.tensors())["w"].tolist() == [2, 2, 2, 2]
 
@@ -113,7 +113,7 @@ def test_a_draft_that_is_dropped_gives_its_buffer_back() -> None:
 
 
 def test_staging_leaves_the_served_weights_alone() -> None:
-    stage = Stage()
+    stage = StagingArea()
     first = serve_version(stage, 1)
     stage_version(stage, 2)
     assert stage.served == version(1)
@@ -121,7 +121,7 @@ def test_staging_leaves_the_served_weights_alone() -> None:
 
 
 def test_a_commit_serves_what_was_staged() -> None:
-    stage = Stage()
+    stage = StagingArea()
     serve_version(stage, 1)
     second = stage_version(stage, 2)
     with stage.committing(version(2)) as snapshot_:
@@ -132,7 +132,7 @@ def test_a_commit_serves_what_was_staged() -> None:
 
 
 def test_a_failed_transfer_stages_nothing() -> None:
-    stage = Stage()
+    stage = StagingArea()
     first = serve_version(stage, 1)
     source = snapshot(2)
 
@@ -150,7 +150,7 @@ def test_a_failed_transfer_stages_nothing() -> None:
 
 
 def test_a_failed_apply_keeps_the_old_weights() -> None:
-    stage = Stage()
+    stage = StagingArea()
     first = serve_version(stage, 1)
     stage_version(stage, 2)
     with pytest.raises(MemoryError), stage.committing(version(2)):
@@ -161,7 +161,7 @@ def test_a_failed_apply_keeps_the_old_weights() -> None:
 
 
 def test_only_the_version_staged_last_can_be_committed() -> None:
-    stage = Stage()
+    stage = StagingArea()
     stage_version(stage, 1)
     stage_version(stage, 2)
     with pytest.raises(StagingError, match="is not staged"), stage.committing(version(1)):
@@ -170,14 +170,14 @@ def test_only_the_version_staged_last_can_be_committed() -> None:
 
 
 def test_two_buffers_are_enough_for_ever() -> None:
-    stage = Stage(buffers=2, spare_bytes=0)
+    stage = StagingArea(buffers=2, spare_bytes=0)
     for number in range(1, 6):
         serve_version(stage, number)
     assert stage.state.buffers == 2
 
 
 def test_a_pinned_old_version_survives_later_commits() -> None:
-    stage = Stage(buffers=3, spare_bytes=0)
+    stage = StagingArea(buffers=3, spare_bytes=0)
     first = serve_version(stage, 1)
     held = stage.held(version(1))
     assert held is not None
@@ -188,7 +188,7 @@ def test_a_pinned_old_version_survives_later_commits() -> None:
 
 
 def test_discarding_frees_the_buffer() -> None:
-    stage = Stage()
+    stage = StagingArea()
     stage_version(stage, 1)
     stage.discard()
     assert stage.state.pinned == 0
@@ -198,5 +198,5 @@ def test_a_dtype_that_this_torch_lacks_is_an_error_of_this_process() -> None:
     pin = BufferPool(limit=1).take(64, timeout=0)
     manifest = WeightManifest((TensorSpec("w", "float3", (1,), 0, 1),), 64, 64, (0,))
     with pytest.raises(StagingError, match="no dtype 'float3'") as caught:
-        dict(Snapshot(manifest, pin).tensors())
+        dict(WeightSnapshot(manifest, pin).tensors())
     assert caught.value.own_fault

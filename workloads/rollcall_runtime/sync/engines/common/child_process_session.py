@@ -7,11 +7,11 @@ from typing import Any, Generic, TypeVar
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketMover
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer
 from rollcall_runtime.sync.engines.common.child_process import ProcessError, ProcessOwner
 from rollcall_runtime.sync.engines.common.threaded_engine import (
-    OwnedEngine,
-    OwnedSession,
+    ThreadedEngine,
+    ThreadedSession,
     time_left,
 )
 from rollcall_runtime.sync.errors import TransferFailedError
@@ -34,7 +34,7 @@ class Flight:
         self._session.finish(self._slot, self._chunk, self._deadline)
 
 
-class ProcessSession(OwnedSession, Generic[P]):
+class ProcessSession(ThreadedSession, Generic[P]):
     """One communicator, in a process of its own.
 
     `_connect` sets `_process`, and `_broken` as long as the process may hang; `_part` gives the
@@ -42,17 +42,25 @@ class ProcessSession(OwnedSession, Generic[P]):
     """
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
-        engine: OwnedEngine,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
+        engine: ThreadedEngine,
+    ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._process: P | None = None
         self._broken = False
         self._turn = 0
-        self._mover = BucketMover(
-            start=self._start, stop=self._check, settings=self.settings, landed=self._landed,
+        self._mover = BucketTransfer(
+            start=self._start,
+            stop=self._check,
+            settings=self.settings,
+            landed=self._landed,
             direct=self._direct,
-        )  # fmt: skip
+        )
 
     def _part(self, process: P) -> None:
         process.kill()

@@ -1,9 +1,8 @@
-"""The base class of most engines: sessions whose calls run on threads that can be given up.
+"""The base classes of most engines: sessions whose calls run on threads that can be abandoned.
 
-An engine derives from `OwnedEngine`, which keeps account of its sessions and hosts the sender's
-rendezvous, and makes `OwnedSession`s. It says how to connect, to send, to take and to let go; who
-may call when, what an abort does to a call that the library does not let out, and how many such
-calls may be stuck is settled here.
+A transport derives from `ThreadedEngine` and `ThreadedSession` and implements how to connect, send,
+receive and disconnect. The base classes track the engine's sessions, host the sender's rendezvous,
+serialize calls, abort them while the library still blocks, and limit how many may be stuck.
 """
 
 import json
@@ -19,7 +18,13 @@ from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.chrome_trace import Trace, close_trace, open_trace
-from rollcall_runtime.sync.engine import Role, SyncEngine, SyncSession, SyncSettings, descriptor_of
+from rollcall_runtime.sync.engine import (
+    Role,
+    SyncEngine,
+    SyncSession,
+    SyncSettings,
+    decode_descriptor,
+)
 from rollcall_runtime.sync.engines.common.abandonable_calls import Owner
 from rollcall_runtime.sync.errors import (
     AbortedError,
@@ -40,7 +45,7 @@ _POLL_SECONDS = 0.005
 S = TypeVar("S", bound=SyncSettings)
 
 
-class OwnedEngine(SyncEngine):
+class ThreadedEngine(SyncEngine):
     """Keeps account of its sessions; the sender's hosts the rendezvous."""
 
     def __init__(self) -> None:
@@ -50,7 +55,7 @@ class OwnedEngine(SyncEngine):
         self.server: RendezvousServer | None = None
         self.trace: Trace | None = None
         self._lock = threading.Lock()
-        self._sessions: set[OwnedSession] = set()
+        self._sessions: set[ThreadedSession] = set()
         self.read_bytes = 0  # asked of others, where receivers read
 
     def open(self, *, member: MemberId, address: str, role: Role, settings: SyncSettings) -> bytes:
@@ -60,9 +65,10 @@ class OwnedEngine(SyncEngine):
         self._settings, self.address, self.member = settings, address, member
         if settings.profile:
             self.trace = open_trace(
-                Path(settings.profile), process=f"{role}-{member.pod_uid}",
+                Path(settings.profile),
+                process=f"{role}-{member.pod_uid}",
                 limit=settings.profile_bytes,
-            )  # fmt: skip
+            )
         descriptor = {"engine": self.name} | self._start(role)
         if role is Role.SENDER:
             self.server = RendezvousServer(address)
@@ -71,7 +77,7 @@ class OwnedEngine(SyncEngine):
 
     def open_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
-    ) -> "OwnedSession":
+    ) -> "ThreadedSession":
         """A session to join; see the base class."""
         if self._settings is None:
             raise RuntimeError("the engine is not open")
@@ -120,7 +126,7 @@ class OwnedEngine(SyncEngine):
             raise TypeError(f"{type(self.settings).__name__} are not settings of {self.name}")
         return self.settings
 
-    def gone(self, session: "OwnedSession") -> None:
+    def gone(self, session: "ThreadedSession") -> None:
         """A session has let go of everything."""
         with self._lock:
             self._sessions.discard(session)
@@ -130,7 +136,7 @@ class OwnedEngine(SyncEngine):
     @abstractmethod
     def _make(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
-    ) -> "OwnedSession":
+    ) -> "ThreadedSession":
         """A session of this engine's class."""
 
     def _start(self, role: Role) -> dict[str, Any]:  # noqa: ARG002
@@ -141,7 +147,7 @@ class OwnedEngine(SyncEngine):
         """Free what is left; sessions may still be stuck."""
 
 
-class OwnedSession(SyncSession):
+class ThreadedSession(SyncSession):
     """One member's session. The `_` methods that engines write run on the owner's threads, one at a
     time; they call `_check` between two steps, and raise a SyncError or one of `_faults`.
     """
@@ -151,9 +157,14 @@ class OwnedSession(SyncSession):
     _stays: ClassVar[bool] = False  # in the rendezvous' room, as long as the session lives
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
-        engine: OwnedEngine,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
+        engine: ThreadedEngine,
+    ) -> None:
         super().__init__(session=session, seats=seats, rank=rank)
         self.name = f"{group}/{session}"
         self._track = group
@@ -325,7 +336,7 @@ class OwnedSession(SyncSession):
         """`auto` is each worker's own choice, and nobody else would say why nobody meets."""
         mine = self.engine.name
         for seat in self.seats:
-            other = descriptor_of(seat).get("engine", mine)
+            other = decode_descriptor(seat).get("engine", mine)
             if other != mine:
                 reason = f"{self.name}: it uses engine {other!r}, this worker {mine!r}"
                 raise JoinFailedError(f"{reason}; name one for the group", peer=seat.member)

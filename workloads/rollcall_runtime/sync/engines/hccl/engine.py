@@ -31,7 +31,7 @@ from rollcall_runtime.sync.bindings.hccl_library import locate
 from rollcall_runtime.sync.engine import HOST, EngineKind, SyncSettings
 from rollcall_runtime.sync.engines.common.child_process import ProcessError
 from rollcall_runtime.sync.engines.common.child_process_session import Flight, ProcessSession
-from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.engines.hccl.process import Owner, Places
 from rollcall_runtime.sync.errors import JoinFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer, Pin, Window
@@ -65,7 +65,7 @@ class HcclSettings(SyncSettings):
     leave_seconds: float = 1.0
 
 
-class HcclEngine(OwnedEngine):
+class HcclEngine(ThreadedEngine):
     """Broadcast between NPUs, each of which belongs to one member."""
 
     name = "hccl"
@@ -96,9 +96,12 @@ class HcclEngine(OwnedEngine):
         if index < 0:
             index = int(os.environ.get("LOCAL_RANK", "0"))
         places = Places(
-            hccl=settings.library or _HCCL, acl=settings.acl_library or _ACL, device=index,
-            slots=settings.in_flight, slot_bytes=settings.operation_bytes,
-        )  # fmt: skip
+            hccl=settings.library or _HCCL,
+            acl=settings.acl_library or _ACL,
+            device=index,
+            slots=settings.in_flight,
+            slot_bytes=settings.operation_bytes,
+        )
         return Owner(places, address=self.address), True
 
     def put_back(self, owner: Owner) -> None:
@@ -126,9 +129,14 @@ class HcclSession(ProcessSession[Owner]):
     """One communicator, in a process of its own."""
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
         engine: HcclEngine,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._engine = engine
         self._pins: list[Pin] = []  # device memory that the process may still write

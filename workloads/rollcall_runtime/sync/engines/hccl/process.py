@@ -54,11 +54,18 @@ class Owner(ProcessOwner):
         }
         self._process = subprocess.Popen(
             [
-                sys.executable, "-S", "-c", f"import {__name__} as m; m.main()",
-                json.dumps(asdict(self._places)), str(connection), str(shared),
+                sys.executable,
+                "-S",
+                "-c",
+                f"import {__name__} as m; m.main()",
+                json.dumps(asdict(self._places)),
+                str(connection),
+                str(shared),
             ],
-            stdin=subprocess.DEVNULL, pass_fds=(connection, shared), env=environment,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            pass_fds=(connection, shared),
+            env=environment,
+        )
 
     def _end(self) -> None:
         self._process.kill()

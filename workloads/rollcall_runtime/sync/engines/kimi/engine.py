@@ -24,7 +24,7 @@ from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import Work, drain
-from rollcall_runtime.sync.engine import EngineKind, Role, descriptor_of
+from rollcall_runtime.sync.engine import EngineKind, Role, decode_descriptor
 from rollcall_runtime.sync.engines.gloo import SEND_BUFFER_BYTES, broadcast, explain, make_group
 from rollcall_runtime.sync.engines.kimi.p2p_store import HostStore, devices
 from rollcall_runtime.sync.engines.kimi.transfer_plan import PlannedMover, plan
@@ -40,7 +40,7 @@ from rollcall_runtime.sync.rendezvous import Rendezvous
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of the machine, in containers too
 
 
-class NodeOf(StrEnum):
+class NodeIdentity(StrEnum):
     """What the receivers of one node have in common."""
 
     BOOT = "boot"
@@ -58,13 +58,13 @@ class KimiSettings(MooncakeSettings):
     """
 
     protocol: str = "auto"
-    node_of: str = NodeOf.BOOT.value
+    node_of: str = NodeIdentity.BOOT.value
     send_buffer_bytes: int = SEND_BUFFER_BYTES
 
     def __post_init__(self) -> None:
         MooncakeSettings.__post_init__(self)
-        if self.node_of not in set(NodeOf):
-            raise ValueError(f"node_of must be one of {', '.join(NodeOf)}")
+        if self.node_of not in set(NodeIdentity):
+            raise ValueError(f"node_of must be one of {', '.join(NodeIdentity)}")
         if self.topology != Topology.AUTO:
             raise ValueError("topology must be auto: nodes decide who reads from whom")
         if self.send_buffer_bytes < 0:
@@ -82,7 +82,7 @@ class KimiEngine(MooncakeEngine):
 
     def _start(self, role: Role) -> dict[str, Any]:
         settings = self.settings_as(KimiSettings)
-        node = node_of(NodeOf(settings.node_of), self.address)
+        node = node_of(NodeIdentity(settings.node_of), self.address)
         return super()._start(role) | {"node": node}
 
     def _make_transfers(self, settings: MooncakeSettings) -> Any:
@@ -109,9 +109,14 @@ class KimiSession(PullSession):
     """A reader at each node's leader, and the node's process group."""
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
         engine: KimiEngine,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._nodes: tuple[tuple[int, ...], ...] = ()
         self._node: tuple[int, ...] = (rank,)  # the first one leads
@@ -129,10 +134,14 @@ class KimiSession(PullSession):
         settings = self.engine.settings_as(KimiSettings)
         try:
             self._group, self._store = make_group(
-                rendezvous, address=self.engine.address, settings=settings,
-                send_buffer_bytes=settings.send_buffer_bytes, rank=self._node.index(self.rank),
-                size=len(self._node), prefix=f"node/{self._node[0]}/",
-            )  # fmt: skip
+                rendezvous,
+                address=self.engine.address,
+                settings=settings,
+                send_buffer_bytes=settings.send_buffer_bytes,
+                rank=self._node.index(self.rank),
+                size=len(self._node),
+                prefix=f"node/{self._node[0]}/",
+            )
         except RuntimeError as error:
             cause = explain(self.name, error, [self.seats[rank] for rank in self._node])
             raise JoinFailedError(str(cause), peer=cause.peer) from error
@@ -226,18 +235,18 @@ class _Passed:
             self._session.pass_on(self._chunk, self._buffer)
 
 
-def node_of(what: NodeOf, address: str) -> str:
+def node_of(what: NodeIdentity, address: str) -> str:
     """What tells this process's node; OSError where the system has no boot id."""
-    if what is NodeOf.ADDRESS:
+    if what is NodeIdentity.ADDRESS:
         return address
-    return socket.gethostname() if what is NodeOf.HOSTNAME else _BOOT_ID.read_text().strip()
+    return socket.gethostname() if what is NodeIdentity.HOSTNAME else _BOOT_ID.read_text().strip()
 
 
 def nodes(seats: Sequence[Seat]) -> tuple[tuple[int, ...], ...]:
     """The receivers' ranks (the sender, 0, is none) by node, each node's in order."""
     found: dict[str, list[int]] = {}
     for rank, seat in enumerate(seats[1:], start=1):
-        node = descriptor_of(seat).get("node")
+        node = decode_descriptor(seat).get("node")
         if not isinstance(node, str):
             raise JoinFailedError("its descriptor does not tell its node", peer=seat.member)
         found.setdefault(node, []).append(rank)

@@ -13,7 +13,7 @@ from checkpoint_engine.data_types import MemoryBufferMetaList, MemoryBufferMetas
 from checkpoint_engine.ps import _gen_h2d_buckets
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketMover, Operation
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer, Operation
 from rollcall_runtime.sync.memory.buffers import Buffer
 
 _SENDER = 0
@@ -43,8 +43,11 @@ def plan(manifest: WeightManifest, *, operation_bytes: int, receivers: Sequence[
         return Plan(min(receivers), ())
     planned = _gen_h2d_buckets(
         {_SENDER: _memory(pieces, manifest.total_bytes)},
-        operation_bytes, {_PLACE: set(receivers)}, {"sender": {_SENDER}}, list(receivers),
-    )  # fmt: skip
+        operation_bytes,
+        {_PLACE: set(receivers)},
+        {"sender": {_SENDER}},
+        list(receivers),
+    )
     readers = {reader for reader, _, _ in planned}
     if len(readers) != 1:
         raise RuntimeError(f"checkpoint-engine plans the readers {sorted(readers)} for one node")
@@ -56,18 +59,20 @@ def _memory(pieces: Sequence[Operation], nbytes: int) -> MemoryBufferMetaList:
     """The sender's one buffer; its address is not asked for here."""
     metas = [
         ParameterMeta(
-            name=str(index), dtype=torch.uint8, shape=torch.Size([piece.end - piece.start]),
+            name=str(index),
+            dtype=torch.uint8,
+            shape=torch.Size([piece.end - piece.start]),
             aligned_size=piece.end - piece.start,
         )
         for index, piece in enumerate(pieces)
-    ]  # fmt: skip
+    ]
     memory = MemoryBufferMetas(metas=metas, ptr=0, size=nbytes)
     return MemoryBufferMetaList(
         p2p_store_addr="", memory_buffer_metas_list=[memory], rdma_device=""
     )
 
 
-class PlannedMover(BucketMover):
+class PlannedMover(BucketTransfer):
     """Moves what was planned; an operation may hold several buckets."""
 
     def take(self, buffer: Buffer, manifest: WeightManifest, plan: Plan, deadline: float) -> None:

@@ -121,9 +121,15 @@ class Builder:
         self._device = device
 
     def build(
-        self, rendezvous: Rendezvous, *, parent: Communicator | None, rank: int, size: int,
-        deadline: float, rest: Rest,
-    ) -> Communicator:  # fmt: skip
+        self,
+        rendezvous: Rendezvous,
+        *,
+        parent: Communicator | None,
+        rank: int,
+        size: int,
+        deadline: float,
+        rest: Rest,
+    ) -> Communicator:
         """Agree with the others and make the communicator; the parent is used up in any case."""
         room = _Room(rendezvous, rank, size)
         try:
@@ -184,9 +190,14 @@ class Builder:
         return Plan(How.NEW, secrets.token_hex(8), _text(self._nccl.unique_id()))
 
     def _derive(
-        self, room: "_Room", plan: Plan, parent: Communicator | None, *, deadline: float,
+        self,
+        room: "_Room",
+        plan: Plan,
+        parent: Communicator | None,
+        *,
+        deadline: float,
         rest: Rest,
-    ) -> Communicator | None:  # fmt: skip
+    ) -> Communicator | None:
         """Shrink or grow; None, at all members, if it failed at one."""
         made: Communicator | None = None
         with suppress(LibraryError, TimedOutError):  # the others are told; all go another way
@@ -206,9 +217,15 @@ class Builder:
         return made
 
     def _make(
-        self, plan: Plan, *, rank: int, size: int, deadline: float, rest: Rest,
+        self,
+        plan: Plan,
+        *,
+        rank: int,
+        size: int,
+        deadline: float,
+        rest: Rest,
         parent: Communicator | None = None,
-    ) -> Communicator:  # fmt: skip
+    ) -> Communicator:
         lane = self._device.lane()
         handle: Handle | None = None
         try:

@@ -27,11 +27,11 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bindings.c_library import LibraryError, address_of
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
 from rollcall_runtime.sync.bindings.nccl_library import NcclLibrary
-from rollcall_runtime.sync.bucket_transfer import BucketMover
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.engines.common.threaded_engine import (
-    OwnedEngine,
-    OwnedSession,
+    ThreadedEngine,
+    ThreadedSession,
     time_left,
 )
 from rollcall_runtime.sync.engines.nccl.communicator import Builder, Communicator
@@ -69,7 +69,7 @@ class NcclSettings(SyncSettings):
             raise ValueError("reuse_seconds must not be negative")
 
 
-class NcclEngine(OwnedEngine):
+class NcclEngine(ThreadedEngine):
     """Broadcast between GPUs, each of which belongs to one member: NCCL refuses two on one."""
 
     name = "nccl"
@@ -188,29 +188,41 @@ class _Flight:
         self._session.finish(self._slot, self._chunk, self._deadline)
 
 
-class NcclSession(OwnedSession):
+class NcclSession(ThreadedSession):
     """One communicator."""
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
         engine: NcclEngine,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._engine = engine
         self._group = group
         self._communicator: Communicator | None = None
-        self._mover = BucketMover(
-            start=self._start, stop=self._check, settings=self.settings, landed=self._landed,
+        self._mover = BucketTransfer(
+            start=self._start,
+            stop=self._check,
+            settings=self.settings,
+            landed=self._landed,
             direct=self._direct,
-        )  # fmt: skip
+        )
 
     def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
         self._engine.device.use()
         try:
             self._communicator = self._engine.builder.build(
-                rendezvous, parent=self._engine.take(self._group), rank=self.rank,
-                size=len(self.seats), deadline=deadline, rest=self._rest,
-            )  # fmt: skip
+                rendezvous,
+                parent=self._engine.take(self._group),
+                rank=self.rank,
+                size=len(self.seats),
+                deadline=deadline,
+                rest=self._rest,
+            )
         except LibraryError as error:
             raise JoinFailedError(f"{self.name}: {error}") from error
 

@@ -20,10 +20,17 @@ class Reader:
     """
 
     def __init__(
-        self, session: "PullSession", *, number: int, source: int, told: dict[str, Any],
-        buffer: Buffer, manifest: WeightManifest, only: Sequence[int] | None = None,
+        self,
+        session: "PullSession",
+        *,
+        number: int,
+        source: int,
+        told: dict[str, Any],
+        buffer: Buffer,
+        manifest: WeightManifest,
+        only: Sequence[int] | None = None,
         patience: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session, self._number, self._source = session, number, source
         self._remote, self._local = int(told["address"]), buffer
         self._manifest, self._position = manifest, 0
@@ -79,14 +86,18 @@ class Reader:
     def _begin(self, operation: "_Operation") -> None:
         session, nbytes = self._session, operation.nbytes
         read = session.pulls.read(
-            self._peer, remote=self._remote + operation.remote,
-            local=self._local.address + operation.start, nbytes=nbytes,
-        )  # fmt: skip
+            self._peer,
+            remote=self._remote + operation.remote,
+            local=self._local.address + operation.start,
+            nbytes=nbytes,
+        )
         session.pulls.count_read(nbytes)
         operation.flight = session.flights.add(
-            read, self._local.pin(), seconds=operation.seconds,
+            read,
+            self._local.pin(),
+            seconds=operation.seconds,
             peer=session.seats[self._source].member,
-        )  # fmt: skip
+        )
 
     def _following(self, index: int) -> int:
         """The bucket that is taken after the `index`-th; beyond the last when it is that."""

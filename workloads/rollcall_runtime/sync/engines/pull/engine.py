@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.engine import SyncSettings
-from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.engines.pull.pending_reads import Read
 from rollcall_runtime.sync.engines.pull.topology import Topology
-from rollcall_runtime.sync.memory.buffers import Buffer, WholeBuffer
+from rollcall_runtime.sync.memory.buffers import Buffer, FlatBuffer
 
 if TYPE_CHECKING:
     from rollcall_runtime.sync.engines.pull.session import PullSession
@@ -42,7 +42,7 @@ class PullSettings(SyncSettings):
             raise ValueError("drain_timeout must not be negative")
 
 
-class PullEngine(OwnedEngine):
+class PullEngine(ThreadedEngine):
     """Registered memory and connections of one process."""
 
     selective: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class PullEngine(OwnedEngine):
     def __init__(self) -> None:
         super().__init__()
         self._registering = threading.Lock()
-        self._registered: weakref.WeakKeyDictionary[WholeBuffer, object] = (
+        self._registered: weakref.WeakKeyDictionary[FlatBuffer, object] = (
             weakref.WeakKeyDictionary()
         )
         self._settling = threading.Lock()

@@ -24,7 +24,7 @@ class Read(ABC):
 
 
 class Flight:
-    """A read as `BucketMover` sees it, and the pin of the buffer that it writes into."""
+    """A read as `BucketTransfer` sees it, and the pin of the buffer that it writes into."""
 
     def __init__(
         self, flights: "Flights", read: Read, pin: Pin, *, seconds: float, peer: MemberId | None

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketMover
-from rollcall_runtime.sync.engine import descriptor_of
-from rollcall_runtime.sync.engines.common.threaded_engine import OwnedSession
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer
+from rollcall_runtime.sync.engine import decode_descriptor
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedSession
 from rollcall_runtime.sync.engines.pull.bucket_reader import Reader
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
 from rollcall_runtime.sync.engines.pull.pending_reads import Flights
@@ -36,15 +36,20 @@ from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.rendezvous import Rendezvous
 
 
-class PullSession(OwnedSession):
+class PullSession(ThreadedSession):
     """One member's neighbours."""
 
     _stays: ClassVar[bool] = True
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
         engine: PullEngine,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self.pulls = engine
         settings = engine.settings_as(PullSettings)
@@ -52,7 +57,7 @@ class PullSession(OwnedSession):
         self._publications = 0
         self.flights = Flights(rest=self._rest, faults=self._faults)
         self.source: MemberId | None = None  # who is read from
-        self._mover: BucketMover | None = None
+        self._mover: BucketTransfer | None = None
 
     def _join(self, deadline: float) -> None:
         self.pulls.refresh()
@@ -97,20 +102,28 @@ class PullSession(OwnedSession):
                 told = json.loads(self._wait([f"{number}/source/{source}"], deadline)[0])
             self.source = self.seats[source].member
             reader = Reader(
-                self, number=number, source=source, told=told, buffer=buffer, manifest=manifest,
-                only=only, patience=patience,
-            )  # fmt: skip
-            self._mover = BucketMover(
-                start=reader.start, stop=self._check, settings=self.settings,
+                self,
+                number=number,
+                source=source,
+                told=told,
+                buffer=buffer,
+                manifest=manifest,
+                only=only,
+                patience=patience,
+            )
+            self._mover = BucketTransfer(
+                start=reader.start,
+                stop=self._check,
+                settings=self.settings,
                 landed=reader.landed,
-            )  # fmt: skip
+            )
             self._mover.fill(buffer, kept, deadline, numbers=only, together=True)
             self.source = None
             self._await_readers(number, readers, manifest, deadline)
 
     def _neighbours(self, buckets: int) -> tuple[int, tuple[int, ...], int]:
         """The rank to read from, those that read here, and how far away the sender is."""
-        shards = [str(descriptor_of(seat).get("shard", "")) for seat in self.seats]
+        shards = [str(decode_descriptor(seat).get("shard", "")) for seat in self.seats]
         ranks = line(shards, self.rank)
         place = ranks.index(self.rank)
         topology = choose(self._wanted, receivers=len(ranks) - 1, buckets=buckets)

@@ -27,7 +27,7 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.engines.common.child_process import ProcessError
 from rollcall_runtime.sync.engines.common.child_process_session import ProcessSession
-from rollcall_runtime.sync.engines.common.threaded_engine import OwnedEngine, time_left
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine, time_left
 from rollcall_runtime.sync.engines.ray.fork_server import Nest, Orders, RayOwner, interface_of
 from rollcall_runtime.sync.errors import JoinFailedError
 from rollcall_runtime.sync.rendezvous import Rendezvous
@@ -64,7 +64,7 @@ class RaySettings(SyncSettings):
             raise ValueError("startSeconds must be positive")
 
 
-class RayEngine(OwnedEngine):
+class RayEngine(ThreadedEngine):
     """Broadcast by Ray between host buffers."""
 
     name = "ray"
@@ -89,11 +89,16 @@ class RayEngine(OwnedEngine):
         settings = self._own
         host = role is Role.SENDER and not settings.address
         self._orders = Orders(
-            address=self.address, interface=interface_of(self.address), slots=settings.in_flight,
-            slot_bytes=settings.operation_bytes, host=host, port=settings.port,
-            token=secrets.token_hex(16) if host else "", folder=settings.folder,
+            address=self.address,
+            interface=interface_of(self.address),
+            slots=settings.in_flight,
+            slot_bytes=settings.operation_bytes,
+            host=host,
+            port=settings.port,
+            token=secrets.token_hex(16) if host else "",
+            folder=settings.folder,
             seconds=settings.start_seconds,
-        )  # fmt: skip
+        )
         self._nest = self._hatch(self._orders)
         return {}
 
@@ -125,9 +130,13 @@ class RayEngine(OwnedEngine):
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> "RaySession":
         return RaySession(
-            group=group, session=session, seats=seats, rank=rank, engine=self,
+            group=group,
+            session=session,
+            seats=seats,
+            rank=rank,
+            engine=self,
             address=self._own.address,
-        )  # fmt: skip
+        )
 
     def _stop(self) -> None:
         self._orders = None
@@ -143,9 +152,15 @@ class RaySession(ProcessSession[RayOwner]):
     """One collective group; `address` is that of a GCS that is not the sender's."""
 
     def __init__(
-        self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int,
-        engine: RayEngine, address: str,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        group: str,
+        session: SessionId,
+        seats: Sequence[Seat],
+        rank: int,
+        engine: RayEngine,
+        address: str,
+    ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._ray, self._address = engine, address
 
@@ -160,9 +175,14 @@ class RaySession(ProcessSession[RayOwner]):
                     rendezvous.put("gcs", f"{process.gcs} {process.token}".encode())
                 gcs, token = rendezvous.get("gcs").decode().split()
             process.ask(
-                "join", gcs=gcs, token=token, group=self.name, size=len(self.seats),
-                rank=self.rank, seconds=time_left(deadline, doing="to join"),
-            )  # fmt: skip
+                "join",
+                gcs=gcs,
+                token=token,
+                group=self.name,
+                size=len(self.seats),
+                rank=self.rank,
+                seconds=time_left(deadline, doing="to join"),
+            )
             self._answer(deadline)
         except ProcessError as error:
             raise JoinFailedError(f"{self.name}: {error}") from error

@@ -61,7 +61,9 @@ class Nest:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _MAIN, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=_STDERR, pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=_STDERR,
+                pass_fds=(theirs.fileno(),),
                 env={
                     # PyTorch's store asks for the names of addresses, which nobody needs: an answer
                     # that is lost should not cost the resolver's usual five seconds.
@@ -71,7 +73,7 @@ class Nest:
                     "OMP_NUM_THREADS": "1",  # whoever forks has no threads
                     **environment,
                 },
-            )  # fmt: skip
+            )
         self._socket = ours
         self._socket.settimeout(orders.seconds)
         try:

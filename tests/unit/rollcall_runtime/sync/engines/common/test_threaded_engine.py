@@ -6,7 +6,7 @@ import pytest
 
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
-from rollcall_runtime.sync.engine import Role, SyncSettings, descriptor_text
+from rollcall_runtime.sync.engine import Role, SyncSettings, encode_descriptor
 from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.errors import JoinFailedError
 
@@ -20,8 +20,8 @@ def test_members_that_use_different_engines_are_told_so_at_once() -> None:
     )
     other = json.dumps({"engine": "nccl"}).encode()
     seats = [
-        Seat(SENDER, "127.0.0.1", descriptor_text(told)),
-        Seat(RECEIVER, "127.0.0.2", descriptor_text(other)),
+        Seat(SENDER, "127.0.0.1", encode_descriptor(told)),
+        Seat(RECEIVER, "127.0.0.2", encode_descriptor(other)),
     ]
     session = engine.open_session(group="job", session=SessionId(1, 1, 0), seats=seats, rank=0)
     with pytest.raises(JoinFailedError, match="uses engine 'nccl', this worker 'gloo'") as caught:

@@ -22,10 +22,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Members that stage on an NPU."""
     doubles.build()
     with World(
-        tmp_path_factory.mktemp("staged"), engine="hccl", device="npu", start=NURSERY,
+        tmp_path_factory.mktemp("staged"),
+        engine="hccl",
+        device="npu",
+        start=NURSERY,
         config={"operationTimeout": 2, "operationBytes": MIB, "leaveSeconds": 30},
         environment={"LD_LIBRARY_PATH": str(doubles.FOLDER)} | DOUBLE_NPU,
-    ) as made:  # fmt: skip
+    ) as made:
         yield made
 
 

@@ -42,10 +42,12 @@ def world(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World
     """Members on NPUs that are the host's memory."""
     doubles.build()
     with World(
-        tmp_path_factory.mktemp("hccl"), engine="hccl", device="npu",
+        tmp_path_factory.mktemp("hccl"),
+        engine="hccl",
+        device="npu",
         config={"operationTimeout": 2, "operationBytes": MIB, "leaveSeconds": 30},
         environment={"DOUBLE_LOG": str(log), "LD_LIBRARY_PATH": str(doubles.FOLDER)},
-    ) as made:  # fmt: skip
+    ) as made:
         yield made
 
 

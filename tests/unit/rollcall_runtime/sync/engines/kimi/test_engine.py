@@ -14,7 +14,7 @@ import pytest
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.engine import descriptor_text
+from rollcall_runtime.sync.engine import encode_descriptor
 from rollcall_runtime.sync.errors import JoinFailedError
 
 kimi = pytest.importorskip(
@@ -27,7 +27,7 @@ ADDRESS = "127.0.0.9"
 
 
 def seat(rank: int, **descriptor: str) -> Seat:
-    text = descriptor_text(json.dumps(descriptor).encode())
+    text = encode_descriptor(json.dumps(descriptor).encode())
     return Seat(
         member=MemberId(f"pod-{rank}", "boot"), address=f"127.0.0.{rank + 1}", descriptor=text
     )
@@ -53,7 +53,7 @@ def test_who_does_not_tell_its_node_is_named() -> None:
 
 
 def test_a_node_can_be_an_address() -> None:
-    assert kimi.node_of(kimi.NodeOf.ADDRESS, "127.0.0.7") == "127.0.0.7"
+    assert kimi.node_of(kimi.NodeIdentity.ADDRESS, "127.0.0.7") == "127.0.0.7"
 
 
 @pytest.mark.parametrize("wrong", [{"node_of": "rack"}, {"topology": "chain"}])
@@ -182,7 +182,11 @@ def test_a_python_without_assertions_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-O", "-c", f"import {stores.__name__}"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        capture_output=True, text=True, timeout=60, check=False, cwd=Path.cwd(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=Path.cwd(),
+    )
     assert done.returncode
     assert "ImportError: checkpoint-engine does its work in assertions" in done.stderr

@@ -21,8 +21,11 @@ GROUP = "job/default"
 MIB = 1 << 20
 TRAINER, FIRST, SECOND = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 CONFIG = {
-    "nodeOf": "address", "operationBytes": 4 * MIB, "operationTimeout": 2, "maxAbandoned": 3,
-}  # fmt: skip
+    "nodeOf": "address",
+    "operationBytes": 4 * MIB,
+    "operationTimeout": 2,
+    "maxAbandoned": 3,
+}
 _NUMBERS = itertools.count(1)
 
 

@@ -18,9 +18,12 @@ pytestmark = pytest.mark.slow  # processes and their libraries
 GROUP = "job/default"
 MIB = 1 << 20
 CONFIG: dict[str, Any] = {
-    "operationTimeout": 2, "operationBytes": MIB, "library": doubles.NCCL,
-    "cudaRuntime": doubles.NCCL, "reuseSeconds": 30,
-}  # fmt: skip
+    "operationTimeout": 2,
+    "operationBytes": MIB,
+    "library": doubles.NCCL,
+    "cudaRuntime": doubles.NCCL,
+    "reuseSeconds": 30,
+}
 
 
 @pytest.fixture(scope="module")

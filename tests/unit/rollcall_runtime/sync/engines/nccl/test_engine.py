@@ -28,9 +28,12 @@ from rollcall_runtime.sync.engines.nccl.communicator import How, Offer, decide  
 
 MIB = 1 << 20
 CONFIG: dict[str, Any] = {
-    "operationTimeout": 2, "operationBytes": MIB, "library": doubles.NCCL,
-    "cudaRuntime": doubles.NCCL, "reuseSeconds": 2,
-}  # fmt: skip
+    "operationTimeout": 2,
+    "operationBytes": MIB,
+    "library": doubles.NCCL,
+    "cudaRuntime": doubles.NCCL,
+    "reuseSeconds": 2,
+}
 
 
 class Calls:
@@ -61,9 +64,12 @@ def world(calls: Calls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
     """Members that keep their communicators for a while."""
     doubles.build()
     with World(
-        tmp_path_factory.mktemp("nccl"), engine="nccl", config=CONFIG, device="cuda",
+        tmp_path_factory.mktemp("nccl"),
+        engine="nccl",
+        config=CONFIG,
+        device="cuda",
         environment={"DOUBLE_LOG": str(calls.path)},
-    ) as made:  # fmt: skip
+    ) as made:
         yield made
 
 
@@ -143,8 +149,11 @@ def test_a_group_that_gains_a_member_grows_its_communicator(world: World, calls:
     calls.new()
     join(trio)
     assert calls.new() == [
-        *["ncclCommAbort"] * 2, *["ncclCommGetUniqueId"], *["ncclCommGrow"] * 2, "ncclCommGrow new",
-    ]  # fmt: skip
+        *["ncclCommAbort"] * 2,
+        *["ncclCommGetUniqueId"],
+        *["ncclCommGrow"] * 2,
+        "ncclCommGrow new",
+    ]
     send(trio, 7)
     leave(trio)
 
@@ -160,8 +169,10 @@ def test_a_library_that_cannot_shrink_makes_a_new_communicator(world: World, cal
     calls.new()
     join(trio[:2])
     assert calls.new() == [
-        *["ncclCommAbort"] * 2, *["ncclCommInitRankConfig"] * 2, "ncclGetUniqueId",
-    ]  # fmt: skip
+        *["ncclCommAbort"] * 2,
+        *["ncclCommInitRankConfig"] * 2,
+        "ncclGetUniqueId",
+    ]
     send(trio[:2], 8)
     leave(trio[:2])
 

@@ -55,9 +55,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setenv(name, "kept")
     made = nixl.NixlEngine()
     made.open(
-        member=MemberId("me", "boot"), address="127.0.0.1", role=Role.RECEIVER,
+        member=MemberId("me", "boot"),
+        address="127.0.0.1",
+        role=Role.RECEIVER,
         settings=nixl.NixlSettings(),
-    )  # fmt: skip
+    )
     yield made
     made.close()
 
@@ -169,7 +171,10 @@ engine.close()
 def test_a_process_that_used_it_ends_well() -> None:
     paths = os.pathsep.join(path for path in sys.path if path)
     ended = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, timeout=60, check=False,
+        [sys.executable, "-c", _PROGRAM],
+        capture_output=True,
+        timeout=60,
+        check=False,
         env={**os.environ, "PYTHONPATH": paths},
-    )  # fmt: skip
+    )
     assert ended.returncode == 0, ended.stderr.decode()

@@ -227,9 +227,11 @@ def test_ipv6_is_refused() -> None:
     engine = ray.RayEngine()
     with pytest.raises(RuntimeError, match="IPv4 only"):
         engine.open(
-            member=MemberId("pod", "boot"), address="::1", role=Role.RECEIVER,
+            member=MemberId("pod", "boot"),
+            address="::1",
+            role=Role.RECEIVER,
             settings=ray.RaySettings(),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(
