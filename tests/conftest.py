@@ -1,0 +1,100 @@
+"""`pytest --durations-cpu N`: the N slowest tests by wall time, with the CPU time that each used.
+
+CPU time is that of the test's process and of all its descendants. A test with far more wall than
+CPU time waits for something: a sleep, a time-out, another process that waits itself.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CPU = "cpu_seconds"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--durations-cpu", type=int, default=0, metavar="N",
+        help="list the N slowest tests by wall time, with their CPU time (0: none)",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.durations_cpu:
+        config.pluginmanager.register(CpuDurations(config.option.durations_cpu))
+
+
+@dataclass(slots=True)
+class Duration:
+    """Seconds of one test, set-up and teardown included."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass(slots=True)
+class CpuDurations:
+    """The plugin; with pytest-xdist it measures in the workers and prints in the controller."""
+
+    count: int
+    before: float = 0.0
+    tests: defaultdict[str, Duration] = field(default_factory=lambda: defaultdict(Duration))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = cpu_seconds()
+        report.user_properties = [*report.user_properties, (_CPU, now - self.before)]
+        self.before = now
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self.before = cpu_seconds()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        duration = self.tests[report.nodeid]
+        duration.wall += report.duration
+        duration.cpu += sum(float(str(v)) for name, v in report.user_properties if name == _CPU)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        total = Duration(
+            sum(test.wall for test in self.tests.values()),
+            sum(test.cpu for test in self.tests.values()),
+        )
+        terminalreporter.section(f"{self.count} slowest tests by wall time")
+        terminalreporter.line("wall (s)  CPU (s)  test")
+        slowest = sorted(self.tests.items(), key=lambda item: item[1].wall, reverse=True)
+        for name, test in slowest[: self.count]:
+            terminalreporter.line(f"{test.wall:8.2f} {test.cpu:8.2f}  {name}")
+        terminalreporter.line(f"{total.wall:8.2f} {total.cpu:8.2f}  all {len(self.tests)} tests")
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its descendants so far.
+
+    Counts children that have ended and were waited for. One whose parent ended before it is not
+    found any more.
+    """
+    parents: defaultdict[int, list[int]] = defaultdict(list)
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        pid = int(path.parent.name)
+        parents[int(fields[1])].append(pid)
+        ticks[pid] = sum(int(value) for value in fields[11:15])  # own and waited-for children's
+    total, pending = 0, [os.getpid()]
+    while pending:
+        pid = pending.pop()
+        total += ticks.get(pid, 0)
+        pending += parents[pid]
+    return total / _TICKS
