@@ -1,8 +1,8 @@
-"""The coordinator's side of the protocol as a pure state machine: sessions and versions.
+"""The coordinator's state machine: which members sit in the session, and what each failure costs.
 
 Events go in as method calls with the time (seconds, any monotonic clock), effects come out as
-values; the driver does the I/O. Below it `sessions` forms sessions. A version is STAGEd to the
-session and COMMITted when every member holds it whole.
+values; a driver does the I/O. The machine decides between its parts: `MemberTable` (who registered,
+and in which state), `SessionFormation` (PREPARE, JOIN) and `VersionPublisher` (STAGE, COMMIT).
 """
 
 from rollcall_protocol.membership.coordinator_effects import (
@@ -10,14 +10,17 @@ from rollcall_protocol.membership.coordinator_effects import (
     CoordinatorEffect,
     CoordinatorSuperseded,
     MemberSuspected,
-    SendMessage,
+    ProtocolTimeouts,
     VersionPublished,
 )
-from rollcall_protocol.membership.member_table import MemberRecord
-from rollcall_protocol.membership.session_formation import MAX_ENGINE_FAILURES, FormationPhase
-from rollcall_protocol.membership.session_machine import SessionMachine
-from rollcall_protocol.membership.version_publication import VersionPublication
-from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
+from rollcall_protocol.membership.session_formation import (
+    MAX_ENGINE_FAILURES,
+    FormationPhase,
+    SessionFormation,
+)
+from rollcall_protocol.membership.version_publisher import VersionPublisher
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import (
     MemberReport,
     MemberState,
@@ -30,6 +33,8 @@ from rollcall_protocol.wire.messages import (
     CaughtUp,
     Draining,
     Hello,
+    MachineMessage,
+    Seat,
     SessionRefused,
     WeightDelta,
 )
@@ -37,8 +42,47 @@ from rollcall_protocol.wire.roster import EpochCause, Roster
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 
-class CoordinatorMachine(SessionMachine):
-    """One sync group: what happens to it, and how versions are published."""
+class CoordinatorMachine:
+    """One sync group: its members, its session, and the version that is being published.
+
+    A loss forms the next attempt of the session at once with the members that are left; joins wait
+    for `settle` seconds, so that a scale-up is one session. A version is staged by the session's
+    members and committed when each of them holds it whole.
+
+    `since_epoch` is the epoch that first named this pod as coordinator (kept over restarts of the
+    container); `boot` counts those restarts. `sender` is the trainer's own seat, always rank 0;
+    with several `senders` the trainer's other ranks take the seats after it, and no session is
+    formed before all of them are registered.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_uid: str,
+        group: str,
+        boot: int,
+        sender: Seat,
+        fallback_donor: str,
+        timeouts: ProtocolTimeouts,
+        max_staleness: int,
+        since_epoch: int | None = None,
+        senders: int = 1,
+    ) -> None:
+        self.boot, self.sender, self.timeouts = boot, sender.member, timeouts
+        self.since_epoch = since_epoch
+        self.members = MemberTable(
+            job_uid=job_uid,
+            group=group,
+            coordinator_uid=sender.member.pod_uid,
+            max_staleness=max_staleness,
+            fallback_donor=fallback_donor,
+            catch_up_timeout=timeouts.stage_timeout,
+        )
+        self.formation = SessionFormation(
+            boot=boot, sender=sender, senders=senders, timeouts=timeouts
+        )
+        self.publisher = VersionPublisher(timeouts)
+        self._effects: list[CoordinatorEffect] = []
 
     # --- events --------------------------------------------------------------------------------
 
@@ -52,27 +96,30 @@ class CoordinatorMachine(SessionMachine):
         if gone:
             if roster.cause is EpochCause.MEMBER_LOST:
                 left = SuspicionCause.LEFT_ROSTER
-                self._out += [MemberSuspected(seat, left, "left the roster") for seat in gone]
+                self._effects += [MemberSuspected(seat, left, "left the roster") for seat in gone]
             self._form(SessionCause.NEW_ROSTER, roster.cause.value, now)
         return self._settle(now)
 
     def hello(self, hello: Hello, now: float) -> list[CoordinatorEffect]:
-        """A member opened its stream. Another life of the same pod is lost by that.
+        """A member opened its stream. Another incarnation of the same pod is lost by that.
 
-        Which of two lives is the later one nobody can tell: a dead one's Hello may be read last.
-        So the other's stream is closed; whoever lives registers again.
+        Which of two incarnations is the later one cannot be known: the Hello of a dead one may be
+        read last. So the other's stream is closed; the one that is alive registers again.
         """
         if not self.members.belongs(hello):
-            self._out.append(CloseStream(hello.member, "belongs to another job or sync group"))
+            foreign = "belongs to another job or sync group"
+            self._effects.append(CloseStream(hello.member, foreign))
             return self._settle(now)
         if hello.sender is not None:
-            return self._sender_joined(hello.sender, hello, now)
+            self._sender_joined(hello.sender, hello, now)
+            return self._settle(now)
         old = self.members.by_pod.get(hello.member.pod_uid)
         if old is not None:
             if old.id != hello.member:
-                self._out.append(CloseStream(old.id, "another life of its pod registered"))
+                other = "another incarnation of its pod registered"
+                self._effects.append(CloseStream(old.id, other))
             lost = SuspicionCause.CONNECTION_LOST
-            self._drop(old, MemberState.SUSPECT, "registered again", now, lost)
+            self._drop(old, MemberState.SUSPECT, "registered again", now, cause=lost)
         self.members.absent.pop(hello.member.pod_uid, None)
         self.members.by_pod[hello.member.pod_uid] = MemberRecord(hello=hello, held=hello.held)
         return self._settle(now)
@@ -86,26 +133,26 @@ class CoordinatorMachine(SessionMachine):
         cause: SuspicionCause = SuspicionCause.CONNECTION_LOST,
     ) -> list[CoordinatorEffect]:
         """The stream of `member` ended or its heartbeats stopped."""
-        rank = self._senders.leave(member)
+        rank = self.formation.senders.leave(member)
         if rank is not None:
-            self._out.append(MemberSuspected(member, cause, reason))
+            self._effects.append(MemberSuspected(member, cause, reason))
             self._form(SessionCause.MEMBER_LOST, f"sender {rank}: {cause}: {reason}", now)
         known = self.members.find(member)
         if known is not None:
             leaving = known.state in {MemberState.DRAINING, MemberState.GONE}
             state = MemberState.GONE if leaving else MemberState.SUSPECT
-            self._drop(known, state, reason, now, cause)
+            self._drop(known, state, reason, now, cause=cause)
             self.members.disconnected(known)
         return self._settle(now)
 
     def absent(self, pod_uid: str, reason: str, now: float) -> list[CoordinatorEffect]:
-        """A pod of the roster has not registered in time; `reason` is what a call found out."""
+        """A pod of the roster has not registered in time; `reason` is how its agent answered."""
         if pod_uid in self.members.listed and pod_uid not in self.members.by_pod:
             self.members.absent[pod_uid] = reason
         return self._settle(now)
 
     def receive(
-        self, sender: MemberId, message: Ack | CaughtUp | SessionRefused | Draining, now: float
+        self, sender: MemberId, message: MachineMessage, now: float
     ) -> list[CoordinatorEffect]:
         """A message of a member (or of the trainer's own sender)."""
         known = self.members.find(sender)
@@ -113,16 +160,13 @@ class CoordinatorMachine(SessionMachine):
             if known is not None or sender in self.senders:
                 self._on_ack(sender, message, now)
         elif known is None:
-            pass  # an older life of the pod: nothing it says counts
+            pass  # of an older incarnation of the pod: without effect
         elif isinstance(message, CaughtUp):
-            self._on_caught_up(known, message)
+            self.members.caught_up(known, message)
         elif isinstance(message, Draining):
             known.state, known.reason = MemberState.DRAINING, message.reason
-        elif self.session is not None and message.held.epoch > self.session.epoch:
-            self._out.append(CoordinatorSuperseded(message.held))
-        elif message.session == self.session:
-            reason = f"holds session {message.held}, which is newer than {message.session}"
-            self._suspect({sender}, reason, now, SuspicionCause.REFUSED)
+        else:
+            self._on_refused(sender, message, now)
         return self._settle(now)
 
     def publish(
@@ -133,34 +177,41 @@ class CoordinatorMachine(SessionMachine):
         *,
         delta: WeightDelta | None = None,
     ) -> list[CoordinatorEffect]:
-        """Bring `version` to the session. One at a time; ends with Published."""
-        if self._publication is not None:
-            raise RuntimeError(f"{self._publication.version} is still being published")
-        self._publication = VersionPublication(version=version, manifest=manifest, delta=delta)
+        """Bring `version` to the session. One at a time; ends with VersionPublished."""
+        self.publisher.queue(version, manifest, delta)
         if self.forming is FormationPhase.STABLE:
             self._stage(now)
         return self._settle(now)
 
     def tick(self, now: float) -> list[CoordinatorEffect]:
         """Act on deadlines that have passed."""
-        deadline = self._formation.deadline
-        if deadline is not None and now >= deadline:
+        if _passed(self.formation.deadline, now):
             self._forming_timed_out(now)
-        publication = self._publication
-        if publication and publication.deadline is not None and now >= publication.deadline:
-            self._publication_timed_out(publication, now)
+        if _passed(self.publisher.deadline, now):
+            self._publication_timed_out(now)
         return self._settle(now)
 
-    # --- what others may ask -------------------------------------------------------------------
+    # --- what the driver reads -------------------------------------------------------------------
 
-    def next_deadline(self) -> float | None:
-        """When `tick` is due at the latest; None when nothing is waited for."""
-        publishing = self._publication.deadline if self._publication else None
-        times = [self._formation.deadline, publishing]
-        times += [member.deadline for member in self.members.by_pod.values()]
-        if not self._busy:
-            times.append(self._formation.due)
-        return min((time for time in times if time is not None), default=None)
+    @property
+    def session(self) -> SessionId | None:
+        """The session that is usable or being formed."""
+        return self.formation.session
+
+    @property
+    def forming(self) -> FormationPhase:
+        """How far the session is formed."""
+        return self.formation.phase
+
+    @property
+    def senders(self) -> tuple[MemberId, ...]:
+        """The trainer's seats, in the order of ranks."""
+        return self.formation.senders.members
+
+    @property
+    def seated(self) -> tuple[MemberId, ...]:
+        """The receivers of the session, in the order of ranks."""
+        return self.formation.seated
 
     @property
     def current(self) -> Version | None:
@@ -169,7 +220,7 @@ class CoordinatorMachine(SessionMachine):
 
     @property
     def lineage(self) -> Lineage | None:
-        """The lineage of versions that this life of the trainer publishes."""
+        """The lineage of versions that this incarnation of the trainer publishes."""
         return None if self.since_epoch is None else Lineage(self.since_epoch, self.boot)
 
     @property
@@ -178,78 +229,180 @@ class CoordinatorMachine(SessionMachine):
         held = [member.held.number for member in self.members.by_pod.values() if member.held]
         return max(held, default=-1)
 
+    @property
+    def joins_wait(self) -> bool:
+        """Whether a join has to wait: it interrupts neither a formation nor a transfer."""
+        return self.publisher.staging or self.formation.busy
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due at the latest; None when nothing is awaited."""
+        times = [self.formation.deadline, self.publisher.deadline]
+        times += [member.deadline for member in self.members.by_pod.values()]
+        if not self.joins_wait:
+            times.append(self.formation.due)
+        return min((time for time in times if time is not None), default=None)
+
     def serving(self, member: MemberId) -> bool:
         """Whether `member` may be given prompts."""
         known = self.members.find(member)
         return known is not None and known.state is MemberState.IN_SYNC
 
     def knows(self, pod_uid: str) -> bool:
-        """Whether a life of this pod has registered since the roster named it."""
+        """Whether an incarnation of this pod has registered since the roster named it."""
         return pod_uid in self.members.by_pod
 
     def reports(self) -> tuple[MemberReport, ...]:
         """The state of all members on the roster, in the order of their pods' names."""
         return self.members.reports()
 
-    # --- acknowledgements -------------------------------------------------------------------------
+    # --- forming sessions ----------------------------------------------------------------------
+
+    def _settle(self, now: float) -> list[CoordinatorEffect]:
+        """After every event: let newcomers in, drop the overdue, form a session for joins."""
+        self._effects += self.members.admit_waiting(now, but=set(self.seated))
+        overdue = self.members.overdue(now)
+        if overdue:
+            late, bound = SuspicionCause.ACK_TIMEOUT, self.timeouts.stage_timeout
+            self._suspect(overdue, "did not catch up in time", now, cause=late, bound=bound)
+        self._gather(now)
+        self._check_published()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _gather(self, now: float) -> None:
+        """Form a session for members that wait to join it, and for a roster of a later epoch."""
+        roster, formation = self.members.roster, self.formation
+        if roster is None or self.joins_wait or not formation.senders.complete:
+            return
+        eligible = self._eligible()
+        wanted = {member.id for member in eligible}
+        same_epoch = self.session is not None and self.session.epoch == roster.epoch
+        if same_epoch and wanted == set(self.seated):
+            formation.due = None
+            return
+        if formation.due is None:
+            formation.due = now + self.timeouts.settle
+        # Versions may come faster than `settle` passes: who was overtaken must not wait again.
+        hurried = any(m.catch_ups > 1 and m.id not in self.seated for m in eligible)
+        if now >= formation.due or len(wanted) == len(roster.members) or hurried:
+            cause = SessionCause.MEMBER_CAUGHT_UP if same_epoch else SessionCause.NEW_ROSTER
+            self._form(cause, "" if same_epoch else roster.cause.value, now)
+
+    def _eligible(self) -> list[MemberRecord]:
+        committing = self.publisher.waiting if self.publisher.committing else set()
+        return self.members.eligible(committing)
+
+    def _form(self, cause: SessionCause, detail: str, now: float) -> None:
+        roster = self.members.roster
+        if roster is None:
+            return
+        members = self._eligible()
+        self._effects += self.formation.begin(
+            roster.epoch, members, now, cause=cause, detail=detail
+        )
+        self.publisher.interrupt(self.seated)
+
+    def _next_phase(self, session: SessionId, now: float) -> None:
+        if self.forming is FormationPhase.PREPARE:
+            self._effects += self.formation.join(session, now)
+            return
+        self._effects += self.formation.complete(session, now)
+        self.members.settle_states(self.seated)
+        self._stage(now)
+
+    def _forming_timed_out(self, now: float) -> None:
+        silent = self.formation.silent
+        if self.forming is FormationPhase.PREPARE and silent:
+            late, bound = SuspicionCause.ACK_TIMEOUT, self.timeouts.ack_timeout
+            self._suspect(silent, "did not answer PREPARE in time", now, cause=late, bound=bound)
+        else:
+            # A collective join blocks all members, so silence accuses none of them: the next
+            # PREPARE, which is not collective, shows which one is stuck.
+            self._engine_failed(f"{self.forming.value} timed out", now)
+
+    def _engine_failed(self, error: str, now: float) -> None:
+        accused = self.formation.silent or set(self.seated)
+        if self.formation.engine_failed() and accused:
+            reason = f"engine failed {MAX_ENGINE_FAILURES} times: {error}"
+            self._suspect(accused, reason, now, cause=SuspicionCause.ENGINE_ERROR)
+        else:
+            self._form(SessionCause.ENGINE_ERROR, error, now)
+
+    def _sender_joined(self, rank: int, hello: Hello, now: float) -> None:
+        senders = self.formation.senders
+        old = senders.at(rank)
+        refused = senders.enter(rank, hello)
+        if refused:
+            self._effects.append(CloseStream(hello.member, refused))
+            return
+        if old is not None and old != hello.member:
+            self._effects.append(CloseStream(old, "another incarnation of its rank registered"))
+        self.members.fallback_donor = senders.donors
+        if self.session is not None:
+            self._form(SessionCause.NEW_ROSTER, f"sender {rank} registered", now)
+
+    # --- messages --------------------------------------------------------------------------------
 
     def _on_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
         if ack.phase is AckPhase.COMMIT:
             self._on_commit_ack(sender, ack, now)
-        elif ack.session != self.session:
+        elif self.session is None or ack.session != self.session:
             pass  # of an attempt that was given up
         elif ack.error and ack.own_fault and sender not in self.senders:
             reason = f"{ack.phase.value} failed: {ack.error}"
-            self._suspect({sender}, reason, now, SuspicionCause.ENGINE_ERROR)
+            self._suspect({sender}, reason, now, cause=SuspicionCause.ENGINE_ERROR)
         elif ack.phase is AckPhase.STAGE:
             self._on_stage_ack(sender, ack, now)
-        elif self._formation.awaits(sender, ack.phase):
+        elif self.formation.awaits(sender, ack.phase):
             if ack.error:
                 self._engine_failed(ack.error, now)
-            elif self._formation.acknowledged(sender):
+            elif self.formation.acknowledged(sender):
                 self._next_phase(self.session, now)
+
+    def _on_refused(self, sender: MemberId, message: SessionRefused, now: float) -> None:
+        if self.session is not None and message.held.epoch > self.session.epoch:
+            self._effects.append(CoordinatorSuperseded(message.held))
+        elif message.session == self.session:
+            reason = f"holds session {message.held}, which is newer than {message.session}"
+            self._suspect({sender}, reason, now, cause=SuspicionCause.REFUSED)
 
     # --- publishing ----------------------------------------------------------------------------
 
     def _stage(self, now: float) -> None:
-        publication = self._publication
-        if publication is None or self.session is None or publication.committing:
+        """The session is usable: send it the version that is queued, if there is one."""
+        if self.session is None or not self.publisher.queued:
             return
         if not self.seated:
-            self._commit(publication, now)
+            self._commit(now)
             return
-        everybody = (*self.senders, *self.seated)
         seated = [self.members.find(seat) for seat in self.seated]
         held = {member.held if member else None for member in seated}
-        deadline = now + self.timing.stage_timeout
-        message = publication.stage(self.session, everybody, deadline, held=held)
-        self._out += [SendMessage(member, message) for member in everybody]
+        participants = self.formation.participants
+        self._effects += self.publisher.stage(self.session, participants, now, held=held)
 
     def _on_stage_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
-        publication = self._publication
-        if publication is None or not publication.staging or ack.version != publication.version:
+        if not self.publisher.staging or not self.publisher.publishes(ack.version):
             return
         if ack.error:
-            self._stage_failed(publication, ack.error, now)
-        elif publication.acknowledged(sender):
-            self._commit(publication, now)
+            self._stage_failed(ack.error, now)
+        elif self.publisher.acknowledged(sender):
+            self._commit(now)
 
-    def _stage_failed(self, publication: VersionPublication, error: str, now: float) -> None:
-        publication.failed()
-        accused = publication.waiting - set(self.senders) or set(self.seated)
-        if publication.failures >= MAX_ENGINE_FAILURES:
-            publication.failures = 0
-            self._suspect(accused, f"stage failed: {error}", now, SuspicionCause.ENGINE_ERROR)
+    def _stage_failed(self, error: str, now: float) -> None:
+        accused = self.publisher.waiting - set(self.senders) or set(self.seated)
+        if self.publisher.stage_failed():
+            reason, cause = f"stage failed: {error}", SuspicionCause.ENGINE_ERROR
+            self._suspect(accused, reason, now, cause=cause)
         else:
             self._form(SessionCause.ENGINE_ERROR, error, now)
 
-    def _commit(self, publication: VersionPublication, now: float) -> None:
-        if self.session is None:
+    def _commit(self, now: float) -> None:
+        publication = self.publisher.publication
+        if self.session is None or publication is None:
             return
         self.members.current = publication.version
-        message = publication.commit(self.session, self.seated, now + self.timing.commit_timeout)
-        self._out += [SendMessage(member, message) for member in self.seated]
-        self._check_commit()
+        self._effects += self.publisher.commit(self.session, self.seated, now)
+        self._check_published()
 
     def _on_commit_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
         member = self.members.find(sender)
@@ -258,27 +411,68 @@ class CoordinatorMachine(SessionMachine):
         if not ack.error:
             # True whatever the session is by now: the member serves this version.
             member.held = ack.version
-        publication = self._publication
-        if publication is None or not publication.committing or ack.version != publication.version:
+        if not self.publisher.committing or not self.publisher.publishes(ack.version):
             return
-        publication.acknowledged(sender)
+        self.publisher.acknowledged(sender)
         if ack.error:
             self._drop(member, MemberState.STALE, f"commit failed: {ack.error}", now)
-        self._check_commit()
+        self._check_published()
 
-    def _check_commit(self) -> None:
-        publication = self._publication
-        if publication is None or not publication.committing or publication.waiting:
+    def _check_published(self) -> None:
+        """Members may have left: see whether all that are to commit a version have done so."""
+        version = self.publisher.take_published()
+        if version is None:
             return
-        self._publication = None
         if self.forming is FormationPhase.STABLE:  # else the seats are of a session not yet usable
             self.members.settle_states(self.seated)
-        self._out.append(VersionPublished(publication.version, len(self.seated) + 1))
+        self._effects.append(VersionPublished(version, len(self.seated) + 1))
 
-    def _publication_timed_out(self, publication: VersionPublication, now: float) -> None:
-        if publication.committing:
-            late, bound = SuspicionCause.ACK_TIMEOUT, self.timing.commit_timeout
-            waiting = set(publication.waiting)
-            self._suspect(waiting, "did not commit in time", now, late, bound=bound)
+    def _publication_timed_out(self, now: float) -> None:
+        if self.publisher.committing:
+            late, bound = SuspicionCause.ACK_TIMEOUT, self.timeouts.commit_timeout
+            waiting = self.publisher.waiting
+            self._suspect(waiting, "did not commit in time", now, cause=late, bound=bound)
         else:
-            self._stage_failed(publication, "timed out", now)
+            self._stage_failed("timed out", now)
+
+    # --- excluding members -----------------------------------------------------------------------
+
+    def _drop(
+        self,
+        member: MemberRecord,
+        state: MemberState,
+        reason: str,
+        now: float,
+        *,
+        cause: SuspicionCause | None = None,
+        since: float | None = None,
+    ) -> None:
+        if state is MemberState.SUSPECT and member.state is not state and cause is not None:
+            self._effects.append(MemberSuspected(member.id, cause, reason, since))
+        member.out(state, reason, cause)
+        if member.id in self.seated:
+            shown = f"{cause}: {reason}" if cause else reason
+            self._form(SessionCause.MEMBER_LOST, f"{member.hello.pod}: {shown}", now)
+
+    def _suspect(
+        self,
+        members: set[MemberId],
+        reason: str,
+        now: float,
+        *,
+        cause: SuspicionCause,
+        bound: float | None = None,
+    ) -> None:
+        """Exclude `members`. `bound`: the seconds within which they should have answered."""
+        since = None if bound is None else now - bound
+        # All are marked before a session is formed, so that a batch of losses costs one attempt.
+        known = [found for member in sorted(members) if (found := self.members.find(member))]
+        for member in known:
+            member.ready = False
+        for member in known:
+            self._effects.append(CloseStream(member.id, reason))
+            self._drop(member, MemberState.SUSPECT, reason, now, cause=cause, since=since)
+
+
+def _passed(deadline: float | None, now: float) -> bool:
+    return deadline is not None and now >= deadline

@@ -7,7 +7,7 @@ from rollcall_protocol.env import AGENT_PORT
 from rollcall_protocol.membership.coordinator_effects import RosterRefusedError, SendMessage
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState, SuspicionCause
-from rollcall_protocol.wire.messages import CatchUp, Hello, Seat
+from rollcall_protocol.wire.messages import CatchUp, CaughtUp, Hello, Seat
 from rollcall_protocol.wire.roster import Roster
 
 MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a suspect
@@ -181,6 +181,14 @@ class MemberTable:
             if (m.deadline is not None and now >= m.deadline)
             or (m.connected and m.state is MemberState.CATCHING_UP and m.catch_ups > MAX_CATCH_UPS)
         }
+
+    def caught_up(self, member: MemberRecord, message: CaughtUp) -> None:
+        """A newcomer serves a version that it fetched, or failed to fetch one."""
+        if member.state is not MemberState.CATCHING_UP:
+            return
+        member.deadline, member.reason = None, message.error
+        if not message.error:
+            member.held = message.version
 
     def settle_states(self, seated: tuple[MemberId, ...]) -> None:
         """Members of the session that serve a current version are InSync."""

@@ -1,17 +1,25 @@
-"""The forming of a session: PREPARE, JOIN, stable."""
+"""Forming sessions: all seats acknowledge PREPARE, then JOIN, and receive SessionReady."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from enum import StrEnum
 
+from rollcall_protocol.membership.coordinator_effects import (
+    CoordinatorEffect,
+    ProtocolTimeouts,
+    SendMessage,
+    SessionFormed,
+)
+from rollcall_protocol.membership.member_table import MemberRecord
+from rollcall_protocol.membership.sender_seats import SenderSeats
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.job_snapshot import SessionCause, SessionReport
-from rollcall_protocol.wire.messages import AckPhase
+from rollcall_protocol.wire.messages import AckPhase, Join, Prepare, Seat, SessionReady
 
 MAX_ENGINE_FAILURES = 3  # in a row, before the members that did not acknowledge are left out
 
 
 class FormationPhase(StrEnum):
-    """Where the session stands; the middle two are the phases that are acknowledged."""
+    """How far the session is formed; PREPARE and JOIN are acknowledged by each seat."""
 
     NONE = "none"
     PREPARE = AckPhase.PREPARE.value
@@ -19,54 +27,112 @@ class FormationPhase(StrEnum):
     STABLE = "stable"
 
 
-@dataclass(slots=True)
 class SessionFormation:
-    """Book-keeping; `waiting` are the members that have not acknowledged the phase.
+    """The session of one sync group: its id, its seats, and the phase of forming it.
 
-    `due` is when gathered joins form a session. Times are on the machine's clock.
+    Which members get a seat, and when a session is formed, is decided by `CoordinatorMachine`.
+
+    `session` is the newest id, `seated` are the receivers in it (the senders' seats come before
+    theirs), `waiting` the members that have not acknowledged the phase, `due` is when gathered
+    joins form a session. Times are seconds on the machine's clock.
     """
 
-    phase: FormationPhase = FormationPhase.NONE
-    waiting: set[MemberId] = field(default_factory=set)
-    deadline: float | None = None
-    due: float | None = None
-    failures: int = 0
-    _began: tuple[float, SessionCause, str] | None = None
+    def __init__(
+        self, *, boot: int, sender: Seat, senders: int, timeouts: ProtocolTimeouts
+    ) -> None:
+        self.session: SessionId | None = None
+        self.senders = SenderSeats(sender, expected=senders)
+        self.seated: tuple[MemberId, ...] = ()
+        self.phase = FormationPhase.NONE
+        self.waiting: set[MemberId] = set()
+        self.deadline: float | None = None
+        self.due: float | None = None
+        self.rebuilds = 0
+        self._boot, self._timeouts = boot, timeouts
+        self._failures = 0
+        self._began: tuple[float, SessionCause, str] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether acknowledgements are waited for."""
+        """Whether acknowledgements of PREPARE or JOIN are awaited."""
         return self.phase in {FormationPhase.PREPARE, FormationPhase.JOIN}
 
-    def begin(self, cause: SessionCause, detail: str, now: float) -> None:
-        """An attempt begins. The first one's time and cause count until one succeeds."""
+    @property
+    def participants(self) -> tuple[MemberId, ...]:
+        """All members of the session in the order of ranks: senders, then receivers."""
+        return (*self.senders.members, *self.seated)
+
+    @property
+    def silent(self) -> set[MemberId]:
+        """Receivers that have not acknowledged the phase."""
+        return self.waiting - set(self.senders.members)
+
+    def begin(
+        self,
+        epoch: int,
+        members: Sequence[MemberRecord],
+        now: float,
+        *,
+        cause: SessionCause,
+        detail: str,
+    ) -> list[SendMessage]:
+        """Begin the next attempt with these receivers; nothing is sent while a sender is missing.
+
+        The report of the session has the time and the cause of the first attempt since the last
+        session that was usable.
+        """
+        last = self.session
+        attempt = last.attempt + 1 if last is not None and last.epoch == epoch else 1
+        self.session = SessionId(epoch, self._boot, attempt)
+        self.seated = tuple(member.id for member in members)
         self.phase, self.due, self.deadline = FormationPhase.NONE, None, None
         self._began = self._began or (now, cause, detail)
-
-    def ask(self, phase: FormationPhase, members: set[MemberId], deadline: float) -> None:
-        """Wait for the acknowledgements of a phase."""
-        self.phase, self.waiting, self.deadline = phase, members, deadline
+        if not self.senders.complete:
+            return []
+        senders = self.senders.seats
+        seats = (*senders, *(member.seat() for member in members))
+        deadline = now + self._timeouts.ack_timeout
+        prepare = Prepare(self.session, seats, len(senders))
+        return self._ask(FormationPhase.PREPARE, prepare, deadline)
 
     def awaits(self, member: MemberId, phase: AckPhase) -> bool:
         """Whether this acknowledgement counts."""
         return self.busy and phase.value == self.phase.value and member in self.waiting
 
     def acknowledged(self, member: MemberId) -> bool:
-        """Note an ack; True when it was the last one."""
+        """Note an acknowledgement; True when it was the phase's last one."""
         self.waiting.discard(member)
         return not self.waiting
 
-    def failed(self) -> bool:
-        """Note a failure of the engine; True when somebody has to be accused of it."""
-        self.failures += 1
-        if self.failures < MAX_ENGINE_FAILURES:
-            return False
-        self.failures = 0
-        return True
+    def join(self, session: SessionId, now: float) -> list[SendMessage]:
+        """All have acknowledged PREPARE: every seat joins, before any of them is awaited."""
+        deadline = now + self._timeouts.join_timeout
+        return self._ask(FormationPhase.JOIN, Join(session), deadline)
 
-    def succeeded(self, session: SessionId, size: int, now: float) -> SessionReport:
-        """All have joined."""
-        self.phase, self.deadline, self.failures = FormationPhase.STABLE, None, 0
+    def complete(self, session: SessionId, now: float) -> list[CoordinatorEffect]:
+        """All have joined: the session is usable."""
+        self.phase, self.deadline, self._failures = FormationPhase.STABLE, None, 0
         since, cause, detail = self._began or (now, SessionCause.NEW_ROSTER, "")
         self._began = None
-        return SessionReport(session, cause, size, now - since, detail)
+        self.rebuilds += 1
+        report = SessionReport(session, cause, len(self.seated) + 1, now - since, detail)
+        ready = SessionReady(session)
+        return [
+            *(SendMessage(member, ready) for member in self.participants),
+            SessionFormed(report),
+        ]
+
+    def engine_failed(self) -> bool:
+        """Note a failure of the engine; True with the third in a row: somebody is left out."""
+        self._failures += 1
+        if self._failures < MAX_ENGINE_FAILURES:
+            return False
+        self._failures = 0
+        return True
+
+    def _ask(
+        self, phase: FormationPhase, message: Prepare | Join, deadline: float
+    ) -> list[SendMessage]:
+        self.phase, self.deadline = phase, deadline
+        self.waiting = set(self.participants)
+        return [SendMessage(member, message) for member in self.participants]

@@ -95,7 +95,7 @@ class SyncGroup:
             boot=boot,
             sender=Seat(member, opened.address or address, opened.descriptor),
             fallback_donor=f"{address}:{env.MEMBERSHIP_PORT}",
-            timing=ProtocolTimeouts(
+            timeouts=ProtocolTimeouts(
                 settle=bounds.settle,
                 ack_timeout=bounds.ack_timeout,
                 join_timeout=sync.join_timeout,
@@ -173,7 +173,7 @@ class SyncGroup:
         roster = self.machine.members.roster
         epoch, sessions = roster.epoch if roster else 0, tuple(self._sessions)
         last = sessions[-1] if sessions else None
-        return GroupReport(self.name, epoch, last, self.machine.rebuilds, sessions)
+        return GroupReport(self.name, epoch, last, self.machine.formation.rebuilds, sessions)
 
     def weight_holders(self) -> list[WeightHolder]:
         """The connected rollouts that hold a whole version; not those that hold a shard of it."""

@@ -30,7 +30,7 @@ from rollcall_protocol.wire.messages import Ack, Hello, MemberMessage, Prepare, 
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
-TIMING = ProtocolTimeouts(
+TIMEOUTS = ProtocolTimeouts(
     settle=1, ack_timeout=5, join_timeout=5, stage_timeout=30, commit_timeout=5
 )
 MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
@@ -48,7 +48,7 @@ def machine(
     return CoordinatorMachine(
         job_uid="job", group="default", boot=boot, since_epoch=since_epoch,
         sender=Seat(SENDER, "ip-trainer", ""),
-        fallback_donor="trainer:7070", timing=TIMING, max_staleness=max_staleness,
+        fallback_donor="trainer:7070", timeouts=TIMEOUTS, max_staleness=max_staleness,
         senders=senders,
     )  # fmt: skip
 

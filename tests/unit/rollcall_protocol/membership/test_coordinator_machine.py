@@ -13,7 +13,7 @@ from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause
 from rollcall_protocol.wire.messages import Ack, AckPhase, SessionRefused
 from tests.unit.rollcall_protocol.membership.simulated_group import (
     MANIFEST,
-    TIMING,
+    TIMEOUTS,
     SimulatedGroup,
     hello,
     machine,
@@ -83,13 +83,13 @@ def test_a_loss_while_a_version_is_being_sent_resends_it_to_the_rest(moves: int)
 
 def test_a_scale_up_is_one_session_of_newcomers_that_have_caught_up() -> None:
     group = running("a")
-    rebuilds = group.coordinator.rebuilds
+    rebuilds = group.coordinator.formation.rebuilds
     group.push("a", "b", "c", "d")
     for pod in "bcd":
         group.start(pod)
     group.settle()
     group.assert_converged()
-    assert group.coordinator.rebuilds == rebuilds + 1
+    assert group.coordinator.formation.rebuilds == rebuilds + 1
 
 
 def test_a_newcomer_that_never_registers_does_not_hold_the_others_up() -> None:
@@ -201,7 +201,7 @@ def test_who_was_overtaken_while_it_waited_catches_up_before_it_sits() -> None:
     coordinator.hello(hello("b", held=v1), 0)
     coordinator.hello(hello("a", held=v1), 0)
     coordinator.members.current = Version(v1.lineage, 2)  # a COMMIT that neither of them got
-    coordinator.tick(TIMING.settle)
+    coordinator.tick(TIMEOUTS.settle)
     assert coordinator.seated == ()
 
 

@@ -18,7 +18,7 @@ from rollcall_protocol.wire.messages import Ack, AckPhase, Join, Prepare
 from rollcall_protocol.wire.roster import EpochCause
 from tests.unit.rollcall_protocol.membership.simulated_group import (
     SENDER,
-    TIMING,
+    TIMEOUTS,
     hello,
     machine,
     roster,
@@ -90,7 +90,7 @@ def test_no_answer_counts_from_the_question(coordinator: CoordinatorMachine) -> 
     session = coordinator.session
     assert session is not None
     coordinator.receive(SENDER, Ack(session, AckPhase.PREPARE), 10)
-    (found,) = suspicions(coordinator.tick(10 + TIMING.ack_timeout))
+    (found,) = suspicions(coordinator.tick(10 + TIMEOUTS.ack_timeout))
     assert (found.member, found.cause, found.since) == (B, Cause.ACK_TIMEOUT, 10)
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
 from rollcall_protocol.membership.member_table import MemberRecord
 from rollcall_protocol.membership.session_formation import SessionFormation
+from rollcall_protocol.membership.version_publisher import VersionPublisher
 from rollcall_protocol.wire.messages import Hello
 from rollcall_protocol.wire.roster import Roster
 
@@ -18,8 +19,9 @@ T = TypeVar("T")
 
 # What nothing is decided by: texts, counters and times for people.
 _TOLD: dict[type, frozenset[str]] = {
-    CoordinatorMachine: frozenset({"last_report", "rebuilds", "timing", "sender", "_out"}),
-    SessionFormation: frozenset({"_began"}),
+    CoordinatorMachine: frozenset({"timeouts", "sender", "_effects"}),
+    SessionFormation: frozenset({"rebuilds", "_began", "_timeouts"}),
+    VersionPublisher: frozenset({"_timeouts"}),
     MemberRecord: frozenset({"reason"}),
 }
 _SHORT: dict[type, Callable[[Any], Hashable]] = {

@@ -21,7 +21,7 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 from tests.unit.rollcall_protocol.model.canonical_form import clone, key
 from tests.unit.rollcall_protocol.model.state import Interned, require
 
-TIMING = ProtocolTimeouts(
+TIMEOUTS = ProtocolTimeouts(
     settle=1, ack_timeout=1, join_timeout=1, stage_timeout=1, commit_timeout=1
 )
 MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
@@ -68,7 +68,7 @@ class CoordinatorSteps:
             since_epoch=since_epoch,
             sender=Seat(member, f"ip-{trainer_uid(pod)}", ""),
             fallback_donor="trainer:7070",
-            timing=TIMING,
+            timeouts=TIMEOUTS,
             max_staleness=self._max_staleness,
         )
         return self._number(machine)
@@ -159,38 +159,38 @@ class CoordinatorSteps:
 
 def _check_waits(machine: CoordinatorMachine) -> None:
     """8: whatever is waited for has a deadline, and somebody who is there to answer."""
-    formation, publication = machine._formation, machine._publication
+    formation, publisher = machine.formation, machine.publisher
     there = {*machine.senders, *machine.seated}
     if formation.busy:
         require(formation.deadline is not None, "8: forms a session without a deadline")
         require(bool(formation.waiting), "8: forms a session and waits for nobody")
         require(formation.waiting <= there, "8: forms a session and waits for a stranger")
-    if publication is not None and (publication.staging or publication.committing):
-        require(publication.deadline is not None, "8: publishes without a deadline")
-        require(bool(publication.waiting), "8: publishes and waits for nobody")
-        require(publication.waiting <= there, "8: publishes and waits for a stranger")
+    if publisher.staging or publisher.committing:
+        require(publisher.deadline is not None, "8: publishes without a deadline")
+        require(bool(publisher.waiting), "8: publishes and waits for nobody")
+        require(publisher.waiting <= there, "8: publishes and waits for a stranger")
 
 
 def _armed(machine: CoordinatorMachine) -> list[str]:
     names = []
-    if machine._formation.deadline is not None:
+    if machine.formation.deadline is not None:
         names.append("forming")
-    if machine._publication is not None and machine._publication.deadline is not None:
+    if machine.publisher.deadline is not None:
         names.append("publication")
     waiting = machine.members.by_pod.items()
     names += sorted(uid for uid, member in waiting if member.deadline is not None)
-    if machine._formation.due is not None and not machine._busy:
+    if machine.formation.due is not None and not machine.joins_wait:
         names.append("settle")
     return names
 
 
 def _expire(machine: CoordinatorMachine, name: str) -> None:
     if name == "forming":
-        machine._formation.deadline = 0.0
+        machine.formation.deadline = 0.0
     elif name == "settle":
-        machine._formation.due = 0.0
+        machine.formation.due = 0.0
     elif name == "publication":
-        assert machine._publication is not None
-        machine._publication.deadline = 0.0
+        assert machine.publisher.publication is not None
+        machine.publisher.publication.deadline = 0.0
     else:
         machine.members.by_pod[name].deadline = 0.0

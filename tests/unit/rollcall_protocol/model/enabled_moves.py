@@ -78,7 +78,11 @@ class EnabledMoves:
             if SETTLE in self.tables.coordinators.deadlines(trainer.machine):
                 yield ("pass", pod, SETTLE)
             machine = self.tables.coordinators.get(trainer.machine)
-            if state.versions and machine.lineage is not None and machine._publication is None:
+            if (
+                state.versions
+                and machine.lineage is not None
+                and machine.publisher.publication is None
+            ):
                 yield ("publish", pod)
 
     def _of_operator(self, state: GroupState) -> Iterator[Move]:

@@ -116,8 +116,8 @@ class ExhaustiveSearch:
             if not trainer.alive:
                 continue
             machine = self.tables.coordinators.get(trainer.machine)
-            current, publication = machine.current, machine._publication
-            committing = publication.waiting if publication and publication.committing else set()
+            current, publisher = machine.current, machine.publisher
+            committing = publisher.waiting if publisher.committing else set()
             for member, (believed, in_sync) in self.tables.coordinators.beliefs(
                 trainer.machine
             ).items():
@@ -204,7 +204,7 @@ class ExhaustiveSearch:
         require(machine.session.epoch == len(state.named), "7: rests in an older epoch")
         seated = {member.pod_uid for member in machine.seated}
         require(seated == wanted, f"7: rests with {sorted(seated)}, not {sorted(wanted)}")
-        require(machine._publication is None, "7: a version is never published")
+        require(machine.publisher.publication is None, "7: a version is never published")
         for uid, member in machine.members.by_pod.items():
             if uid in wanted and machine.current is not None:
                 state_of = member.state

@@ -13,7 +13,7 @@ from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
 from rollcall_protocol.membership.member_machine import MemberMachine
 from rollcall_protocol.membership.member_table import MemberTable
 from rollcall_protocol.membership.session_formation import SessionFormation
-from rollcall_protocol.membership.version_publication import VersionPublication
+from rollcall_protocol.membership.version_publisher import VersionPublisher
 from rollcall_protocol.wire.ids import Version
 from tests.unit.rollcall_protocol.model.exhaustive_search import ExhaustiveSearch
 from tests.unit.rollcall_protocol.model.search_scopes import LARGE, QUICK
@@ -131,8 +131,8 @@ MUTANTS = (
         "acknowledgements of another session count",
         MACHINE,
         "_on_ack",
-        "ack.session != self.session",
-        "False",
+        "self.session is None or ack.session != self.session",
+        "self.session is None",
         "one comes and dies",
         "4:",
     ),
@@ -147,9 +147,9 @@ MUTANTS = (
     ),
     Mutant(
         "one receiver is enough to commit",
-        VersionPublication,
+        VersionPublisher,
         "acknowledged",
-        "return not self.waiting",
+        "return not waiting",
         "return True",
         "rollouts fail",
         "3:",
@@ -165,18 +165,18 @@ MUTANTS = (
     ),
     Mutant(
         "a version is not sent again in the next session",
-        VersionPublication,
+        VersionPublisher,
         "interrupt",
-        "self.staging",
+        "publication is not None and self.staging",
         "False",
         "rollouts fail",
         "8:",
     ),
     Mutant(
         "who left the roster commits still",
-        VersionPublication,
+        VersionPublisher,
         "interrupt",
-        "self.waiting &= set(seated)",
+        "publication.waiting &= set(seated)",
         "pass",
         "one leaves",
         "8:",
@@ -237,9 +237,9 @@ MUTANTS = (
     ),
     Mutant(
         "the boot is left out of the session",
-        MACHINE,
-        "_form",
-        "self.boot",
+        SessionFormation,
+        "begin",
+        "self._boot",
         "1",
         "the trainer fails",
         "1:",
