@@ -14,6 +14,8 @@ engines="--extra mooncake-cpu --extra nixl --extra kimi --extra ray"
 # shellcheck disable=SC2086  # several options
 compile dev.txt --extra operator --extra runtime --extra torch $engines \
     --excludes requirements/excludes-dev.txt --group dev
+# What builds the project's own wheel in the images.
+compile build.txt --group build -c requirements/dev.txt
 compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
 compile worker.txt --extra runtime $engines \
@@ -30,6 +32,6 @@ beyond_vllm() {
 beyond_vllm worker-cuda.txt fsspec zlib-ng zstandard loguru httpx checkpoint-engine \
     mooncake-transfer-engine nixl nixl-cu12 ray
 beyond_vllm worker-ascend.txt fsspec zlib-ng zstandard loguru httpx checkpoint-engine \
-    mooncake-transfer-engine
+    mooncake-transfer-engine-npu
 printf 'uv\n' | "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-annotate --no-header -c requirements/dev.txt -o requirements/bootstrap.txt -
