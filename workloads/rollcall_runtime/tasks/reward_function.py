@@ -25,7 +25,8 @@ def load_reward(function: str) -> Reward:
         module = importlib.import_module(module_name)
     except Exception as error:  # the user's code may raise anything; nothing is swallowed
         problem = f"cannot import {module_name!r}: {type(error).__name__}: {error}"
-        raise SpecError(FIELD, f"{problem}; is it in the image?") from error
+        advice = "is it in the image, or mounted in a folder of PYTHONPATH?"
+        raise SpecError(FIELD, f"{problem}; {advice}") from error
     found = module
     for part in attribute.split("."):
         try:
