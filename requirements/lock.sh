@@ -35,3 +35,5 @@ beyond_vllm worker-ascend.txt fsspec zlib-ng zstandard loguru httpx checkpoint-e
     mooncake-transfer-engine-npu
 printf 'uv\n' | "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-annotate --no-header -c requirements/dev.txt -o requirements/bootstrap.txt -
+# Which shared libraries the images' wheels need; downloads those of requirement files that changed.
+"$(dirname "$uv")/python" -m hack.wheel_libraries
