@@ -192,3 +192,12 @@ def test_such_walks_come_to_every_outcome() -> None:
     for outcome in ("accepted", "requeued", "duplicates", "moved_tokens"):
         assert sum(getattr(prompts, outcome) for prompts in walks) > 10, outcome
     assert sum(prompts.rejected[RejectionReason.STALE] for prompts in walks) > 5
+
+
+def test_a_rollout_that_was_lost_is_leased_nothing_until_it_asks_anew() -> None:
+    prompts = ledger()
+    prompts.want(A, 2)
+    prompts.forget(A)
+    assert prompts.dispatch([A], 0) == []
+    prompts.want(A, 1)
+    assert len(prompts.dispatch([A], 0)) == 1
