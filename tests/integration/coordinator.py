@@ -135,4 +135,5 @@ class Coordinator:
             seconds=0.1,
         )
         told = (first, *self.sessions)[-KEPT_SESSIONS:]
-        return GroupReport("default", roster.epoch, told[-1], len(self.rosters), told)
+        rebuilds = len(self.rosters)
+        return GroupReport("default", roster.epoch, told[-1], rebuilds, formed=True, sessions=told)

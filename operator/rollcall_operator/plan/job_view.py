@@ -77,14 +77,14 @@ class JobView:
         return should_have_no_pods(self.spec, self.outcome)
 
     def group_is_formed(self, name: str, *, epoch: int) -> bool:
-        """Whether a group has a session for the job's roster of `epoch`, as far as is known.
+        """Whether a group's session stands for the job's roster of `epoch`, as far as is known.
 
-        The roster of a group may be older than the job's: that of the last change among its own.
+        The session's own epoch may be older: a roster that changes no seat keeps the session.
         """
         report = self.snapshot.group(name) if self.snapshot else None
         if self.snapshot is None or report is None or report.session is None:
             return False
-        return self.snapshot.roster_epoch == epoch and report.session.session.epoch == report.epoch
+        return self.snapshot.roster_epoch == epoch and report.formed
 
     @property
     def group(self) -> Mapping[str, Any] | None:

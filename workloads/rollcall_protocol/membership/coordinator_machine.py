@@ -204,6 +204,12 @@ class CoordinatorMachine:
         return self.formation.phase
 
     @property
+    def formed(self) -> bool:
+        """Whether a usable session has stood for the newest roster, also while it is rebuilt."""
+        roster = self.members.roster
+        return roster is not None and self.formation.roster_epoch == roster.epoch
+
+    @property
     def senders(self) -> tuple[MemberId, ...]:
         """The trainer's seats, in the order of ranks."""
         return self.formation.senders.members
@@ -270,23 +276,29 @@ class CoordinatorMachine:
         return effects
 
     def _gather(self, now: float) -> None:
-        """Form a session for members that wait to join it, and for a roster of a later epoch."""
+        """Form a session for members that wait to join it; keep it if its seats stay the same.
+
+        A session that stands is of the roster's epoch or an older one. The next one is of the
+        roster's, so a coordinator that a later roster names always leads later sessions.
+        """
         roster, formation = self.members.roster, self.formation
         if roster is None or self.joins_wait or not formation.senders.complete:
             return
         eligible = self._eligible()
         wanted = {member.id for member in eligible}
-        same_epoch = self.session is not None and self.session.epoch == roster.epoch
-        if same_epoch and wanted == set(self.seated):
-            formation.due = None
+        if self.session is not None and wanted == set(self.seated):
+            formation.keep(roster.epoch)
             return
         if formation.due is None:
             formation.due = now + self.timeouts.settle
         # Versions may come faster than `settle` passes: who was overtaken must not wait again.
         hurried = any(m.catch_ups > 1 and m.id not in self.seated for m in eligible)
         if now >= formation.due or len(wanted) == len(roster.members) or hurried:
-            cause = SessionCause.MEMBER_CAUGHT_UP if same_epoch else SessionCause.NEW_ROSTER
-            self._form(cause, "" if same_epoch else roster.cause.value, now)
+            if self.session is None:
+                self._form(SessionCause.NEW_ROSTER, roster.cause.value, now)
+            else:
+                joined = ", ".join(m.hello.pod for m in eligible if m.id not in self.seated)
+                self._form(SessionCause.MEMBER_CAUGHT_UP, joined, now)
 
     def _eligible(self) -> list[MemberRecord]:
         committing = self.publisher.waiting if self.publisher.committing else set()
@@ -360,7 +372,8 @@ class CoordinatorMachine:
                 self._next_phase(self.session, now)
 
     def _on_refused(self, sender: MemberId, message: SessionRefused, now: float) -> None:
-        if self.session is not None and message.held.epoch > self.session.epoch:
+        roster = self.members.roster
+        if roster is not None and message.held.epoch > roster.epoch:
             self._effects.append(CoordinatorSuperseded(message.held))
         elif message.session == self.session:
             reason = f"holds session {message.held}, which is newer than {message.session}"

@@ -34,7 +34,9 @@ class SessionFormation:
 
     `session` is the newest id, `seated` are the receivers in it (the senders' seats come before
     theirs), `waiting` the members that have not acknowledged the phase, `due` is when gathered
-    joins form a session. Times are seconds on the machine's clock.
+    joins form a session. `roster_epoch` is the newest epoch whose roster a usable session has stood
+    for: that of its id, or a later one that left the seats as they are. Times are seconds on the
+    machine's clock.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class SessionFormation:
         self.waiting: set[MemberId] = set()
         self.deadline: float | None = None
         self.due: float | None = None
+        self.roster_epoch: int | None = None
         self.rebuilds = 0
         self._boot, self._timeouts = boot, timeouts
         self._failures = 0
@@ -115,12 +118,17 @@ class SessionFormation:
         since, cause, detail = self._began or (now, SessionCause.NEW_ROSTER, "")
         self._began = None
         self.rebuilds += 1
+        self.roster_epoch = session.epoch
         report = SessionReport(session, cause, len(self.seated) + 1, now - since, detail)
         ready = SessionReady(session)
         return [
             *(SendMessage(member, ready) for member in self.participants),
             SessionFormed(report),
         ]
+
+    def keep(self, epoch: int) -> None:
+        """The usable session has the seats that the roster of `epoch` asks for: it stands."""
+        self.roster_epoch, self.due = epoch, None
 
     def engine_failed(self) -> bool:
         """Note a failure of the engine; True with the third in a row: somebody is left out."""

@@ -101,13 +101,15 @@ class TrainingResult:
 class GroupReport:
     """A sync group: the epoch of its roster, its last usable session, and how many there were.
 
-    `sessions` are the last KEPT_SESSIONS, oldest first.
+    `formed`: that session stands for the roster. Its own epoch may be older: a roster that leaves
+    its seats as they are keeps it. `sessions` are the last KEPT_SESSIONS, oldest first.
     """
 
     name: str
     epoch: int
     session: SessionReport | None
     rebuilds: int
+    formed: bool = False
     sessions: tuple[SessionReport, ...] = ()
 
 

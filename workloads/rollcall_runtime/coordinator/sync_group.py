@@ -173,7 +173,10 @@ class SyncGroup:
         roster = self.machine.members.roster
         epoch, sessions = roster.epoch if roster else 0, tuple(self._sessions)
         last = sessions[-1] if sessions else None
-        return GroupReport(self.name, epoch, last, self.machine.formation.rebuilds, sessions)
+        machine = self.machine
+        return GroupReport(
+            self.name, epoch, last, machine.formation.rebuilds, machine.formed, sessions
+        )
 
     def weight_holders(self) -> list[WeightHolder]:
         """The connected rollouts that hold a whole version; not those that hold a shard of it."""

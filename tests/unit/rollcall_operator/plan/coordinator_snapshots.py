@@ -56,5 +56,7 @@ def snapshot_of(
         members=members,
         progress=progress,
         finished=finished,
-        groups=tuple(GroupReport(name, roster.epoch, session, roster.epoch) for name in groups),
+        groups=tuple(
+            GroupReport(name, roster.epoch, session, roster.epoch, formed=True) for name in groups
+        ),
     )

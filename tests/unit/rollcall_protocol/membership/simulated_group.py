@@ -283,8 +283,8 @@ class SimulatedGroup:
     def assert_converged(self) -> None:
         machine = self.coordinator
         assert machine.forming is FormationPhase.STABLE
-        assert machine.session is not None
-        assert machine.session.epoch == self.epoch
+        assert machine.formed
+        assert machine.formation.roster_epoch == self.epoch
         assert {member.pod_uid for member in machine.seated} == {f"uid-{p}" for p in self.pods}
         assert not self.publishing
         for worker in self.workers.values():

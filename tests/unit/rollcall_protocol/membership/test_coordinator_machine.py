@@ -97,7 +97,7 @@ def test_a_newcomer_that_never_registers_does_not_hold_the_others_up() -> None:
     group.push("a", "ghost")
     group.publish()
     group.settle()
-    assert group.session.epoch == 2
+    assert group.coordinator.formed
     assert len(group.coordinator.seated) == 1
     assert group.published[-1].number == 2
 
@@ -111,6 +111,72 @@ def test_versions_that_come_faster_than_others_are_awaited_do_not_keep_a_newcome
             pass
         group.publish()
     assert [member.pod_uid for member in group.coordinator.seated] == ["uid-a", "uid-b"]
+
+
+def test_a_roster_that_changes_no_seat_keeps_the_session() -> None:
+    group = running("a", "b")
+    session, rebuilds = group.session, group.coordinator.formation.rebuilds
+    group.push("a", "b", "c")
+    group.settle()
+    group.push("a", "b")
+    group.publish()
+    group.settle()
+    assert (group.session, group.coordinator.formation.rebuilds) == (session, rebuilds)
+    assert group.published[-1].number == 2, "the kept session still publishes"
+    group.assert_converged()
+
+
+def test_the_first_session_of_other_seats_is_of_the_newest_roster() -> None:
+    group = running("a")
+    group.push("a", "b", "c")
+    assert group.session.epoch == 1, "neither b nor c is registered"
+    for pod in "bc":
+        group.start(pod)
+    group.settle()
+    assert group.session == SessionId(2, 1, 1)
+    cause, detail = group.formed[-1].cause, group.formed[-1].detail
+    assert (cause, detail) == (SessionCause.MEMBER_CAUGHT_UP, "b, c")
+
+
+def test_a_loss_from_a_kept_session_forms_one_of_the_newest_roster() -> None:
+    group = running("a", "b")
+    group.push("a", "b", "c")
+    group.kill(next(w for w in group.workers.values() if w.pod == "b"))
+    assert group.session == SessionId(2, 1, 1)
+
+
+def test_a_seat_that_leaves_the_roster_ends_the_session_at_once() -> None:
+    group = running("a", "b")
+    group.push("a")
+    assert group.session == SessionId(2, 1, 1)
+    assert [member.pod_uid for member in group.coordinator.seated] == ["uid-a"]
+
+
+def test_a_restarted_coordinator_leads_a_later_session_than_the_one_it_had_kept() -> None:
+    group = running("a")
+    kept = group.session
+    group.push("a", "c")
+    assert group.session == kept
+    group.restart_coordinator()
+    group.settle()
+    assert group.session == SessionId(2, 2, 1)
+    assert group.session > kept
+
+
+def test_a_member_of_an_epoch_that_the_coordinator_was_given_does_not_supersede_it() -> None:
+    group = running("a")
+    (worker,) = (w for w in group.workers.values() if w.pod == "a")
+    kept = group.session
+    for _ in range(2):
+        group.push("a", "c")
+    assert group.session == kept, "epoch 3 changed no seat"
+    between = SessionRefused(kept, held=SessionId(3, 1, 1))
+    effects = group.coordinator.receive(worker.id, between, group.now)
+    assert not any(isinstance(effect, CoordinatorSuperseded) for effect in effects)
+    assert group.session == SessionId(3, 1, 1), "it forms the next session, without that member"
+    later = SessionId(4, 1, 1)
+    effects = group.coordinator.receive(worker.id, SessionRefused(kept, held=later), group.now)
+    assert CoordinatorSuperseded(later) in effects
 
 
 def test_a_worker_that_restarts_in_its_pod_is_another_member_and_catches_up() -> None:

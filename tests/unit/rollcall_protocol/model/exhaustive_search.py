@@ -200,8 +200,8 @@ class ExhaustiveSearch:
         wanted = self.tables.allowed(len(state.named))
         require(trainer.alive, "7: the coordinator stepped down for nobody")
         require(machine.forming is FormationPhase.STABLE, f"7: rests at {machine.forming}")
-        assert machine.session is not None
-        require(machine.session.epoch == len(state.named), "7: rests in an older epoch")
+        epoch = machine.formation.roster_epoch
+        require(epoch == len(state.named), f"7: rests with a session for the roster of {epoch}")
         seated = {member.pod_uid for member in machine.seated}
         require(seated == wanted, f"7: rests with {sorted(seated)}, not {sorted(wanted)}")
         require(machine.publisher.publication is None, "7: a version is never published")

@@ -81,9 +81,9 @@ COME_AND_GO: Rosters = ((0, 1), (0, 1, 2), (0, 2))  # one joins, then another le
 
 QUICK = (
     SearchScope("three start", ((0, 1, 2),), running=False, states=1_196),
-    SearchScope("come and go", COME_AND_GO, states=505),
+    SearchScope("come and go", COME_AND_GO, states=278),
     SearchScope("one leaves", ONE_LEAVES, versions=2, states=123),
-    SearchScope("one comes and dies", ONE_JOINS, 1, CRASHES, states=2_806),
+    SearchScope("one comes and dies", ONE_JOINS, 1, CRASHES, states=1_826),
     SearchScope(
         "one, in full",
         ONE,
@@ -92,36 +92,36 @@ QUICK = (
         running=False,
         reduced=False,
         prompt_sender=False,
-        states=5_121,
+        states=5_208,
     ),
     SearchScope("engines fail", TWO, 1, ENGINE_FAULTS, versions=2, states=772),
     SearchScope(
         "rollouts fail", TWO, 1, CRASHES_AND_HANGS, versions=2, max_staleness=1, states=8_045
     ),
     SearchScope("the trainer fails", ONE, 1, TRAINER_FAULTS, versions=2, states=949),
-    SearchScope("the trainer fails, one joins", ONE_JOINS, 1, TRAINER_RESTARTS, states=2_158),
+    SearchScope("the trainer fails, one joins", ONE_JOINS, 1, TRAINER_RESTARTS, states=1_184),
     SearchScope("the trainer is replaced", ONE, 2, TRAINER_REPLACEMENTS, states=6_901),
 )
 
 LARGE = (
-    SearchScope("three come and go, one fails", COME_AND_GO, 1, ROLLOUT_FAULTS, states=468_717),
-    SearchScope("one comes", ONE_JOINS, 1, HANGS, versions=2, states=122_377),
+    SearchScope("three come and go, one fails", COME_AND_GO, 1, ROLLOUT_FAULTS, states=234_327),
+    SearchScope("one comes", ONE_JOINS, 1, HANGS, versions=2, states=42_424),
     SearchScope(
         "one leaves while a version is sent",
         ONE_LEAVES,
         1,
         ROLLOUT_FAULTS,
         versions=2,
-        states=99_789,
+        states=93_008,
     ),
     SearchScope(
         "versions pass by", TWO, 1, CRASHES_AND_HANGS, versions=3, max_staleness=1, states=52_269
     ),
     SearchScope("two fail", TWO, 2, ROLLOUT_FAULTS, states=29_697),
     SearchScope(
-        "one comes and engines fail", ONE_JOINS, 1, ENGINE_FAULTS, versions=2, states=12_117
+        "one comes and engines fail", ONE_JOINS, 1, ENGINE_FAULTS, versions=2, states=4_570
     ),
-    SearchScope("one comes while the trainer fails", ONE_JOINS, 1, TRAINER_FAULTS, states=299_101),
+    SearchScope("one comes while the trainer fails", ONE_JOINS, 1, TRAINER_FAULTS, states=167_454),
     SearchScope("the trainer fails twice", ONE, 2, TRAINER_FAULTS, versions=1, states=39_759),
     SearchScope(
         "engines fail twice", TWO, 2, ENGINE_FAULTS, versions=3, max_staleness=1, states=34_957
@@ -135,6 +135,6 @@ LARGE = (
         running=False,
         reduced=False,
         prompt_sender=False,
-        states=23_705,
+        states=23_879,
     ),
 )

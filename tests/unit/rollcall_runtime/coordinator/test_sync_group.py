@@ -56,6 +56,12 @@ async def test_a_change_in_one_group_leaves_the_others_session_alone(tmp_path: P
         assert report.roster_epoch == 2
         assert report.groups[1].session is not None
         assert report.groups[1].session.session.epoch == 2
+        assert [group.formed for group in report.groups] == [True, True]
+        await group.push(3, "a", f"b@{OTHER}", f"c@{OTHER}", f"late@{OTHER}")
+        assert group.coordinator.report().groups[1].formed, (
+            "late is not registered: no seat changes"
+        )
+        assert group.coordinator.report().groups[1].session == report.groups[1].session
 
 
 async def test_who_asks_for_a_group_that_the_job_has_not_is_sent_away(tmp_path: Path) -> None:

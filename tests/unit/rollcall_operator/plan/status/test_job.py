@@ -129,16 +129,19 @@ def test_every_sync_group_is_told_of() -> None:
     assert message == "the sync group ascend is being formed"
 
 
-def test_a_group_whose_members_stayed_is_formed_though_its_epoch_is_older(
+def test_a_group_is_stable_while_its_session_stands_for_the_roster_whatever_its_epoch(
     running: JobSimulator,
 ) -> None:
     assert running.snapshot is not None
     (group,) = running.snapshot.groups
     assert group.session is not None
-    older = replace(group, epoch=0, session=replace(group.session, session=SessionId(0, 1, 1)))
-    running.snapshot = replace(running.snapshot, groups=(older,))
+    kept = replace(group, session=replace(group.session, session=SessionId(0, 1, 1)))
+    running.snapshot = replace(running.snapshot, groups=(kept,))
     running.converge(2)
     assert running.status["syncGroups"][0]["phase"] == "Stable"
+    running.snapshot = replace(running.snapshot, groups=(replace(kept, formed=False),))
+    running.converge(2)
+    assert running.status["syncGroups"][0]["phase"] == "Rebuilding"
 
 
 def test_a_roster_that_has_not_been_taken_yet_is_rebuilding(running: JobSimulator) -> None:
