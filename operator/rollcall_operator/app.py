@@ -1,6 +1,5 @@
-"""The composition root: makes the parts, starts them in order, and stops them in bounded time."""
+"""The composition root: builds the parts, starts them in order, stops them in bounded time."""
 
-import argparse
 import asyncio
 import datetime as dt
 import logging
@@ -8,12 +7,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from rollcall_operator import handlers
-from rollcall_operator.config import Settings, SettingsError, add_arguments, from_arguments
+from rollcall_operator.config import Settings
 from rollcall_operator.control.apply import Applier
 from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.leader_election import (
@@ -46,21 +45,7 @@ _HARD_EXIT_SECONDS = 15.0  # beyond the drain time
 
 
 class StoppedError(Exception):
-    """Somebody asked for the end."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`rollcall-operator run`: parse the flags and run; returns the process's exit code."""
-    parser = argparse.ArgumentParser(
-        prog="rollcall-operator run",
-        description="Each flag can also be set as ROLLCALL_OPERATOR_<NAME>.",
-    )
-    add_arguments(parser)
-    try:
-        settings = from_arguments(parser.parse_args(argv))
-    except SettingsError as error:
-        parser.error(str(error))
-    return run(settings)
+    """The operator was asked to stop."""
 
 
 def run(settings: Settings) -> int:
@@ -89,8 +74,8 @@ class Operator:
         return self._probes.port
 
     async def run(self) -> int:
-        """Serve until stopped. 0 after a signal, 1 when the Lease or a part was lost, 2 when the
-        cluster's configuration cannot be read.
+        """Run until stopped. Returns 0 after a signal, 1 when the Lease was lost or a part failed,
+        2 when the cluster's configuration cannot be read.
         """
         self._catch_signals()
         try:
@@ -112,7 +97,7 @@ class Operator:
         return EXIT_FAILED
 
     def stop(self) -> None:
-        """Ask for the end, as SIGTERM does."""
+        """Stop, as SIGTERM does."""
         self._stop.set()
 
     # --- the parts, in order -------------------------------------------------------------------
@@ -137,7 +122,7 @@ class Operator:
 
         client = self._client(connection, elector.guard if settings.leader_elect else None)
         definitions = wait_for_definitions(
-            client, namespaces=settings.namespaces, tell=self._wait_on
+            client, namespaces=settings.namespaces, report=self._wait_on
         )
         await self._race(_start(stack, definitions, "definitions"), *vital)
         await self._watch(connection, client, stack, vital)
@@ -153,7 +138,7 @@ class Operator:
         direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
         dialer = PodDialer(connection, direct=direct)
         stack.push_async_callback(dialer.close)
-        # kopf cancels, when it ends, whatever was started after it: so it ends after the queue,
+        # When kopf ends, it cancels all tasks started after it: so it is stopped after the queue,
         # whose callback is therefore pushed later.
         kopf_stop = asyncio.Event()
         kopf: list[asyncio.Task[None]] = []
@@ -163,18 +148,19 @@ class Operator:
         stack.push_async_callback(recorder.flush, seconds=_FLUSH_SECONDS)
 
         nodes = NodeWatch(
-            taints=settings.preemption_taints, wake=lambda key: queue.add(key, delay=0.0)
+            taints=settings.preemption_taints, enqueue=lambda key: queue.add(key, delay=0.0)
         )
         reconciler = Reconciler(
-            observer=JobReader(client, clock=time.time, nodes=nodes),
+            reader=JobReader(client, clock=time.time),
             applier=Applier(client, recorder, timestamp=_timestamp),
+            nodes=nodes,
             dialer=dialer,
             metrics=self._metrics,
-            wake=lambda key, delay: queue.add(key, delay=delay),
+            enqueue=lambda key, delay: queue.add(key, delay=delay),
         )
         stack.push_async_callback(reconciler.close)
         queue: WorkQueue[tuple[str, str]] = WorkQueue(
-            reconciler, settings=QueueSettings(workers=settings.workers), observer=self._metrics
+            reconciler, settings=QueueSettings(workers=settings.workers), metrics=self._metrics
         )
         self._queue = queue
         queue.start()
@@ -193,7 +179,7 @@ class Operator:
         )
         kopf.append(asyncio.create_task(watching, name="kopf"))
         await self._race(*kopf, *vital)
-        raise StoppedError  # kopf ends without an error only when it caught the signal itself
+        raise StoppedError  # kopf ends without an error only after a signal
 
     async def _race(self, *tasks: asyncio.Task[Any]) -> None:
         """Wait until one of `tasks` ends, raising its error; StoppedError when asked to stop."""
@@ -205,7 +191,7 @@ class Operator:
         for task in done - {stop}:
             error = task.exception()
             if isinstance(error, LeadershipLostError):
-                self._drain = 0.0  # somebody else may be acting
+                self._drain = 0.0  # another process may be the leader by now
             if error is not None:
                 self._limit_shutdown()
                 raise error
@@ -237,7 +223,7 @@ class Operator:
     # --- signals and health --------------------------------------------------------------------
 
     def _catch_signals(self) -> None:
-        """SIGTERM and SIGINT stop us; again once kopf runs, which puts up its own handlers."""
+        """Stop on SIGTERM and SIGINT; called again once kopf has installed its own handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()
@@ -250,7 +236,7 @@ class Operator:
         self.stop()
 
     def _limit_shutdown(self) -> None:
-        """A last resort that works even when the event loop does not."""
+        """Exit at a deadline even when the event loop is blocked."""
         if self._last_resort is None:
             seconds = self._drain + _HARD_EXIT_SECONDS
             self._last_resort = threading.Timer(seconds, os._exit, args=(EXIT_FAILED,))
@@ -273,7 +259,7 @@ class Operator:
 
 
 def _start(stack: AsyncExitStack, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """A task that the stack ends."""
+    """A task that the stack cancels."""
     task = asyncio.create_task(work, name=name)
 
     async def end() -> None:
@@ -285,7 +271,7 @@ def _start(stack: AsyncExitStack, work: Coroutine[Any, Any, T], name: str) -> as
 
 
 async def _end(tasks: list[asyncio.Task[None]], stop: asyncio.Event) -> None:
-    """Ask kopf to stop, and cancel it when it takes its time."""
+    """Ask kopf to stop, and cancel it if it does not in time."""
     stop.set()
     if not tasks:
         return
@@ -299,4 +285,4 @@ def _timestamp() -> str:
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-__all__ = ["Operator", "main", "run"]
+__all__ = ["Operator", "run"]

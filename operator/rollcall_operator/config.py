@@ -67,12 +67,22 @@ class Settings:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `rollcall-operator run`."""
     add = parser.add_argument
-    add("--namespace", dest="namespaces", action="append", metavar="NS",
-        help="serve this namespace only; may be repeated (default: all)")  # fmt: skip
+    add(
+        "--namespace",
+        dest="namespaces",
+        action="append",
+        metavar="NS",
+        help="serve this namespace only; may be repeated (default: all)",
+    )
     add("--kubeconfig", help="file to use instead of KUBECONFIG or the pod's service account")
     add("--context", help="context of the kubeconfig")
-    add("--no-leader-elect", dest="leader_elect", action="store_false", default=None,
-        help="run without a Lease; only when nothing else serves these namespaces")  # fmt: skip
+    add(
+        "--no-leader-elect",
+        dest="leader_elect",
+        action="store_false",
+        default=None,
+        help="run without a Lease; only when nothing else serves these namespaces",
+    )
     add("--lease-namespace", help="where the Lease is (default: the operator's own namespace)")
     add("--lease-name", help="name of the Lease (default: rollcall-operator)")
     add("--lease-duration", help="seconds until a Lease that is not renewed is free (default: 15)")
@@ -80,9 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--http-host", help="address for probes and metrics (default: all)")
     add("--http-port", help="port for probes and metrics; 0 takes a free one (default: 8080)")
     add("--reach", help="how to reach coordinators: auto, direct or proxy (default: auto)")
-    add("--preemption-taints", metavar="KEYS",
+    add(
+        "--preemption-taints",
+        metavar="KEYS",
         help="taints of nodes that rollouts leave ahead of the end, separated by commas; an empty "
-        "text means none (default: those of AWS, GKE, AKS, Karpenter, autoscaler)")  # fmt: skip
+        "text means none (default: those of AWS, GKE, AKS, Karpenter, autoscaler)",
+    )
     add("--request-timeout", help="seconds for one request to the API server (default: 15)")
     add("--drain", help="seconds for running reconciles to end at shutdown (default: 10)")
     add("--log-level", help="debug, info, warning or error (default: info)")

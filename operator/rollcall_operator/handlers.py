@@ -1,13 +1,12 @@
-"""The only file that knows kopf: watch events in, keys out.
+"""The only file that knows kopf: watch events in, keys of jobs out.
 
-kopf lists and watches; every handler here does nothing but name the job that an event is about.
-Nothing is written to any object by kopf: no finalizers, annotations, peerings or events.
+kopf lists and watches; each handler only names the job that an event belongs to. kopf writes
+nothing to any object: no finalizers, annotations, peerings or events.
 """
 
 import asyncio
 import itertools
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import aiohttp
 import kopf
 
 from rollcall_operator.api import labels
+from rollcall_operator.control.backoff import Backoff
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import (
     DEPLOYMENTS,
@@ -43,12 +43,13 @@ class EndlessBackoffs(Iterable[float]):
 
     def __iter__(self) -> Iterator[float]:
         """A fresh series; kopf takes one for each request."""
-        for count in itertools.count():
-            yield min(0.5 * 2.0 ** min(count, 8), 15.0) * random.uniform(0.7, 1.0)  # noqa: S311
+        backoff = Backoff(first=0.7, longest=15.0)
+        for failures in itertools.count(1):
+            yield backoff.delay(failures)
 
 
 def job_of(resource: Resource, body: Any) -> tuple[str, str] | None:
-    """Namespace and name of the job that an object belongs to; None when it names none."""
+    """Namespace and name of the job that an object belongs to; None when it has no job."""
     meta = body.get("metadata") or {}
     if resource == RL_JOBS:
         job = meta.get("name")
@@ -66,7 +67,7 @@ def register(
     seen: Callable[[str], None],
     node_seen: NodeSeen | None = None,
 ) -> None:
-    """Register an event handler for each watched kind; for nodes if somebody wants them."""
+    """Register an event handler for each watched kind; for nodes only with `node_seen`."""
     for resource in WATCHED:
         handler = _handler(resource, enqueue=enqueue, seen=seen)
         on_event = kopf.on.event(*_selector(resource), registry=registry, id="enqueue")
@@ -104,7 +105,7 @@ def _selector(resource: Resource) -> tuple[str, str, str]:
 
 
 def make_settings() -> kopf.OperatorSettings:
-    """The framework without the parts that write, and with streams that survive the API server."""
+    """Kopf without its writes, and with streams that survive an outage of the API server."""
     settings = kopf.OperatorSettings()
     settings.networking.error_backoffs = EndlessBackoffs()
     settings.networking.request_timeout = 60

@@ -49,7 +49,7 @@ def children(text: str, *, namespace: str) -> str:
 
 
 def _of_job(job: Manifest, pools: list[Manifest]) -> list[Manifest]:
-    """JobPlan twice: the second time the job's own pools are there, so they get Deployments."""
+    """Plan twice: the second time the job's own pools are there, so they get Deployments."""
     observed = ObservedJob(
         namespace=job["metadata"]["namespace"],
         name=job["metadata"]["name"],

@@ -54,10 +54,22 @@ def rendered(*flags: str, release: str = ACCOUNT) -> list[dict[str, Any]]:
     """The chart's objects, as Helm would install them."""
     helm = go_build.programs(["helm"])["helm"]
     done = subprocess.run(
-        [helm, "template", release, str(ROOT / "charts" / "rollcall-operator"),
-         "--namespace", SYSTEM, "--kube-version", KUBERNETES, *flags],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [
+            helm,
+            "template",
+            release,
+            str(ROOT / "charts" / "rollcall-operator"),
+            "--namespace",
+            SYSTEM,
+            "--kube-version",
+            KUBERNETES,
+            *flags,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return [body for body in yaml.safe_load_all(done.stdout) if body]
 

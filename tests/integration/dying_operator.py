@@ -33,10 +33,10 @@ def _run(when: str, write: int, log: str, flags: tuple[str, ...]) -> None:
     sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
-    from rollcall_operator import app  # noqa: PLC0415 - the test's own process does without
+    from rollcall_operator import cli  # noqa: PLC0415 - the test's own process does without
 
     _die_at(write, after=when == "after")
-    sys.exit(app.main([*flags, "--http-host", "127.0.0.1", "--http-port", "0"]))
+    sys.exit(cli.main(["run", *flags, "--http-host", "127.0.0.1", "--http-port", "0"]))
 
 
 def _die_at(number: int, *, after: bool) -> None:

@@ -30,14 +30,23 @@ class OperatorProcess:
         self.log = log
         self._sink = log.open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, *command, "--kubeconfig", str(kubeconfig), "--http-host", "127.0.0.1",
-             "--http-port", "0", *flags],
+            [
+                sys.executable,
+                *command,
+                "--kubeconfig",
+                str(kubeconfig),
+                "--http-host",
+                "127.0.0.1",
+                "--http-port",
+                "0",
+                *flags,
+            ],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'workloads'}:{ROOT}"},
             stdin=subprocess.DEVNULL,
             stdout=self._sink,
             stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> "OperatorProcess":
         return self

@@ -130,9 +130,12 @@ async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(
 ) -> None:
     release = "alone-rollcall-operator"
     objects = rendered(
-        "--set", f"namespaces={{{world.namespace}}}", "--set", "crds.install=false",
+        "--set",
+        f"namespaces={{{world.namespace}}}",
+        "--set",
+        "crds.install=false",
         release=release,
-    )  # fmt: skip
+    )
     assert "ClusterRole" not in kinds(objects)
     assert f"--namespace={world.namespace}" in str(one(objects, "Deployment"))
     async with open_world(cluster.admin, namespace=f"{world.namespace}-other") as other:
@@ -148,8 +151,14 @@ async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(
                 account=release,
             )
         )
-        flags = ("--namespace", world.namespace, "--lease-namespace", SYSTEM,
-                 "--lease-name", release)  # fmt: skip
+        flags = (
+            "--namespace",
+            world.namespace,
+            "--lease-namespace",
+            SYSTEM,
+            "--lease-name",
+            release,
+        )
         log = log_folder / "log"
         with OperatorProcess(kubeconfig=kubeconfig, log=log, flags=flags) as operator:
             operator.wait_until_watching()

@@ -37,9 +37,14 @@ AT_ONCE = 4
 ROUNDS = 4
 
 _OWN = {
-    "uid", "resourceVersion", "creationTimestamp", "managedFields", "namespace", "generation",
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "managedFields",
+    "namespace",
+    "generation",
     "ownerReferences",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +131,13 @@ async def die(cluster: Cluster, world: World, death: Death, folder: Path) -> Non
         write=death.write,
         log=log,
         flags=(
-            "--kubeconfig", str(cluster.operator), "--no-leader-elect",
-            "--namespace", world.namespace,
+            "--kubeconfig",
+            str(cluster.operator),
+            "--no-leader-elect",
+            "--namespace",
+            world.namespace,
         ),
-    )  # fmt: skip
+    )
     try:
         await world.apply(example())
         if death.scaling:

@@ -177,7 +177,7 @@ async def test_rollouts_leave_a_node_with_a_spot_taint_and_the_trainer_stays(
         after = await world.get(PODS, "reverse-trainer-0")
         assert after["metadata"]["uid"] == trainer["metadata"]["uid"]
         await event(world, "RolloutMoved")
-        await event(world, "TrainerPreempted")
+        await event(world, "TrainerNodeTerminating")
         operator.assert_healthy()
 
 
@@ -200,7 +200,7 @@ async def test_a_trainer_on_a_lost_node_is_struck_off_and_starts_elsewhere(
             return bool(now["metadata"]["uid"] != before["metadata"]["uid"])
 
         await eventually(another, "another pod of the same name", seconds=60)
-        await event(world, "TrainerStranded")
+        await event(world, "TrainerForceDeleted")
 
 
 async def test_kubectl_drains_a_node_without_a_budget_in_its_way(

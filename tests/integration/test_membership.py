@@ -92,9 +92,14 @@ async def test_operators_killed_in_a_storm_of_changes_leave_sound_epochs(
     print(f"seed {seed}")
     dice = random.Random(seed)
     flags = (
-        "--kubeconfig", str(cluster.operator), "--no-leader-elect", "--namespace",
-        world.namespace, "--reach", "direct",
-    )  # fmt: skip
+        "--kubeconfig",
+        str(cluster.operator),
+        "--no-leader-elect",
+        "--namespace",
+        world.namespace,
+        "--reach",
+        "direct",
+    )
     async with kubelet(world) as node:
         await world.apply(job(3))
         for number in range(ROUNDS):

@@ -43,7 +43,7 @@ async def test_it_waits_for_definitions_that_come_late(
         log = log_folder / "log"
         flags = ("--no-leader-elect",)
         with OperatorProcess(kubeconfig=own_cluster.operator, log=log, flags=flags) as operator:
-            operator.wait_for_log("no rljobs.rollcall.dev: apply the files of crds/")
+            operator.wait_for_log("CRD rljobs.rollcall.dev is not installed; apply crds/")
             status, text = operator.fetch("/readyz")
             assert (status, "rljobs.rollcall.dev" in text) == (503, True)
             assert operator.fetch("/healthz")[0] == 200

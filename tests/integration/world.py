@@ -43,7 +43,9 @@ NAMESPACES = Resource("v1", "Namespace", "namespaces", False)
 _KINDS = {
     resource.kind: resource
     for resource in (
-        RL_JOBS, *CHILDREN, NAMESPACES,
+        RL_JOBS,
+        *CHILDREN,
+        NAMESPACES,
         Resource("v1", "ServiceAccount", "serviceaccounts"),
         Resource("v1", "ResourceQuota", "resourcequotas"),
         Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False),
@@ -53,11 +55,13 @@ _KINDS = {
         Resource("rbac.authorization.k8s.io/v1", "Role", "roles"),
         Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
         Resource(
-            "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions",
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
             False,
         ),
     )
-}  # fmt: skip
+}
 
 
 def example(name: str = "reverse", *, replicas: int = 2, **spec: Any) -> Object:
@@ -160,8 +164,11 @@ class World:
         program = go_build.programs(["kubectl"])["kubectl"]
         done = subprocess.run(
             [program, "--kubeconfig", self.kubeconfig, "--namespace", self.namespace, *arguments],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -228,9 +235,10 @@ def operator_writes(events: list[dict[str, Any]], *, namespace: str = "") -> lis
         if namespace and about.get("namespace") != namespace:
             continue
         what = "/".join(
-            part for part in (about.get("resource"), about.get("name"), about.get("subresource"))
+            part
+            for part in (about.get("resource"), about.get("name"), about.get("subresource"))
             if part
-        )  # fmt: skip
+        )
         found.append(f"{event['verb']} {what} {event['responseStatus']['code']}")
     return found
 

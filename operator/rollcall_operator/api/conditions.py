@@ -1,4 +1,4 @@
-"""Condition types, reasons and phases: constants that users and tests may rely on."""
+"""Condition types, reasons, event reasons and phases: constants that users may rely on."""
 
 from enum import StrEnum
 
@@ -25,7 +25,7 @@ class PoolCondition(StrEnum):
 
 
 class JobPhase(StrEnum):
-    """One word for a job, derived from its conditions."""
+    """Summary of a job's conditions in one word."""
 
     PENDING = "Pending"
     SUSPENDED = "Suspended"
@@ -37,7 +37,7 @@ class JobPhase(StrEnum):
 
 
 class SyncGroupPhase(StrEnum):
-    """Where a sync group stands."""
+    """Whether a sync group has a session that matches the roster."""
 
     FORMING = "Forming"
     REBUILDING = "Rebuilding"
@@ -45,7 +45,7 @@ class SyncGroupPhase(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of conditions, gates and events."""
+    """Reasons of conditions."""
 
     # Validated
     VALID = "Valid"
@@ -95,4 +95,18 @@ PROBLEM_REASONS = frozenset(
         Reason.JOB_NOT_FOUND,
     }
 )
-"""Reasons that somebody should look at; the others come and go by themselves."""
+"""Reasons that need a person; the others pass by themselves. Each is a Warning event too."""
+
+
+class EventReason(StrEnum):
+    """Reasons that only events have. Events also use the reasons of conditions: PROBLEM_REASONS,
+    SUSPENDED, and those that a job ends with.
+    """
+
+    RUNNING = "Running"
+    EPOCH_OPENED = "EpochOpened"
+    SESSION_REBUILT = "SessionRebuilt"
+    ROLLOUT_MOVED = "RolloutMoved"
+    ROLLOUT_REPLACED = "RolloutReplaced"
+    TRAINER_NODE_TERMINATING = "TrainerNodeTerminating"
+    TRAINER_FORCE_DELETED = "TrainerForceDeleted"

@@ -100,7 +100,7 @@ def _node(node: Schema, defs: dict[str, Schema]) -> Schema:
     out = {key: value for key, value in node.items() if key not in _DROPPED}
     if "const" in out:
         out["enum"] = [out.pop("const")]
-    if out.get("default", 0) is None:
+    if out.get("default", 0) in (None, []):
         del out["default"]
     if "properties" in node:
         out["properties"] = {name: _node(sub, defs) for name, sub in node["properties"].items()}

@@ -1,13 +1,14 @@
-"""Carries a plan out, in the order that makes dying between any two steps harmless."""
+"""Writes a plan to the API server, in an order that makes dying between any two steps harmless."""
 
 import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.job_state import JobState, Key, RefusedChild
+from rollcall_operator.control.job_state import Key
+from rollcall_operator.control.refused_children import RefusedChildren
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.errors import (
     ConflictError,
@@ -17,7 +18,7 @@ from rollcall_operator.kube.errors import (
 )
 from rollcall_operator.kube.event_recorder import EventRecorder
 from rollcall_operator.kube.resources import PODS, ROLLOUT_POOLS, SECRETS, resource_of
-from rollcall_operator.plan import diff
+from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.model import (
     DeletionCost,
     JobPlan,
@@ -30,13 +31,14 @@ from rollcall_protocol.env import READINESS_GATE
 
 log = logging.getLogger(__name__)
 
-_FIRST_RETRY = 10.0
-_LAST_RETRY = 300.0
-_AT_ONCE = 16
+_CONCURRENT_WRITES = 16
+
+Versions = Mapping[str, str]
+"""resourceVersions of objects that were just written, by key such as "RolloutPool/reverse-cpu"."""
 
 
 class Applier:
-    """Writes what a plan says and nothing else. Conflicts go up: the world moved, look again."""
+    """Writes what a plan says and nothing else. After a conflict the job is reconciled again."""
 
     def __init__(
         self,
@@ -51,23 +53,21 @@ class Applier:
         self._recorder = recorder
         self._timestamp = timestamp
         self._clock = clock
+        self._refused: dict[Key, RefusedChildren] = {}
 
-    async def carry_out(
-        self, observed: ObservedJob, plan: JobPlan, state: JobState
-    ) -> float | None:
-        """Write in order; returns seconds after which to look again, if there is a reason.
+    async def write_objects(self, observed: ObservedJob, plan: JobPlan) -> Versions:
+        """First half: deletion costs, token, children, deletes, and the job's status.
 
-        The planner's memory is kept, and the roster handed to the link, only once the status that
-        names its epoch is written. Raises ConflictError, TerminatingError, and the client's other
-        errors.
+        Once it returns, a new epoch is in status. Raises ConflictError, TerminatingError, and the
+        client's other errors, except RefusedError for children.
         """
         key = (observed.namespace, observed.name)
-        await self._to_pods(self._set_cost(key, cost) for cost in plan.costs)
+        await self._concurrently(self._set_cost(key, cost) for cost in plan.costs)
         if plan.token is not None:
-            await self._or_refusal(plan.token, state, self._create_token(plan.token))
+            await self._unless_refused(key, plan.token, self._create_token(plan.token))
         versions: dict[str, str] = {}
         for body in plan.applies:
-            await self._or_refusal(body, state, self._apply(body, versions))
+            await self._unless_refused(key, body, self._apply(body, versions))
         for gone in plan.deletes:
             log.info("Deleting %s %s", gone.kind, gone.name)
             await self._client.delete(
@@ -75,54 +75,70 @@ class Applier:
             )
         if plan.job_status is not None and observed.job is not None:
             await self._write_status(observed.job, plan.job_status)
-        state.memory = plan.memory
-        if state.link is not None:
-            state.link.want(plan.roster)
-        await self._to_pods(self._remove(key, removal) for removal in plan.removals)
-        await self._to_pods(self._set_gate(key, gate) for gate in plan.gates)
+        return versions
+
+    async def write_pods_and_pools(
+        self, observed: ObservedJob, plan: JobPlan, versions: Versions
+    ) -> None:
+        """Second half: pod deletions, readiness gates, pool statuses and events.
+
+        `versions` is what `write_objects` returned. Raises the same errors.
+        """
+        key = (observed.namespace, observed.name)
+        await self._concurrently(self._delete_pod(key, pod) for pod in plan.pod_deletions)
+        await self._concurrently(self._set_gate(key, gate) for gate in plan.gates)
         await self._write_pool_statuses(observed, plan, versions)
         for event in plan.events:
             self._recorder.record(
                 event.regarding, type_=event.type, reason=event.reason, message=event.message
             )
-        return self._look_again(observed, plan, state)
 
-    async def retry_refused(self, state: JobState) -> None:
-        """Ask again, by a dry run, about children whose wait is over; forget those accepted now."""
-        now = self._clock()
-        for name, child in list(state.refused.items()):
-            if child.retry_at > now:
-                continue
-            try:
-                await self._client.apply(child.body, dry_run=True)
-            except TerminatingError:
-                raise
-            except RefusedError as error:
-                child.attempts += 1
-                child.retry_at = now + _retry_delay(child.attempts)
-                child.refusal = Refusal(digest=child.refusal.digest, message=error.message)
-            else:
-                del state.refused[name]
+    def next_reconcile(self, observed: ObservedJob, plan: JobPlan) -> float | None:
+        """Seconds after which the plan, once written, asks for another reconcile; None: never."""
+        reasons = [plan.requeue_after] if plan.requeue_after is not None else []
+        existing = {pool["metadata"]["name"] for pool in observed.pools}
+        applied = [b["metadata"]["name"] for b in plan.applies if b["kind"] == ROLLOUT_POOLS.kind]
+        if not existing.issuperset(applied):
+            reasons.append(0.0)  # a new pool's Deployment needs the uid that the pool has now
+        refused = self._refused.get((observed.namespace, observed.name))
+        if refused is not None:
+            if refused.refusals.items() - observed.refusals.items():
+                reasons.append(0.0)  # to report the refusal in a condition
+            retry = refused.next_retry()
+            reasons += [] if retry is None else [retry]
+        return min(reasons, default=None)
 
-    # --- one object ----------------------------------------------------------------------------
+    # --- refused children ----------------------------------------------------------------------
 
-    async def _or_refusal(self, body: Object, state: JobState, write: Awaitable[None]) -> None:
-        """A refusal is remembered, for a condition: neither retried at once nor in others' way."""
-        name = diff.key(body)
+    def refusals(self, key: Key) -> Mapping[str, Refusal]:
+        """The children of a job that the API server refuses, for the planner."""
+        refused = self._refused.get(key)
+        return {} if refused is None else refused.refusals
+
+    async def retry_refused(self, key: Key) -> None:
+        """Try again, in a dry run, the refused children that are due; raises client errors."""
+        refused = self._refused.get(key)
+        if refused is not None:
+            await refused.retry()
+
+    def forget(self, key: Key) -> None:
+        """The job is gone, or another one has its name."""
+        self._refused.pop(key, None)
+
+    async def _unless_refused(self, key: Key, body: Object, write: Awaitable[None]) -> None:
+        """A refusal is remembered for a condition: the other children are written all the same."""
+        refused = self._refused.setdefault(key, RefusedChildren(self._client, clock=self._clock))
         try:
             await write
         except TerminatingError:
             raise
         except RefusedError as error:
-            log.warning("%s refused: %s", name, error.message)
-            meta = {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}
-            state.refused[name] = RefusedChild(
-                body={**body, "metadata": meta},
-                refusal=Refusal(digest=diff.digest(body), message=error.message),
-                retry_at=self._clock() + _FIRST_RETRY,
-            )
+            log.warning("The API server refused %s: %s", apply_needed.key(body), error.message)
+            refused.add(body, error.message)
         else:
-            state.refused.pop(name, None)
+            refused.discard(body)
+
+    # --- one object ----------------------------------------------------------------------------
 
     async def _create_token(self, body: Object) -> None:
         filled = {name: secrets.token_urlsafe(32) for name in body["stringData"]}
@@ -130,8 +146,8 @@ class Applier:
 
     async def _apply(self, body: Object, versions: dict[str, str]) -> None:
         written = await self._client.apply(body)
-        versions[diff.key(body)] = written["metadata"]["resourceVersion"]
-        log.info("Applied %s", diff.key(body))
+        versions[apply_needed.key(body)] = written["metadata"]["resourceVersion"]
+        log.info("Applied %s", apply_needed.key(body))
 
     async def _write_status(self, live: Object, status: Object, version: str = "") -> None:
         patch = merge_patch(live.get("status") or {}, status)
@@ -146,7 +162,7 @@ class Applier:
         )
 
     async def _write_pool_statuses(
-        self, observed: ObservedJob, plan: JobPlan, versions: dict[str, str]
+        self, observed: ObservedJob, plan: JobPlan, versions: Versions
     ) -> None:
         by_name = {pool["metadata"]["name"]: pool for pool in observed.pools}
         for name, status in plan.pool_statuses.items():
@@ -158,9 +174,9 @@ class Applier:
 
     # --- pods ----------------------------------------------------------------------------------
 
-    async def _to_pods(self, writes: Iterable[Awaitable[None]]) -> None:
-        """Some at once; raises the first error when all have been tried."""
-        limit = asyncio.Semaphore(_AT_ONCE)
+    async def _concurrently(self, writes: Iterable[Awaitable[None]]) -> None:
+        """At most 16 at a time; raises the first error after all have been tried."""
+        limit = asyncio.Semaphore(_CONCURRENT_WRITES)
 
         async def one(write: Awaitable[None]) -> None:
             async with limit:
@@ -172,28 +188,33 @@ class Applier:
                 raise result
 
     async def _set_cost(self, key: Key, cost: DeletionCost) -> None:
-        """A scale-down goes on without, if it must."""
+        """A scale-down does not wait for costs that cannot be written."""
         try:
             await self._client.set_pod_annotation(
-                namespace=key[0], name=cost.pod, uid=cost.uid, key=labels.DELETION_COST,
+                namespace=key[0],
+                name=cost.pod,
+                uid=cost.uid,
+                key=labels.DELETION_COST,
                 value=cost.cost,
-            )  # fmt: skip
+            )
         except (NotFoundError, ConflictError):
-            log.debug("Pod %s is gone; it needs no deletion cost", cost.pod)
+            log.debug("Pod %s was deleted; it needs no deletion cost", cost.pod)
         except RefusedError as error:
-            log.warning("ObjectDeletion cost of pod %s refused: %s", cost.pod, error.message)
+            log.warning(
+                "The API server refused the deletion cost of pod %s: %s", cost.pod, error.message
+            )
 
-    async def _remove(self, key: Key, removal: PodDeletion) -> None:
-        log.info("Deleting pod %s%s", removal.pod, " by force" if removal.force else "")
-        grace = 0 if removal.force else None
+    async def _delete_pod(self, key: Key, deletion: PodDeletion) -> None:
+        log.info("%s pod %s", "Force-deleting" if deletion.force else "Deleting", deletion.pod)
+        grace = 0 if deletion.force else None
         try:
             await self._client.delete(
-                PODS, namespace=key[0], name=removal.pod, uid=removal.uid, grace=grace
+                PODS, namespace=key[0], name=deletion.pod, uid=deletion.uid, grace=grace
             )
         except ConflictError:
-            log.debug("Pod %s is another one by now", removal.pod)
+            log.debug("Pod %s was replaced; its successor stays", deletion.pod)
         except RefusedError as error:
-            log.warning("ObjectDeletion of pod %s refused: %s", removal.pod, error.message)
+            log.warning("The API server refused to delete pod %s: %s", deletion.pod, error.message)
 
     async def _set_gate(self, key: Key, gate: ReadinessGatePatch) -> None:
         condition = {
@@ -208,21 +229,7 @@ class Applier:
                 namespace=key[0], name=gate.pod, uid=gate.uid, condition=condition
             )
         except (NotFoundError, ConflictError):
-            log.debug("Pod %s is gone; its gate needs no patch", gate.pod)
-
-    def _look_again(self, observed: ObservedJob, plan: JobPlan, state: JobState) -> float | None:
-        reasons = [plan.requeue_after] if plan.requeue_after is not None else []
-        there = {pool["metadata"]["name"] for pool in observed.pools}
-        pools = [b["metadata"]["name"] for b in plan.applies if b["kind"] == ROLLOUT_POOLS.kind]
-        if not there.issuperset(pools):
-            reasons.append(0.0)  # a new pool's Deployment needs the uid that the pool has now
-        if any(
-            child.refusal != observed.refusals.get(name) for name, child in state.refused.items()
-        ):
-            reasons.append(0.0)  # to say so in a condition
-        now = self._clock()
-        reasons += [max(0.1, child.retry_at - now) for child in state.refused.values()]
-        return min(reasons) if reasons else None
+            log.debug("Pod %s was deleted; its readiness gate needs no patch", gate.pod)
 
 
 def merge_patch(live: Object, wanted: Object) -> Object:
@@ -237,7 +244,3 @@ def merge_patch(live: Object, wanted: Object) -> Object:
         elif name not in live or value != before:
             patch[name] = value
     return patch
-
-
-def _retry_delay(attempts: int) -> float:
-    return min(_FIRST_RETRY * 2.0 ** min(attempts - 1, 10), _LAST_RETRY)

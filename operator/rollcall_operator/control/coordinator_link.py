@@ -1,19 +1,19 @@
-"""The operator's side of one job's coordinator: a stream of snapshots in, rosters out.
+"""The operator's connection to one job's coordinator: a stream of snapshots in, rosters out.
 
-A link lives as long as its job has a coordinator pod. It never decides anything: it keeps the
-latest snapshot, says when it changed, and sees to it that the coordinator holds the roster that
-the last reconcile wanted there.
+A link exists as long as its job has a coordinator pod. It decides nothing: it keeps the latest
+snapshot, asks for a reconcile when that changes, and pushes the roster that the last reconcile
+decided until the coordinator holds it.
 """
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
 
+from rollcall_operator.control.backoff import Backoff
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_protocol.env import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
@@ -27,34 +27,33 @@ _LINE_LIMIT = 16 * 1024 * 1024
 
 
 class LinkMetrics(Protocol):
-    """Whoever counts what links do."""
+    """Counts what links do."""
 
     def link_connected(self, *, up: bool) -> None:
         """A stream was opened or ended."""
 
     def roster_pushed(self, result: str) -> None:
-        """A push ended: accepted, refused or failed."""
+        """A push of a roster was accepted, refused or failed."""
 
     def snapshot_refused(self, reason: str) -> None:
-        """A snapshot did not count: malformed, or of another pod than the one addressed."""
+        """A snapshot was dropped: malformed, or sent by another pod than the one addressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Times are seconds. `progress_delay`: how long a mere step of training may wait."""
+    """Times are seconds. `progress_delay`: how long a reconcile for mere progress may wait."""
 
     port: int = MEMBERSHIP_PORT
     connect_timeout: float = 3.0
     silence_timeout: float = 15.0
     push_timeout: float = 5.0
-    first_delay: float = 0.1
-    max_delay: float = 1.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=1.0))
     confirm_delay: float = 1.0
     progress_delay: float = 5.0
 
 
 class LinkError(Exception):
-    """The coordinator answered something that ends this connection; `final` needs a reconcile."""
+    """The coordinator's answer ends this connection; `final`: only a reconcile can help."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -62,7 +61,7 @@ class LinkError(Exception):
 
 
 class CoordinatorLink:
-    """One stream and one pusher, for one pod. Another pod or token is another link."""
+    """One stream and one task that pushes rosters, for one pod and token."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class CoordinatorLink:
         token: str,
         dialer: PodDialer,
         notify: Callable[[float], None],
-        observer: LinkMetrics,
+        metrics: LinkMetrics,
         settings: LinkSettings | None = None,
     ) -> None:
         """`notify(delay)` asks for a reconcile of the job in `delay` seconds."""
@@ -79,13 +78,13 @@ class CoordinatorLink:
         self._token = token
         self._dialer = dialer
         self._notify = notify
-        self._observer = observer
+        self._metrics = metrics
         self._settings = settings or LinkSettings()
         self._snapshot: JobSnapshot | None = None
         self._wanted: Roster | None = None
         self._connected = False
         self._changed = asyncio.Event()
-        self._poked = asyncio.Event()
+        self._retry = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -110,23 +109,23 @@ class CoordinatorLink:
             asyncio.create_task(self._push(), name=f"push {name}"),
         ]
 
-    def want(self, roster: Roster | None) -> None:
-        """Have the coordinator hold `roster`; None leaves it alone."""
+    def set_roster(self, roster: Roster | None) -> None:
+        """Have the coordinator hold `roster`; None leaves it unchanged."""
         if roster is not None and roster.coordinator_uid != self.pod.uid:
-            return  # for a pod that has been replaced; the next reconcile makes a new link
+            return  # of a coordinator that was replaced; the next reconcile opens a new link
         self._wanted = roster
         self._changed.set()
 
-    def poke(self) -> None:
-        """Something about the pod changed: try again now if there is no stream."""
-        self._poked.set()
+    def retry_now(self) -> None:
+        """The pod may have changed: try again now if the stream is not open."""
+        self._retry.set()
 
     async def close(self) -> None:
         """End both tasks and wait for them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._hang_up()
+        self._mark_closed()
 
     # --- the stream ----------------------------------------------------------------------------
 
@@ -140,21 +139,21 @@ class CoordinatorLink:
             except (aiohttp.ClientError, TimeoutError, OSError, LinkError) as error:
                 problem = f"{type(error).__name__}: {error}"
             failures = 0 if self._snapshot is not before else failures + 1
-            if self._hang_up():
-                log.info("Stream of %s ended: %s", self.pod.name, problem)
+            if self._mark_closed():
+                log.info("Disconnected from coordinator %s: %s", self.pod.name, problem)
             else:
-                log.debug("No stream of %s yet: %s", self.pod.name, problem)
-            self._poked.clear()
+                log.debug("Not connected to coordinator %s yet: %s", self.pod.name, problem)
+            self._retry.clear()
             try:
-                await asyncio.wait_for(self._poked.wait(), self._delay(failures))
+                await asyncio.wait_for(self._retry.wait(), self._settings.backoff.delay(failures))
             except TimeoutError:
                 continue
 
-    def _hang_up(self) -> bool:
-        """Count the stream's end; False when none was open."""
+    def _mark_closed(self) -> bool:
+        """Count the stream's end; False when it was not open."""
         was, self._connected = self._connected, False
         if was:
-            self._observer.link_connected(up=False)
+            self._metrics.link_connected(up=False)
         return was
 
     async def _read(self) -> None:
@@ -169,22 +168,22 @@ class CoordinatorLink:
             if response.status != 200:
                 raise LinkError(f"{response.status} {await _error_text(response)}")
             self._connected = True
-            self._observer.link_connected(up=True)
-            log.info("Stream of %s opened", self.pod.name)
+            self._metrics.link_connected(up=True)
+            log.info("Connected to coordinator %s", self.pod.name)
             async for line in _lines(response.content):
-                self._take(line)
+                self._accept(line)
 
-    def _take(self, line: bytes) -> None:
+    def _accept(self, line: bytes) -> None:
         try:
             snapshot = loads(line, JobSnapshot)
         except CodecError as error:
-            self._observer.snapshot_refused("malformed")
+            self._metrics.snapshot_refused("malformed")
             raise LinkError(f"malformed snapshot: {error}") from error
         if snapshot.pod_uid != self.pod.uid:
-            self._observer.snapshot_refused("other_pod")
+            self._metrics.snapshot_refused("other_pod")
             raise LinkError(f"snapshot of pod {snapshot.pod_uid}, not {self.pod.uid}")
         before, self._snapshot = self._snapshot, snapshot
-        if before is None or _shape(before) != _shape(snapshot):
+        if before is None or _urgent(before) != _urgent(snapshot):
             self._notify(0.0)
         elif before.progress != snapshot.progress:
             self._notify(self._settings.progress_delay)
@@ -192,8 +191,8 @@ class CoordinatorLink:
 
     # --- the roster ----------------------------------------------------------------------------
 
-    def _due(self) -> Roster | None:
-        """The roster to push now; None when it is held, or nobody is there to take it."""
+    def _roster_to_push(self) -> Roster | None:
+        """The roster to push now; None when the coordinator holds it, or no stream is open."""
         wanted, snapshot = self._wanted, self._snapshot
         if wanted is None or snapshot is None or not self._connected:
             return None
@@ -205,13 +204,13 @@ class CoordinatorLink:
             await self._changed.wait()
             self._changed.clear()
             failures = 0
-            while (roster := self._due()) is not None:
+            while (roster := self._roster_to_push()) is not None:
                 if await self._push_once(roster):
                     # The snapshot that confirms it may be on its way behind an older one.
                     failures, pause = 0, self._settings.confirm_delay
                 else:
                     failures += 1
-                    pause = self._delay(failures)
+                    pause = self._settings.backoff.delay(failures)
                 await self._wait_for_other(roster, pause)
 
     async def _push_once(self, roster: Roster) -> bool:
@@ -220,20 +219,20 @@ class CoordinatorLink:
             await self._put(roster)
         except (aiohttp.ClientError, TimeoutError, OSError, LinkError) as error:
             final = isinstance(error, LinkError) and error.final
-            self._observer.roster_pushed("refused" if final else "failed")
-            log.warning("Roster not taken: %s: %s", type(error).__name__, error, extra=where)
+            self._metrics.roster_pushed("refused" if final else "failed")
+            log.warning("Roster push failed: %s: %s", type(error).__name__, error, extra=where)
             if final:
                 self._notify(1.0)
             return False
-        self._observer.roster_pushed("accepted")
+        self._metrics.roster_pushed("accepted")
         log.info("Roster pushed", extra=where)
         return True
 
     async def _wait_for_other(self, roster: Roster, seconds: float) -> None:
-        """Rest before the same roster is pushed again; another one goes at once."""
+        """Pause before the same roster is pushed again; another one is pushed at once."""
         try:
             async with asyncio.timeout(seconds):
-                while self._due() == roster:
+                while self._roster_to_push() == roster:
                     await self._changed.wait()
                     self._changed.clear()
         except TimeoutError:
@@ -254,14 +253,9 @@ class CoordinatorLink:
                     f"{response.status} {text}", final=response.status in {400, 401, 409}
                 )
 
-    def _delay(self, failures: int) -> float:
-        settings = self._settings
-        delay = min(settings.first_delay * 2.0 ** min(failures, 16), settings.max_delay)
-        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries
 
-
-def _shape(snapshot: JobSnapshot) -> tuple[Any, ...]:
-    """What a reconcile cannot wait for: everything but steps and weight versions."""
+def _urgent(snapshot: JobSnapshot) -> tuple[Any, ...]:
+    """What is reconciled at once: everything but steps and weight versions."""
     return (
         snapshot.boot,
         snapshot.roster_epoch,
@@ -288,4 +282,4 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             if line.strip():
                 yield line
         if len(buffer) > _LINE_LIMIT:
-            raise LinkError("a line of the stream is too long")
+            raise LinkError(f"a line of the stream is longer than {_LINE_LIMIT} bytes")

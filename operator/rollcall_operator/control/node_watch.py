@@ -1,4 +1,4 @@
-"""Nodes in trouble, as a watch tells of them, and which jobs have pods there."""
+"""Nodes in trouble, as watch events report them, and which jobs to reconcile for them."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,38 +12,42 @@ log = logging.getLogger(__name__)
 
 
 class NodeWatch:
-    """Keeps only what is wrong with a node. Nodes tell of themselves every few minutes, and nearly
-    always nothing new: then nobody is woken.
+    """Keeps only what is wrong with a node. Each node is updated every few minutes, and nearly
+    always nothing of interest changes: then no job is reconciled.
     """
 
-    def __init__(self, *, taints: Collection[str], wake: Callable[[Key], None]) -> None:
-        """`taints`: keys of those that tell of a node's end. `wake` has a job reconciled."""
+    def __init__(self, *, taints: Collection[str], enqueue: Callable[[Key], None]) -> None:
+        """`taints`: keys of those that announce a node's end. `enqueue` reconciles a job."""
         self._taints = frozenset(taints)
-        self._wake = wake
+        self._enqueue = enqueue
         self._troubled: dict[str, NodeFacts] = {}
         self._nodes_of: dict[Key, frozenset[str]] = {}
 
     def seen(self, node: Object, gone: bool) -> None:
-        """A watch event of a node; a node that is gone has no pods to care for."""
+        """A watch event of a node; a deleted node has no pods to care for."""
         name = node["metadata"]["name"]
         facts = None if gone else node_facts(node, self._taints)
         if facts == self._troubled.get(name):
             return
         if facts is None:
             del self._troubled[name]
-            log.info("Node %s is fine again, or gone", name)
+            log.info("Node %s has recovered or was deleted", name)
         else:
             self._troubled[name] = facts
-            keys = ", ".join(taint.key for taint in facts.preempted)
-            log.info("Node %s: taints %s, lost %s", name, keys or "none", facts.lost)
+            keys = ", ".join(taint.key for taint in facts.preempted) or "none"
+            state = "does not respond" if facts.lost else "responds"
+            log.warning("Node %s %s; taints that announce its termination: %s", name, state, keys)
         for key, nodes in self._nodes_of.items():
             if name in nodes:
-                self._wake(key)
+                self._enqueue(key)
 
-    def troubled(self, key: Key, nodes: Iterable[str]) -> Mapping[str, NodeFacts]:
-        """Those of `nodes` that are in trouble; from now on the job is woken for all of them."""
-        self._nodes_of[key] = names = frozenset(name for name in nodes if name)
-        return {name: self._troubled[name] for name in names if name in self._troubled}
+    def subscribe(self, key: Key, nodes: Iterable[str]) -> None:
+        """From now on reconcile the job when one of `nodes`, and no other, changes its state."""
+        self._nodes_of[key] = frozenset(name for name in nodes if name)
+
+    def troubled(self, nodes: Iterable[str]) -> Mapping[str, NodeFacts]:
+        """Those of `nodes` that are in trouble, by name."""
+        return {name: self._troubled[name] for name in nodes if name in self._troubled}
 
     def forget(self, key: Key) -> None:
         """The job is gone."""

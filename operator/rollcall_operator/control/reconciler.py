@@ -1,13 +1,16 @@
-"""One reconcile: look, plan, carry out. Owns the jobs' states and their links."""
+"""One reconcile: read, plan, apply. Owns the jobs' states and their links."""
 
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
+from rollcall_operator.api.status import RLJobStatus
 from rollcall_operator.control.apply import Applier
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkMetrics, LinkSettings
-from rollcall_operator.control.job_reader import JobReader, Sight
+from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.job_state import JobState, Key
+from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.errors import (
     ConflictError,
@@ -17,9 +20,10 @@ from rollcall_operator.kube.errors import (
     ThrottledError,
     UnreachableError,
 )
-from rollcall_operator.kube.pod_dialer import PodDialer
+from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_operator.plan.job import make_plan
-from rollcall_operator.plan.model import JobPlan, ReconcileMemory
+from rollcall_operator.plan.job_view import find_coordinator
+from rollcall_operator.plan.model import JobPlan, ObservedJob, ReconcileMemory
 from rollcall_operator.telemetry.logs import log_fields
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 
@@ -27,33 +31,35 @@ log = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 60.0
 
-# Not found: an object or its namespace went away since it was looked at.
-_PASSING = (ConflictError, NotFoundError, ServerError, ThrottledError, UnreachableError)
+# NotFoundError: an object or its namespace was deleted since it was read.
+_TRANSIENT = (ConflictError, NotFoundError, ServerError, ThrottledError, UnreachableError)
 
 
 class Reconciler:
-    """The queue's handler. `wake` is the queue's `add`, for links to ask for a reconcile."""
+    """The queue's handler. `enqueue` is the queue's `add`, for links to ask for a reconcile."""
 
     def __init__(
         self,
         *,
-        observer: JobReader,
+        reader: JobReader,
         applier: Applier,
+        nodes: NodeWatch,
         dialer: PodDialer,
         metrics: OperatorMetrics,
-        wake: Callable[[Key, float], None],
+        enqueue: Callable[[Key, float], None],
         link_settings: LinkSettings | None = None,
     ) -> None:
-        self._observer = observer
+        self._reader = reader
         self._applier = applier
+        self._nodes = nodes
         self._dialer = dialer
         self._metrics = metrics
-        self._wake = wake
+        self._enqueue = enqueue
         self._link_settings = link_settings or LinkSettings()
         self._states: dict[Key, JobState] = {}
 
     async def __call__(self, key: Key) -> float | None:
-        """Reconcile one job; returns seconds to the next look, None when it is gone.
+        """Reconcile one job; returns seconds until the next reconcile, None when it is gone.
 
         Raises RetryError for what passes by itself.
         """
@@ -63,72 +69,95 @@ class Reconciler:
             except TerminatingError:
                 log.debug("The namespace is being deleted")
                 return RESYNC_SECONDS
-            except _PASSING as error:
+            except _TRANSIENT as error:
                 raise RetryError(str(error)) from error
 
     async def close(self) -> None:
         """Close every link."""
         for state in self._states.values():
-            await self._unlink(state)
+            await self._close_link(state)
         self._states.clear()
 
     async def _reconcile(self, key: Key) -> float | None:
         state = self._states.setdefault(key, JobState())
-        await self._applier.retry_refused(state)
-        sight = await self._observer.look(key)
-        _recognise(state, sight)
-        await self._relink(key, state, sight)
-        observed = self._observer.observed(key, sight, state)
+        await self._applier.retry_refused(key)
+        observed = await self._observe(key, state)
         plan = make_plan(observed)
         with log_fields(epoch=_epoch(plan)):
-            again = await self._applier.carry_out(observed, plan, state)
-        if sight.gone:
+            versions = await self._applier.write_objects(observed, plan)
+            # Only now is the epoch in status, and may be remembered and handed out.
+            state.memory = plan.memory
+            if state.link is not None:
+                state.link.set_roster(plan.roster)
+            await self._applier.write_pods_and_pools(observed, plan, versions)
+        if observed.gone:
             await self._forget(key, state)
             return None
-        if sight.job is not None:
-            self._metrics.jobs.update(key, plan.job_status or sight.job.get("status") or {})
-        else:
-            self._metrics.jobs.forget(key)
+        self._count(key, observed, plan)
         resync = RESYNC_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads resyncs
+        again = self._applier.next_reconcile(observed, plan)
         return resync if again is None else min(again, resync)
 
-    async def _relink(self, key: Key, state: JobState, sight: Sight) -> None:
-        pod, token = sight.coordinator, sight.token
-        link = state.link
-        if link is not None and pod is not None and token and link.serves(pod, token):
-            link.poke()
+    async def _observe(self, key: Key, state: JobState) -> ObservedJob:
+        """What the API server holds, with what the operator itself knows of the job."""
+        observed = await self._reader.read(key)
+        if observed.job_uid != state.uid:
+            state.uid, state.memory = observed.job_uid, ReconcileMemory()
+            self._applier.forget(key)
+        await self._relink(key, state, observed)
+        nodes = {pod.node for pod in observed.pods}
+        self._nodes.subscribe(key, nodes)
+        return replace(
+            observed,
+            snapshot=state.link.snapshot if state.link is not None else None,
+            memory=state.memory,
+            refusals=self._applier.refusals(key),
+            nodes=self._nodes.troubled(nodes),
+        )
+
+    async def _relink(self, key: Key, state: JobState, observed: ObservedJob) -> None:
+        """Have a link to the pod that is the coordinator now, and to no other."""
+        pod, token, link = find_coordinator(observed), observed.operator_token, state.link
+        address = None
+        if pod is not None:
+            address = PodAddress(
+                namespace=observed.namespace, name=pod.name, uid=pod.uid, ip=pod.ip
+            )
+        if link is not None and address is not None and token and link.serves(address, token):
+            link.retry_now()
             return
-        await self._unlink(state)
-        if sight.job is None or pod is None or not token:
+        await self._close_link(state)
+        if address is None or not token:
             return
-        observer: LinkMetrics = self._metrics
+        metrics: LinkMetrics = self._metrics
         state.link = CoordinatorLink(
-            pod=pod,
+            pod=address,
             token=token,
             dialer=self._dialer,
-            notify=lambda delay: self._wake(key, delay),
-            observer=observer,
+            notify=lambda delay: self._enqueue(key, delay),
+            metrics=metrics,
             settings=self._link_settings,
         )
         state.link.start()
 
-    async def _unlink(self, state: JobState) -> None:
+    async def _close_link(self, state: JobState) -> None:
         link, state.link = state.link, None
         if link is not None:
             await link.close()
 
+    def _count(self, key: Key, observed: ObservedJob, plan: JobPlan) -> None:
+        if observed.job is None:
+            self._metrics.jobs.forget(key)
+            return
+        status = plan.job_status or observed.job.get("status")
+        self._metrics.jobs.update(key, RLJobStatus.read(status))
+
     async def _forget(self, key: Key, state: JobState) -> None:
-        await self._unlink(state)
+        await self._close_link(state)
         self._states.pop(key, None)
-        self._observer.forget(key)
+        self._applier.forget(key)
+        self._nodes.forget(key)
         self._metrics.jobs.forget(key)
-
-
-def _recognise(state: JobState, sight: Sight) -> None:
-    uid = sight.job["metadata"]["uid"] if sight.job is not None else ""
-    if uid != state.uid:
-        state.uid, state.memory = uid, ReconcileMemory()
-        state.refused.clear()
 
 
 def _epoch(plan: JobPlan) -> int | None:

@@ -1,4 +1,4 @@
-"""Before watching: are the resource definitions there, and may we list? kopf would exit if not."""
+"""Checks before watching: the CRDs are installed and may be listed. kopf would exit otherwise."""
 
 import asyncio
 import logging
@@ -14,39 +14,40 @@ _RETRY_SECONDS = 2.0
 
 
 async def wait_for_definitions(
-    client: KubeClient, *, namespaces: tuple[str, ...], tell: Callable[[str], None]
+    client: KubeClient, *, namespaces: tuple[str, ...], report: Callable[[str], None]
 ) -> None:
-    """Wait, without end, until both kinds can be listed; `tell` gets what is missing, once each.
+    """Wait, without end, until both kinds can be listed; `report` gets each new problem.
 
-    Asks only what a namespaced operator may ask. A definition that was just created answers 429
-    or 404 for a moment.
+    Makes only requests that a namespaced operator may make. The API server answers 429 or 404 for
+    a moment after a definition was created.
     """
-    told = ""
+    reported = ""
     while True:
         problem = await _problem(client, namespaces)
         if not problem:
             return
-        if problem != told:
-            log.warning("Waiting: %s", problem)
-            tell(problem)
-            told = problem
+        if problem != reported:
+            log.warning("Waiting until resources can be watched: %s", problem)
+            report(problem)
+            reported = problem
         await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def may_watch_nodes(client: KubeClient) -> bool:
-    """Whether nodes can be listed; says so once when they cannot. Waits for an answer."""
+    """Whether nodes can be listed; logs a warning if not. Waits for an answer without end."""
     while True:
         try:
             await client.probe(NODES, namespace=None)
         except RefusedError as error:
             log.warning(
-                "Nodes are not watched (no right to list them: %s): rollouts do not leave ahead of "
-                "a node's end, and a trainer on a lost node waits until the node is removed",
+                "Nodes are not watched, as the operator may not list them (%s): rollouts do not "
+                "leave a node before it terminates, and a trainer on a node that does not respond "
+                "is replaced only when the node is deleted",
                 error.reason,
             )
             return False
         except (ApiError, UnreachableError) as error:
-            log.debug("Asking whether nodes can be listed: %s", error)
+            log.debug("Cannot find out whether nodes may be listed: %s", error)
         else:
             return True
         await asyncio.sleep(_RETRY_SECONDS)
@@ -56,7 +57,7 @@ async def _problem(client: KubeClient, namespaces: tuple[str, ...]) -> str:
     for resource in (RL_JOBS, ROLLOUT_POOLS):
         name = f"{resource.plural}.{resource.group}"
         if not await _discovered(client, resource.group, resource.plural):
-            return f"no {name}: apply the files of crds/ (or install the chart with its CRDs)"
+            return f"CRD {name} is not installed; apply crds/, or install the chart with its CRDs"
         for namespace in namespaces or (None,):
             try:
                 await client.probe(resource, namespace=namespace)

@@ -1,34 +1,36 @@
-"""A coalescing work queue: many notices about a key become one run, never two at once.
+"""A coalescing work queue: many events about a key become one run, never two at a time.
 
 A key is dirty (to be run), active (being run), both (changed while it ran: it runs again), or
-delayed (a timer). Failures wait exponentially with jitter, each key for itself.
+delayed (a timer). Failures back off exponentially, each
+key for itself.
 """
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
+
+from rollcall_operator.control.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
 Handler = Callable[[K], Awaitable[float | None]]
-"""Runs a key; returns seconds until it must run again at the latest, None when it is gone."""
+"""Runs a key; returns seconds until it must run again at the latest, None for never."""
 
 
 class RetryError(Exception):
-    """The run could not go through for a reason that passes (conflict, server away): try again."""
+    """The run failed for a reason that passes (a conflict, an unreachable server): try again."""
 
 
 class QueueMetrics(Protocol):
-    """Whoever counts what the queue does."""
+    """Counts what the queue does."""
 
     def queue_depth(self, waiting: int) -> None:
-        """Keys that are dirty and not being run."""
+        """So many keys are dirty and not being run."""
 
     def reconciled(self, *, seconds: float, result: str) -> None:
         """One run ended; result is ok, retry, error or timeout."""
@@ -36,16 +38,15 @@ class QueueMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Times are seconds. `min_interval`: rest between two runs of a key, so that bursts coalesce.
+    """Times are seconds. `min_interval`: pause between two runs of a key, so that bursts coalesce.
 
-    `event_delay`: the least wait after a failure, even when news of the key arrives.
+    `event_delay`: longest pause after a failure when an event about the key arrives.
     """
 
     workers: int = 10
     min_interval: float = 0.05
-    first_delay: float = 0.2
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=60.0))
     event_delay: float = 1.0
-    max_delay: float = 60.0
     run_timeout: float = 60.0
 
 
@@ -57,12 +58,12 @@ class WorkQueue(Generic[K]):
         handler: Handler[K],
         *,
         settings: QueueSettings | None = None,
-        observer: QueueMetrics | None = None,
+        metrics: QueueMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._handler = handler
         self._settings = settings or QueueSettings()
-        self._observer = observer
+        self._metrics = metrics
         self._clock = clock
         self._ready: asyncio.Queue[K] = asyncio.Queue()
         self._dirty: set[K] = set()
@@ -76,7 +77,7 @@ class WorkQueue(Generic[K]):
         self._closing = False
 
     def add(self, key: K, *, delay: float = 0.0) -> None:
-        """Have `key` run in `delay` seconds; an earlier appointment stays."""
+        """Run `key` in `delay` seconds; if it is due earlier already, that stays."""
         if self._closing or key in self._dirty:
             return
         delay = max(delay, self._rest_until.get(key, 0.0) - self._clock())
@@ -105,7 +106,7 @@ class WorkQueue(Generic[K]):
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
         except TimeoutError:
-            log.warning("Stopping in the middle of %s", list(self._active))
+            log.warning("Stopping while these jobs are being reconciled: %s", list(self._active))
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -114,10 +115,10 @@ class WorkQueue(Generic[K]):
         """Why the queue is not alive; empty when it is."""
         ended = [worker.get_name() for worker in self._workers if worker.done()]
         if ended and not self._closing:
-            return f"ended: {', '.join(ended)}"
+            return f"queue workers ended: {', '.join(ended)}"
         bound = 2 * self._settings.run_timeout
         stuck = [key for key, since in self._active.items() if self._clock() - since > bound]
-        return f"stuck for over {bound:.0f} s: {stuck}" if stuck else ""
+        return f"reconciles that take more than {bound:.0f} s: {stuck}" if stuck else ""
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -130,16 +131,16 @@ class WorkQueue(Generic[K]):
         self._dirty.add(key)
         if key not in self._active:
             self._ready.put_nowait(key)
-        self._tell()
+        self._report_depth()
 
     def _cancel_timer(self, key: K) -> None:
         planned = self._timers.pop(key, None)
         if planned is not None:
             planned[1].cancel()
 
-    def _tell(self) -> None:
-        if self._observer is not None:
-            self._observer.queue_depth(self._ready.qsize())
+    def _report_depth(self) -> None:
+        if self._metrics is not None:
+            self._metrics.queue_depth(self._ready.qsize())
 
     async def _work(self) -> None:
         while True:
@@ -149,7 +150,7 @@ class WorkQueue(Generic[K]):
             self._dirty.discard(key)
             self._active[key] = self._clock()
             self._idle.clear()
-            self._tell()
+            self._report_depth()
             try:
                 again = await self._run(key)
             finally:
@@ -166,29 +167,31 @@ class WorkQueue(Generic[K]):
                 again = await self._handler(key)
         except TimeoutError:
             result = "timeout"
-            log.warning("Reconciling %s took over %.0f s", key, self._settings.run_timeout)
+            log.warning(
+                "Reconciling %s took more than %.0f s and was cancelled",
+                key,
+                self._settings.run_timeout,
+            )
             again = self._back_off(key)
         except RetryError as error:
             result = "retry"
             again = self._back_off(key)
-            log.info("Reconciling %s again in %.1f s: %s", key, again, error)
+            log.info("Reconciling %s is retried in %.1f s: %s", key, again, error)
         except Exception:
             result = "error"
             again = self._back_off(key)
-            log.exception("Reconciling %s failed; again in %.1f s", key, again)
+            log.exception("Reconciling %s failed and is retried in %.1f s", key, again)
         else:
             self._failures.pop(key, None)
             self._rest_until[key] = self._clock() + self._settings.min_interval
-        if self._observer is not None:
-            self._observer.reconciled(seconds=self._clock() - started, result=result)
+        if self._metrics is not None:
+            self._metrics.reconciled(seconds=self._clock() - started, result=result)
         return again
 
     def _back_off(self, key: K) -> float:
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        settings = self._settings
-        delay = min(settings.first_delay * 2.0 ** min(count - 1, 16), settings.max_delay)
-        delay *= random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards no secret
-        self._rest_until[key] = self._clock() + min(delay, settings.event_delay)
+        delay = self._settings.backoff.delay(count)
+        self._rest_until[key] = self._clock() + min(delay, self._settings.event_delay)
         return delay
 
     def _finish(self, key: K, again: float | None) -> None:

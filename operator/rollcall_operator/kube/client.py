@@ -84,7 +84,7 @@ class KubeClient:
         return frozenset(found)
 
     async def create(self, resource: Resource, body: Object) -> Object:
-        """Create; raises AlreadyExistsError."""
+        """Create; raises ConflictError when it exists."""
         return await self.transport.request(
             "POST",
             resource.path(namespace=body["metadata"].get("namespace")),
@@ -194,7 +194,8 @@ class KubeClient:
     ) -> None:
         """Delete in the background, only this `uid`; an object that is gone already is fine.
 
-        `grace`: seconds instead of the object's own; 0 strikes a pod off without waiting.
+        `grace`: seconds instead of the object's own; 0 deletes a pod's object without waiting for
+        its node.
         """
         options: Object = {"propagationPolicy": "Background"}
         if grace is not None:

@@ -1,4 +1,4 @@
-"""What a request to the API server can end in, sorted by what the caller may do about it."""
+"""Errors of requests to the API server, by what the caller may do about them."""
 
 import json
 from http import HTTPStatus
@@ -20,15 +20,11 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """409: the resource version moved, or the object is another one by now (uid)."""
-
-
-class AlreadyExistsError(ConflictError):
-    """409 on create."""
+    """409: the object was written since it was read, was replaced (another uid), or exists."""
 
 
 class RefusedError(ApiError):
-    """The server understood and said no (400, 403, 413, 422): only another object helps."""
+    """400, 403, 413 or 422: the same object will be refused again."""
 
 
 class TerminatingError(RefusedError):
@@ -40,7 +36,7 @@ class UnauthorizedError(ApiError):
 
 
 class ThrottledError(ApiError):
-    """429: ask again after `retry_after` seconds; the request had no effect."""
+    """429: retry after `retry_after` seconds; the request had no effect."""
 
     def __init__(
         self, *, status: int, reason: str, message: str, what: str, retry_after: float
@@ -50,11 +46,11 @@ class ThrottledError(ApiError):
 
 
 class ServerError(ApiError):
-    """5xx: perhaps it took effect, perhaps not."""
+    """5xx: the request may have taken effect."""
 
 
 class UnreachableError(Exception):
-    """No answer in time, or no connection: perhaps it took effect, perhaps not."""
+    """No answer in time, or no connection: the request may have taken effect."""
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
@@ -82,8 +78,6 @@ def error_from(*, status: int, body: bytes, retry_after: str | None, what: str) 
             status=status, reason=reason, message=message, what=what, retry_after=seconds
         )
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else RefusedError)
-    if status == HTTPStatus.CONFLICT and reason == "AlreadyExists":
-        kind = AlreadyExistsError
     if kind is RefusedError and _has_cause(details, "NamespaceTerminating"):
         kind = TerminatingError
     if kind is ServerError and any(text in message for text in _BAD_OBJECT):

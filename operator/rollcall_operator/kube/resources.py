@@ -1,4 +1,4 @@
-"""The kinds that the operator touches, and their URLs."""
+"""The kinds of objects that the operator reads or writes, and their URLs."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -44,9 +44,6 @@ STATEFUL_SETS = Resource("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 EVENTS = Resource("events.k8s.io/v1", "Event", "events")
-DEFINITIONS = Resource(
-    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False
-)
 
 _WRITTEN = {
     resource.kind: resource
@@ -55,5 +52,5 @@ _WRITTEN = {
 
 
 def resource_of(kind: str) -> Resource:
-    """The resource of a kind that plans may name; raises KeyError for any other."""
+    """The resource of a kind that a plan may write; raises KeyError for any other."""
     return _WRITTEN[kind]

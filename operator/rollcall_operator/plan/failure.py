@@ -1,11 +1,12 @@
-"""How a job ends, and how often its trainer may restart."""
+"""When a job has succeeded or failed, and how often its trainer may restart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.api.rljob import FailurePolicy, RLJobSpec
+from rollcall_operator.api.status import RLJobStatus, TrainerStatus
 from rollcall_operator.plan.model import PodFacts
 from rollcall_operator.plan.timestamps import from_time, to_micro_time
 from rollcall_protocol.env import ExitCode
@@ -14,16 +15,19 @@ from rollcall_protocol.wire.job_snapshot import JobSnapshot
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """The end of a job: `condition` is Succeeded or Failed."""
+    """How a job ended: `condition` is Succeeded or Failed."""
 
     condition: JobCondition
-    reason: str
+    reason: Reason
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerRestarts:
-    """TrainerRestarts of the gang; see status.TrainerStatus. `last` is Unix time, None if never."""
+    """Restarts of the trainer; see api.status.TrainerStatus. `last` is Unix seconds, None if never.
+
+    A gang restarts together, so all its pods count as one.
+    """
 
     counted: int = 0
     total: int = 0
@@ -31,41 +35,45 @@ class TrainerRestarts:
     last: float | None = None
 
     @classmethod
-    def read(cls, trainer: Mapping[str, Any]) -> "TrainerRestarts":
+    def read(cls, trainer: TrainerStatus | None) -> Self:
         """From `status.trainer`."""
-        last = trainer.get("lastRestartTime")
+        if trainer is None:
+            return cls()
+        last = trainer.last_restart_time
         return cls(
-            counted=trainer.get("restarts", 0),
-            total=trainer.get("totalRestarts", 0),
-            of_pod=trainer.get("podRestarts", 0),
+            counted=trainer.restarts,
+            total=trainer.total_restarts,
+            of_pod=trainer.pod_restarts,
             last=from_time(last) if last else None,
         )
 
-    def as_status(self) -> dict[str, Any]:
-        """The part of `status.trainer` about restarts."""
-        out: dict[str, Any] = {
-            "restarts": self.counted,
-            "totalRestarts": self.total,
-            "podRestarts": self.of_pod,
-        }
-        return out if self.last is None else {**out, "lastRestartTime": to_micro_time(self.last)}
+    def as_status(self, *, replicas: int, ready: int) -> TrainerStatus:
+        """`status.trainer` with these restarts."""
+        return TrainerStatus(
+            replicas=replicas,
+            ready=ready,
+            restarts=self.counted,
+            total_restarts=self.total,
+            pod_restarts=self.of_pod,
+            last_restart_time=None if self.last is None else to_micro_time(self.last),
+        )
 
 
-def recorded_outcome(status: Mapping[str, Any]) -> JobOutcome | None:
-    """The end that is in status already: it never changes."""
-    for condition in status.get("conditions") or ():
-        if condition["type"] in {JobCondition.SUCCEEDED, JobCondition.FAILED}:
-            kind = JobCondition(condition["type"])
-            return JobOutcome(kind, condition["reason"], condition["message"])
+def recorded_outcome(status: RLJobStatus) -> JobOutcome | None:
+    """The outcome that status holds already; it never changes."""
+    for condition in status.conditions:
+        if condition.type in {JobCondition.SUCCEEDED, JobCondition.FAILED}:
+            kind = JobCondition(condition.type)
+            return JobOutcome(kind, Reason(condition.reason), condition.message)
     return None
 
 
 def count_restarts(
     before: TrainerRestarts, trainers: Sequence[PodFacts], policy: FailurePolicy, now: float
 ) -> TrainerRestarts:
-    """Add what happened since. A gang restarts together, so the rank that restarted most counts.
+    """Add the restarts since `before`: those of the rank that restarted most.
 
-    A pod that was made again counts its containers' restarts from zero, and so do we.
+    A recreated pod counts its containers' restarts from zero, and so does the result.
     """
     workers = [pod for pod in trainers if not pod.init]
     worst = max(workers, key=lambda pod: pod.restarts, default=None)
@@ -82,14 +90,14 @@ def count_restarts(
 
 def _action(exit_code: int | None, policy: FailurePolicy) -> str:
     if exit_code == ExitCode.FENCED:
-        return "Ignore"  # another coordinator took over; nothing failed
+        return "Ignore"  # another coordinator took over: no failure
     for rule in policy.rules:
         if exit_code in rule.exit_codes:
             return rule.action
     return "Count"
 
 
-def assess(
+def decide_outcome(
     spec: RLJobSpec,
     *,
     trainers: Sequence[PodFacts],
@@ -97,13 +105,13 @@ def assess(
     restarts: TrainerRestarts,
     running_for: float,
 ) -> JobOutcome | None:
-    """The end of the job if it has come. `running_for`: seconds since its start time."""
+    """The job's outcome, None while it goes on. `running_for`: seconds since its start time."""
     if snapshot and snapshot.finished:
         done = snapshot.finished
         if not done.error:
-            message = f"trained {done.step} steps"
+            message = f"training completed after {done.step} steps"
             return JobOutcome(JobCondition.SUCCEEDED, Reason.COMPLETED, message)
-        return _failed(Reason.TRAINING_FAILED, f"at step {done.step}: {done.error}")
+        return _failed(Reason.TRAINING_FAILED, f"training failed at step {done.step}: {done.error}")
     for pod in trainers:
         outcome = _exit_outcome(pod, spec.failure_policy)
         if outcome:
@@ -111,16 +119,18 @@ def assess(
     most = spec.failure_policy.max_restarts
     if restarts.counted > most:
         last = next((pod for pod in trainers if pod.exit_code is not None), None)
-        why = f", last with {describe_exit(last)}" if last else ""
+        why = f". Last exit of pod {last.name}: {describe_exit(last)}" if last else ""
         return _failed(
             Reason.BACKOFF_LIMIT_EXCEEDED,
-            f"the trainer restarted {restarts.counted} times{why}; see its log, or raise "
-            f"spec.failurePolicy.maxRestarts ({most})",
+            f"the trainer restarted {restarts.counted} times, more often than "
+            f"spec.failurePolicy.maxRestarts ({most}) allows{why}. Fix the cause, then delete and "
+            "recreate the RLJob",
         )
     limit = spec.active_deadline_seconds
     if limit is not None and running_for >= limit:
         return _failed(
-            Reason.DEADLINE_EXCEEDED, f"not done after spec.activeDeadlineSeconds ({limit})"
+            Reason.DEADLINE_EXCEEDED,
+            f"the job did not finish within {limit} s (spec.activeDeadlineSeconds)",
         )
     return None
 
@@ -129,21 +139,22 @@ def _exit_outcome(pod: PodFacts, policy: FailurePolicy) -> JobOutcome | None:
     if pod.init or pod.exit_code is None:
         return None
     if pod.exit_code == ExitCode.BAD_CONFIG:
-        last_words = pod.exit_message or "the trainer refuses its settings"
-        return _failed(Reason.BAD_CONFIG, f"{last_words}; correct the spec and make the job again")
+        why = pod.exit_message or f"trainer pod {pod.name} rejected its settings"
+        return _failed(
+            Reason.BAD_CONFIG, f"{why}. Correct the spec, then delete and recreate the RLJob"
+        )
     if _action(pod.exit_code, policy) == "Fail":
         return _failed(
             Reason.EXIT_CODE_RULE,
-            f"trainer pod {pod.name} ended with {describe_exit(pod)}, for which "
-            "spec.failurePolicy.rules says Fail",
+            f"trainer pod {pod.name} ended with {describe_exit(pod)}. spec.failurePolicy.rules "
+            "maps this exit code to Fail",
         )
     return None
 
 
 def describe_exit(pod: PodFacts) -> str:
-    """Exit code and the last words of a container."""
-    last_words = f": {pod.exit_message}" if pod.exit_message else ""
-    return f"exit code {pod.exit_code}{last_words}"
+    """Exit code of a container and the summary of its termination message."""
+    return f"exit code {pod.exit_code}" + (f": {pod.exit_message}" if pod.exit_message else "")
 
 
 def _failed(reason: Reason, message: str) -> JobOutcome:

@@ -1,18 +1,18 @@
 """The planner: what to do for one job now, computed from what is observed and nothing else."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
-from rollcall_operator.plan import diff, failure, job_view
+from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
+from rollcall_operator.plan import apply_needed, failure, job_view
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.membership.deletion_cost import deletion_costs
-from rollcall_operator.plan.membership.readiness_gates import gates
-from rollcall_operator.plan.membership.removals import Removals, removals
-from rollcall_operator.plan.membership.roster import Decision, decide
+from rollcall_operator.plan.membership.readiness_gates import readiness_gate_patches
+from rollcall_operator.plan.membership.removals import RemovalDecision, decide_removals
+from rollcall_operator.plan.membership.roster import RosterDecision, decide_roster
 from rollcall_operator.plan.model import (
     EventNote,
     JobPlan,
@@ -28,7 +28,7 @@ from rollcall_operator.plan.refusals import (
     refusal_errors,
     refused,
 )
-from rollcall_operator.plan.status.conditions import findings, validated
+from rollcall_operator.plan.status.conditions import job_conditions, validated
 from rollcall_operator.plan.status.events import job_events, pool_events
 from rollcall_operator.plan.status.job import invalid_status, job_status
 from rollcall_operator.plan.status.pool import orphan_status, pool_status
@@ -37,68 +37,75 @@ from rollcall_operator.plan.timestamps import from_time
 from rollcall_operator.plan.validate import job_errors, parse
 
 _GARBAGE_COLLECTION = 2.0
-"""Seconds after which to see whether the children of an earlier job of the same name are gone."""
+"""Seconds after which to look whether the children of an earlier job of the same name are gone."""
+
+PoolWrites = Mapping[str, StatusWrite[RolloutPoolStatus]]
 
 
 def make_plan(observed: ObservedJob) -> JobPlan:
     """What to do now. Pure: the same observation gives the same plan.
 
-    Raises ValueError for a pool of another job: planning it here would fight over its pods.
+    Raises ValueError for a pool of another job, as planning it here would fight over its pods,
+    and for a stored status that does not fit the CRD.
     """
     for pool in observed.pools:
         if pool["spec"]["jobRef"]["name"] != observed.name:
             raise ValueError(f"RolloutPool {pool['metadata']['name']} serves another job")
     job = observed.job
     if job is None or "deletionTimestamp" in job["metadata"]:
-        return _without_job(observed)
+        return _plan_without_job(observed)
+    status = RLJobStatus.read(job.get("status"))
     spec, errors = parse(RLJobSpec, job["spec"], "spec")
     if spec is None:
-        return _unreadable(observed, job, errors)
-    view = _view(observed, job, spec)
-    errors = (*job_errors(spec), *live_errors(view))
-    decision = decide(view)
+        return _plan_for_unreadable_spec(observed, job, status, errors)
+    return _plan_for_job(_view(observed, job, spec, status))
+
+
+def _plan_for_job(view: JobView) -> JobPlan:
+    observed = view.observed
+    errors = (*job_errors(view.spec), *live_errors(view))
+    decision = decide_roster(view)
     children = [] if errors else list(_children(view))
-    applies, stale = _to_apply(view, children)
+    applies, leftovers = _to_apply(view, children)
     errors = (*errors, *refusal_errors(view, children))
-    epoch = decision.roster.epoch if decision.roster else int((view.group or {}).get("epoch", 0))
-    status = job_status(view, decision, findings(view, errors, epoch))
+    epoch = decision.roster.epoch if decision.roster else view.status.epoch
+    status = job_status(view, decision, job_conditions(view, errors, epoch))
     pools = {
         pool.name: pool_status(view, pool, _pool_refusal(observed, pool.name, children))
         for pool in view.pools
         if pool.exists
     }
+    removals = decide_removals(view)
     ttl = _time_to_live(view)
-    unborn = not observed.token_exists and not errors and view.outcome is None
-    waits = [decision.wait, status.wait, *(written.wait for written in pools.values())]
-    leaving = removals(view)
-    waits += [_deadline(view), ttl, leaving.wait, _GARBAGE_COLLECTION if stale else None]
+    waits = [decision.wait, status.wait, *(write.wait for write in pools.values())]
+    waits += [_until_deadline(view), ttl, removals.wait, _GARBAGE_COLLECTION if leftovers else None]
+    needs_token = observed.operator_token is None and not errors and view.outcome is None
     return JobPlan(
         costs=tuple(deletion_costs(view, applies)),
         applies=applies,
-        token=trainer_children.token(job) if unborn else None,
+        token=trainer_children.token(view.job) if needs_token else None,
         deletes=_deletes(view, expired=ttl is not None and ttl <= 0),
-        removals=leaving.pods,
-        job_status=status.status,
+        pod_deletions=removals.pods,
+        job_status=status.status.dump() if status.status else None,
         epoch_change=decision.opened,
-        pool_statuses={name: w.status for name, w in pools.items() if w.status is not None},
-        gates=gates(view),
+        pool_statuses=_dumped(pools),
+        gates=readiness_gate_patches(view),
         roster=decision.roster,
-        events=(*_events(view, status, pools), *leaving.notes),
+        events=(*_events(view, status, pools), *removals.events),
         requeue_after=min((wait for wait in waits if wait is not None), default=None),
-        memory=_memory(observed, decision, leaving),
+        memory=_memory(observed, decision, removals),
     )
 
 
-def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec) -> JobView:
-    status: dict[str, Any] = job.get("status") or {}
-    trainers = job_view.trainer_pods(observed, job["metadata"]["uid"])
-    coordinator = job_view.find_coordinator(observed.name, trainers)
+def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec, status: RLJobStatus) -> JobView:
+    trainers = job_view.trainer_pods(observed)
+    coordinator = job_view.find_coordinator(observed)
     snapshot = job_view.trusted_snapshot(observed, coordinator)
-    restarts = failure.TrainerRestarts.read(status.get("trainer") or {})
+    restarts = failure.TrainerRestarts.read(status.trainer)
     outcome = failure.recorded_outcome(status)
     if outcome is None and not spec.suspend:
         restarts = failure.count_restarts(restarts, trainers, spec.failure_policy, observed.now)
-        outcome = failure.assess(
+        outcome = failure.decide_outcome(
             spec,
             trainers=trainers,
             snapshot=snapshot,
@@ -120,13 +127,12 @@ def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec) -> JobView:
     )
 
 
-def _running_for(status: dict[str, Any], now: float) -> float:
-    began = status.get("startTime")
-    return now - from_time(began) if began else 0.0
+def _running_for(status: RLJobStatus, now: float) -> float:
+    return now - from_time(status.start_time) if status.start_time else 0.0
 
 
 def _children(view: JobView) -> Iterator[Manifest]:
-    """All that the job should have, but pools' Deployments only once the pool has a uid."""
+    """All children that the job should have. A pool's Deployment needs the pool's uid first."""
     job, spec = view.job, view.spec
     live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
@@ -142,35 +148,38 @@ def _children(view: JobView) -> Iterator[Manifest]:
 
 
 def _to_apply(view: JobView, children: list[Manifest]) -> tuple[tuple[Manifest, ...], bool]:
-    """The children that differ from what is there, and whether any waits for an earlier job's
-    leftovers to go. A refused child waits until it, or the API server's mind, has changed.
+    """The children that differ from the live ones, and whether any waits until an earlier job's
+    leftovers are garbage-collected.
+
+    A refused child waits until it changes, or the API server accepts it in a dry run.
     """
-    live = {diff.key(child): child for child in (*view.observed.children, *view.observed.pools)}
-    applies, stale = [], False
+    live_objects = (*view.observed.children, *view.observed.pools)
+    live = {apply_needed.key(child): child for child in live_objects}
+    applies, leftovers = [], False
     for child in children:
-        there = live.get(diff.key(child))
-        if there is None and view.outcome is not None:
+        existing = live.get(apply_needed.key(child))
+        if existing is None and view.outcome is not None:
             continue  # a finished job gets nothing new
-        if there is not None and made_by_other_job(there, view.uid):
-            stale = True
+        if existing is not None and made_by_other_job(existing, view.uid):
+            leftovers = True
         elif refused(view.observed.refusals, child):
             continue
-        elif there is None or diff.differs(child, there):
+        elif existing is None or apply_needed.differs(child, existing):
             applies.append(child)
-    return tuple(applies), stale
+    return tuple(applies), leftovers
 
 
 def _pool_refusal(observed: ObservedJob, name: str, children: list[Manifest]) -> str:
     """Why the pool's Deployment is refused, with paths in the pool."""
     for child in children:
-        if diff.key(child) == f"Deployment/{name}":
+        if apply_needed.key(child) == f"Deployment/{name}":
             message = refused(observed.refusals, child)
             return explain(child, message, "spec.template") if message else ""
     return ""
 
 
 def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
-    """Pools whose entry was taken out of the job, and the job itself when its time is over."""
+    """Pools whose entry was removed from the job, and the job itself after its time to live."""
     if expired:
         return (ObjectDeletion(kind="RLJob", name=view.name, uid=view.uid),)
     kept = {labels.pool_name(view.name, rollout.name) for rollout in view.spec.rollouts}
@@ -181,75 +190,85 @@ def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
     )
 
 
-def _deadline(view: JobView) -> float | None:
+def _until_deadline(view: JobView) -> float | None:
     limit = view.spec.active_deadline_seconds
     if limit is None or view.outcome is not None or view.spec.suspend:
         return None
-    return max(0.0, limit - _running_for(dict(view.status), view.now))
+    return max(0.0, limit - _running_for(view.status, view.now))
 
 
 def _time_to_live(view: JobView) -> float | None:
-    """Seconds until a finished job is to be deleted, None if it stays or has not finished."""
-    ttl, done = view.spec.ttl_seconds_after_finished, view.status.get("completionTime")
+    """Seconds until a finished job is deleted; None if it stays or has not finished."""
+    ttl, completed = view.spec.ttl_seconds_after_finished, view.status.completion_time
     if ttl is None or view.outcome is None:
         return None
-    return float(ttl) if done is None else from_time(done) + ttl - view.now
+    return float(ttl) if completed is None else from_time(completed) + ttl - view.now
 
 
 def _events(
-    view: JobView, status: StatusWrite, pools: dict[str, StatusWrite]
+    view: JobView, status: StatusWrite[RLJobStatus], pools: PoolWrites
 ) -> tuple[EventNote, ...]:
-    notes = list(job_events(view.job, status.status)) if status.status else []
+    notes = list(job_events(view.job, view.status, status.status)) if status.status else []
     for pool in view.pools:
-        written = pools[pool.name].status if pool.exists else None
-        if written and not pool.owned:  # the job speaks for its own pools
-            notes += pool_events(pool.raw, written)
+        new = pools[pool.name].status if pool.exists else None
+        if new and not pool.owned:  # the job's events cover its own pools
+            notes += pool_events(pool.raw, pool.status, new)
     return tuple(notes)
 
 
-def _memory(observed: ObservedJob, decision: Decision, leaving: Removals) -> ReconcileMemory:
+def _memory(
+    observed: ObservedJob, decision: RosterDecision, removals: RemovalDecision
+) -> ReconcileMemory:
     return ReconcileMemory(
         roster=decision.roster or observed.memory.roster,
         first_seen=decision.first_seen,
-        absences=leaving.absences,
-        told=leaving.told,
+        absences=removals.absences,
+        warned_trainers=removals.warned_trainers,
     )
 
 
-def _unreadable(observed: ObservedJob, job: Manifest, errors: tuple[str, ...]) -> JobPlan:
-    """The spec does not fit the types, so nothing but that can be reported; what runs, runs on."""
-    status = invalid_status(job, validated(errors), now=observed.now)
-    events = job_events(job, status.status) if status.status else ()
-    return JobPlan(job_status=status.status, events=events, memory=observed.memory)
+def _dumped(pools: PoolWrites) -> dict[str, Manifest]:
+    return {name: write.status.dump() for name, write in pools.items() if write.status is not None}
 
 
-def _without_job(observed: ObservedJob) -> JobPlan:
-    """Pools that wait for their job. What a job owned goes with it by itself."""
-    orphans = [
-        pool
+def _plan_for_unreadable_spec(
+    observed: ObservedJob, job: Manifest, old: RLJobStatus, errors: tuple[str, ...]
+) -> JobPlan:
+    """The spec does not fit its types: only a condition says so, and what runs goes on."""
+    new = invalid_status(job, old, validated(errors), now=observed.now).status
+    return JobPlan(
+        job_status=new.dump() if new else None,
+        events=job_events(job, old, new) if new else (),
+        memory=observed.memory,
+    )
+
+
+def _plan_without_job(observed: ObservedJob) -> JobPlan:
+    """Pools without a job get no pods. What a job owned is garbage-collected."""
+    orphans = {
+        pool["metadata"]["name"]: pool
         for pool in observed.pools
         if not made_by_other_job(pool, "") and "deletionTimestamp" not in pool["metadata"]
-    ]
-    names = {pool["metadata"]["name"] for pool in orphans}
-    written = {
-        pool["metadata"]["name"]: orphan_status(pool, job=observed.name, now=observed.now)
-        for pool in orphans
     }
-    idle = (
-        rollout_children.held(child)
+    writes = {
+        name: orphan_status(pool, job=observed.name, now=observed.now)
+        for name, pool in orphans.items()
+    }
+    scaled_down = (
+        rollout_children.scaled_to_zero(child)
         for child in observed.children
-        if child["kind"] == "Deployment" and child["metadata"]["name"] in names
+        if child["kind"] == "Deployment" and child["metadata"]["name"] in orphans
     )
     events = [
         note
-        for pool in orphans
-        if (status := written[pool["metadata"]["name"]].status) is not None
-        for note in pool_events(pool, status)
+        for name, pool in orphans.items()
+        if (new := writes[name].status) is not None
+        for note in pool_events(pool, RolloutPoolStatus.read(pool.get("status")), new)
     ]
-    waits = [w.wait for w in written.values() if w.wait is not None]
+    waits = [write.wait for write in writes.values() if write.wait is not None]
     return JobPlan(
-        applies=tuple(child for child in idle if child is not None),
-        pool_statuses={name: w.status for name, w in written.items() if w.status is not None},
+        applies=tuple(child for child in scaled_down if child is not None),
+        pool_statuses=_dumped(writes),
         events=tuple(events),
         requeue_after=min(waits, default=None),
     )

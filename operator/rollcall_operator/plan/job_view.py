@@ -1,12 +1,12 @@
-"""What is observed, sorted out once for all policies."""
+"""One job with everything that belongs to it, sorted out once for all policies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus, SyncGroupStatus
 from rollcall_operator.plan.children.rollout import is_owned, pool
 from rollcall_operator.plan.failure import JobOutcome, TrainerRestarts
 from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
@@ -18,13 +18,14 @@ from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, Membe
 class PoolView:
     """A RolloutPool that serves the job. `path` leads to its spec in messages about the job.
 
-    `wanted` is how many pods it should have now: 0 while the job is suspended or over. `pods`
-    are those that are neither leaving nor dead; `leaving` counts the others that still exist.
-    A pool that is about to be made for the job is one that does not exist (yet).
+    `wanted` is how many pods it should have now: 0 while the job is suspended or finished. `pods`
+    are those that are Pending or Running and not terminating; `leaving` counts terminating ones.
+    `exists` is False for a pool that is about to be created for the job.
     """
 
     name: str
     raw: Manifest
+    status: RolloutPoolStatus
     spec: RolloutPoolSpec | None
     errors: tuple[str, ...]
     path: str
@@ -42,12 +43,16 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job with everything that belongs to it. `snapshot` is from today's coordinator pod."""
+    """One job with everything that belongs to it: the input of every policy.
+
+    `snapshot` is None unless it comes from the pod that is the coordinator now; `reports` are its
+    member reports by pod uid.
+    """
 
     observed: ObservedJob
     job: Manifest
     spec: RLJobSpec
-    status: Mapping[str, Any]
+    status: RLJobStatus
     restarts: TrainerRestarts
     outcome: JobOutcome | None
     trainers: tuple[PodFacts, ...]
@@ -76,8 +81,15 @@ class JobView:
         """Whether the job should have no pods now."""
         return should_have_no_pods(self.spec, self.outcome)
 
+    @property
+    def snapshot_is_current(self) -> bool:
+        """Whether the coordinator has reported that it holds the roster of the current epoch."""
+        if self.snapshot is None or self.group is None:
+            return False
+        return self.snapshot.roster_epoch == self.group.epoch
+
     def group_is_formed(self, name: str, *, epoch: int) -> bool:
-        """Whether a group's session stands for the job's roster of `epoch`, as far as is known.
+        """Whether a group is known to have a session for the job's roster of `epoch`.
 
         The session's own epoch may be older: a roster that changes no seat keeps the session.
         """
@@ -87,17 +99,15 @@ class JobView:
         return self.snapshot.roster_epoch == epoch and report.formed
 
     @property
-    def group(self) -> Mapping[str, Any] | None:
-        """Status of the job's sync group, None before the first epoch."""
-        for group in self.status.get("syncGroups") or ():
-            if group["name"] == labels.GROUP_DEFAULT:
-                return dict(group)
-        return None
+    def group(self) -> SyncGroupStatus | None:
+        """Status of the job's default sync group; None before the first epoch."""
+        return self.status.default_group
 
     def holds_weights(self, pod: PodFacts) -> bool:
-        """Whether a rollout has current weights; the pod's gate says so while there is no news.
+        """Whether a rollout serves current weights, by the coordinator's report.
 
-        Without weight sync every rollout that the coordinator knows is as good as it gets.
+        Without a report the pod's readiness gate is believed. Without weight sync every live
+        rollout counts.
         """
         report = self.reports.get(pod.uid)
         if self.snapshot is None:
@@ -121,23 +131,24 @@ def should_have_no_pods(spec: RLJobSpec, outcome: JobOutcome | None) -> bool:
     return spec.suspend
 
 
-def trainer_pods(observed: ObservedJob, uid: str) -> tuple[PodFacts, ...]:
-    """Trainer pods of this very job that are not on their way out, by name."""
+def trainer_pods(observed: ObservedJob) -> tuple[PodFacts, ...]:
+    """Trainer pods of this very job (by uid) that are not terminating, by name."""
+    uid = observed.job_uid
     pods = (p for p in observed.pods if p.role == labels.TRAINER and p.job_uid == uid)
     return tuple(sorted((p for p in pods if not p.terminating), key=lambda p: p.name))
 
 
-def find_coordinator(name: str, trainers: tuple[PodFacts, ...]) -> PodFacts | None:
-    """The pod of trainer rank 0 once it runs; a restart of its container makes no difference."""
-    wanted = labels.coordinator_pod(name)
-    for pod in trainers:
+def find_coordinator(observed: ObservedJob) -> PodFacts | None:
+    """The pod of trainer rank 0 once it runs; it stays the same when its container restarts."""
+    wanted = labels.coordinator_pod(observed.name)
+    for pod in trainer_pods(observed):
         if pod.name == wanted and pod.phase == "Running" and pod.ip:
             return pod
     return None
 
 
 def trusted_snapshot(observed: ObservedJob, coordinator: PodFacts | None) -> JobSnapshot | None:
-    """The coordinator's news, if it comes from the pod that is rank 0 now."""
+    """The coordinator's report, if it comes from the pod that is rank 0 now."""
     snapshot = observed.snapshot
     if snapshot is None or coordinator is None or snapshot.pod_uid != coordinator.uid:
         return None
@@ -172,9 +183,14 @@ def pools_of(
 
 
 def _pool(
-    observed: ObservedJob, raw: Manifest, *, uid: str, place: str | None, no_pods_wanted: bool,
+    observed: ObservedJob,
+    raw: Manifest,
+    *,
+    uid: str,
+    place: str | None,
+    no_pods_wanted: bool,
     job_spec: RLJobSpec,
-) -> PoolView:  # fmt: skip
+) -> PoolView:
     name = raw["metadata"]["name"]
     spec, errors = parse(RolloutPoolSpec, raw["spec"], "spec")
     if spec is not None:
@@ -189,6 +205,7 @@ def _pool(
     return PoolView(
         name=name,
         raw=raw,
+        status=RolloutPoolStatus.read(raw.get("status")),
         spec=spec,
         errors=errors,
         path=place if owned and place else f"RolloutPool {name}: spec",

@@ -1,19 +1,24 @@
 """What the planner reads and what it decides: plain frozen values, no I/O.
 
-The control half gathers an `ObservedJob`, calls `make_plan`, and carries the `JobPlan` out in this
-order: costs, token, applies, deletes, job status (compare-and-swap when `epoch_change`), then the
-roster to the coordinator, removals, gates, pool statuses, events.
+`control` gathers an `ObservedJob`, calls `make_plan`, and carries out the `JobPlan` in this order:
+deletion costs, token, applies, deletes, job status (compare-and-swap when `epoch_change`), then
+the roster to the coordinator, pod deletions, readiness gates, pool statuses, events.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from rollcall_operator.api import labels
+from rollcall_operator.api.conditions import EventReason, Reason
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.roster import Roster
 
 Manifest = dict[str, Any]
 """A Kubernetes object as a raw dictionary."""
+
+
+# --- what the planner reads ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +40,17 @@ class Toleration:
     effect: str = ""
 
     def covers(self, taint: Taint) -> bool:
-        """Whether a pod with this may stay in spite of `taint`."""
+        """Whether a pod with this toleration may stay on a node with `taint`."""
         same = self.operator == "Exists" or self.value == taint.value
         return self.key in {"", taint.key} and self.effect in {"", taint.effect} and same
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node in trouble; made by `plan.nodes.node_facts`.
+    """A node in trouble; made by `plan.membership.nodes.node_facts`.
 
-    `preempted`: its taints that say that it will soon be gone. `lost`: its kubelet is not heard of.
+    `preempted`: its taints that announce its termination. `lost`: its kubelet stopped reporting
+    (condition Ready is Unknown).
     """
 
     name: str
@@ -54,14 +60,14 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What planning needs of one worker pod; made by `plan.pods.pod_facts`.
+    """What planning needs of one worker pod; made by `plan.pod_facts.pod_facts`.
 
-    `container` is the container that the waiting, exit and restart facts are about: the worker,
-    or an init container that is stuck (`init`). `gate` is the readiness gate's condition, None if
-    absent. `almost_ready`: ready but for this gate. `up`: the worker has passed its startup probe,
-    so it no longer loads a model. Times are Unix seconds: `started` the worker,
-    `gate_since` the gate's last change, `leaves_by` the end of the grace of a terminating pod.
-    `deletion_cost` is the annotation, None if absent.
+    `container` is the container that the waiting, exit and restart facts describe: the worker, or
+    an init container that failed (`init`). `exit_message` is the summary of its termination
+    message. `gate` is the readiness gate's condition, None if absent. `almost_ready`: every other
+    condition for readiness is met. `up`: the worker has passed its startup probe. Times are Unix
+    seconds: `started` of the worker, `gate_since` of the gate's last change, `leaves_by` the end
+    of a terminating pod's grace period. `deletion_cost` is the annotation, None if absent.
     """
 
     name: str
@@ -105,7 +111,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class AbsentPods:
-    """Since when (Unix seconds) one life of a coordinator (pod uid, boot) misses pods, by uid."""
+    """Pods that a coordinator misses, by uid, each with the time (Unix seconds) since when.
+
+    `coordinator` is the incarnation that misses them: pod uid and boot.
+    """
 
     coordinator: tuple[str, int]
     since: Mapping[str, float]
@@ -113,29 +122,29 @@ class AbsentPods:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileMemory:
-    """What the operator remembers of one job between reconciles; empty after its own restart.
+    """What the planner remembers of one job between reconciles; empty after an operator restart.
 
-    `roster` is the last one that is in status and was handed out; `first_seen` maps the uid of an
-    eligible pod to the time (Unix seconds) of the reconcile that saw it first. `told`: uids of
-    trainer pods of which an event has been recorded that their node will be gone.
+    `roster` is the last one that was written to status and handed out; `first_seen` maps the uid
+    of an eligible pod to the time (Unix seconds) of the reconcile that first saw it.
+    `warned_trainers`: uids of trainer pods about whose terminating node an event was recorded.
     """
 
     roster: Roster | None = None
     first_seen: Mapping[str, float] = field(default_factory=dict)
     absences: AbsentPods | None = None
-    told: frozenset[str] = frozenset()
+    warned_trainers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """The world at one moment, for one (namespace, job name).
+    """Everything that exists for one (namespace, job name) at one moment.
 
     `job` is None when no RLJob has that name. `pools` are all RolloutPools whose `spec.jobRef`
-    names the job, owned by it or not. `token_exists`: the job's Secret is there and has this job
-    as its owner (not an earlier job of the same name). `children` are the live Services,
-    StatefulSets and Deployments with the job's label. `refusals` is keyed by `plan.diff.key`, e.g.
-    "StatefulSet/reverse-trainer". `now` is Unix time in seconds. `nodes` are those in trouble, by
-    name; empty where nodes are not watched.
+    names the job, owned by it or not. `children` are the live Services, StatefulSets and
+    Deployments with the job's label. `operator_token` is from the job's Secret: None when this
+    job has no Secret, empty when the Secret holds none. `snapshot` is the coordinator's last
+    report. `refusals` is keyed by `plan.diff.key`, such as "StatefulSet/reverse-trainer". `nodes`
+    are those in trouble, by name; empty where nodes are not watched. `now` is Unix seconds.
     """
 
     namespace: str
@@ -144,19 +153,32 @@ class ObservedJob:
     job: Manifest | None = None
     pools: tuple[Manifest, ...] = ()
     children: tuple[Manifest, ...] = ()
-    token_exists: bool = False
+    operator_token: str | None = field(default=None, repr=False)
     pods: tuple[PodFacts, ...] = ()
     snapshot: JobSnapshot | None = None
     memory: ReconcileMemory = field(default_factory=ReconcileMemory)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
 
+    @property
+    def job_uid(self) -> str:
+        """The job's uid; empty when there is no job."""
+        return str(self.job["metadata"]["uid"]) if self.job is not None else ""
+
+    @property
+    def gone(self) -> bool:
+        """Whether neither the job nor a pool for it exists."""
+        return self.job is None and not self.pools
+
+
+# --- what the planner decides -------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """Delete this pod if it still has this uid: with its own grace, or by `force` with none.
+    """Delete this pod if it still has this uid: with its own grace period, or none (`force`).
 
-    Only a pod on a lost node is forced: it is struck off the record, and perhaps still runs.
+    Only a pod on a lost node is force-deleted: its object goes, its processes may still run.
     """
 
     pod: str
@@ -166,7 +188,7 @@ class PodDeletion:
 
 @dataclass(frozen=True, slots=True)
 class DeletionCost:
-    """Set `controller.kubernetes.io/pod-deletion-cost` of one pod; None takes it away."""
+    """Set `controller.kubernetes.io/pod-deletion-cost` of one pod; None removes it."""
 
     pod: str
     uid: str
@@ -193,34 +215,54 @@ class ReadinessGatePatch:
     message: str
 
 
+Severity = Literal["Normal", "Warning"]
+
+_LONGEST_EVENT = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class EventNote:
-    """A Kubernetes event for a person to read; `regarding` is an object reference."""
+    """A Kubernetes event about the object that `regarding` refers to."""
 
-    type: Literal["Normal", "Warning"]
-    reason: str
+    type: Severity
+    reason: Reason | EventReason
     message: str
     regarding: Mapping[str, str]
+
+    @classmethod
+    def about(
+        cls, subject: Manifest, severity: Severity, reason: Reason | EventReason, message: str
+    ) -> Self:
+        """An event about an RLJob or RolloutPool; a long message is cut."""
+        metadata = subject["metadata"]
+        regarding = {
+            "apiVersion": labels.API_VERSION,
+            "kind": subject["kind"],
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        }
+        return cls(severity, reason, message[:_LONGEST_EVENT], regarding)
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """What to do now; everything empty when the world is as it should be.
+    """What to do now; everything is empty when nothing has to change.
 
-    costs: pods to mark before a Deployment is scaled down, so that the cheapest go.
+    costs: pods to mark before a Deployment is scaled down, so that the cheapest are deleted.
     applies: whole objects for a server-side apply, in order. One that carries
         `metadata.resourceVersion` may meet a conflict: reconcile again. After a RolloutPool was
         created, reconcile again: its Deployment needs the pool's uid.
     token: the Secret to create (POST, never apply); the caller fills `stringData` with a random
-        value for each of its two keys, which are there with an empty value.
+        value for each of its keys, which have empty values here.
     deletes: owned objects that are no longer wanted, or the job itself after its time to live.
-    removals: pods to delete, so that their controllers make others.
+    pod_deletions: pods to delete, so that their controllers replace them.
     job_status, pool_statuses: the whole new status, None or absent when nothing is to be written.
     epoch_change: the job status carries a new epoch: write it with the job's resourceVersion,
         and hand out `roster` only if that succeeded.
-    roster: what the coordinator should hold; None when it should be left alone. Push it when the
+    roster: what the coordinator should hold; None leaves it unchanged. Push it when the
         coordinator's snapshot names another epoch or digest.
-    requeue_after: seconds after which to look again though nothing was seen to change.
+    requeue_after: seconds after which to reconcile again even without an event.
     memory: to hand back in the next `ObservedJob`, unless the status write failed.
     """
 
@@ -228,7 +270,7 @@ class JobPlan:
     applies: tuple[Manifest, ...] = ()
     token: Manifest | None = None
     deletes: tuple[ObjectDeletion, ...] = ()
-    removals: tuple[PodDeletion, ...] = ()
+    pod_deletions: tuple[PodDeletion, ...] = ()
     job_status: Manifest | None = None
     epoch_change: bool = False
     pool_statuses: Mapping[str, Manifest] = field(default_factory=dict)
@@ -237,18 +279,3 @@ class JobPlan:
     events: tuple[EventNote, ...] = ()
     requeue_after: float | None = None
     memory: ReconcileMemory = field(default_factory=ReconcileMemory)
-
-    @property
-    def writes_nothing(self) -> bool:
-        """True when carrying the plan out would not touch the API server."""
-        return not (
-            self.costs
-            or self.removals
-            or self.applies
-            or self.token
-            or self.deletes
-            or self.job_status
-            or self.pool_statuses
-            or self.gates
-            or self.events
-        )

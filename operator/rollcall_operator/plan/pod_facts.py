@@ -1,9 +1,10 @@
-"""Raw pods to the few facts that planning needs."""
+"""Raw pods reduced to the few facts that planning needs."""
 
 from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.plan.model import Manifest, PodFacts, Toleration
+from rollcall_operator.plan.termination_message import summarize
 from rollcall_operator.plan.timestamps import from_time
 from rollcall_protocol.env import READINESS_GATE
 
@@ -38,7 +39,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         terminating="deletionTimestamp" in metadata,
         restarts=container.get("restartCount", 0),
         exit_code=ended.get("exitCode"),
-        exit_message=(ended.get("message") or ended.get("reason") or "").strip(),
+        exit_message=_exit_message(ended),
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=unschedulable,
@@ -89,6 +90,14 @@ def _init_stuck(status: dict[str, Any]) -> bool:
     waiting = (state.get("waiting") or {}).get("reason", "PodInitializing")
     failed = (state.get("terminated") or {}).get("exitCode", 0) != 0
     return failed or waiting not in {"PodInitializing", "ContainerCreating"}
+
+
+def _exit_message(ended: dict[str, Any]) -> str:
+    """One line on how a container ended; the kernel's out-of-memory kill is named first."""
+    summary, reason = summarize(ended.get("message") or ""), ended.get("reason") or ""
+    if reason == "OOMKilled":
+        return f"OOMKilled, it used more memory than its limit{f': {summary}' if summary else ''}"
+    return summary or reason
 
 
 def _last_end(container: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rollcall_operator.api import labels
-from rollcall_operator.plan import diff
+from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import env
@@ -76,7 +76,7 @@ def _running_engine_config(view: JobView) -> Any:
     """The training engine's settings that the trainer's pods have now, None if there are none."""
     name = f"StatefulSet/{labels.trainer_name(view.name)}"
     for child in view.observed.children:
-        if diff.key(child) != name or made_by_other_job(child, view.uid):
+        if apply_needed.key(child) != name or made_by_other_job(child, view.uid):
             continue
         if not child["spec"].get("replicas"):
             return None
@@ -92,8 +92,8 @@ def _running_engine_config(view: JobView) -> Any:
 
 def refused(refusals: Any, child: Manifest) -> str:
     """Why the API server refused this very child, empty if it did not."""
-    refusal = refusals.get(diff.key(child))
-    return refusal.message if refusal and refusal.digest == diff.digest(child) else ""
+    refusal = refusals.get(apply_needed.key(child))
+    return refusal.message if refusal and refusal.digest == apply_needed.digest(child) else ""
 
 
 def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
     places[f"Service/{labels.trainer_name(view.name)}"] = "metadata.name"
     found = []
     for child in children:
-        message, place = refused(view.observed.refusals, child), places.get(diff.key(child))
+        message, place = refused(view.observed.refusals, child), places.get(apply_needed.key(child))
         if message and place:
             found.append(explain(child, message, place))
     return tuple(found)
@@ -125,7 +125,7 @@ def explain(child: Manifest, message: str, place: str) -> str:
     text = re.sub(rf"(?<![\w.])\.?{re.escape(inner)}(?=[.\[:\"])", place, text)
     text = _BY_NAME.sub(lambda match: _index(child, *match.groups()), text)
     where = "" if text.startswith(place) else f"{place}: "
-    return f"{where}{text}; correct it (the API server refuses {diff.key(child)})"
+    return f"{where}{text}; correct it (the API server refuses {apply_needed.key(child)})"
 
 
 _PREAMBLE = re.compile(r'^(failed to create typed patch object \([^)]*\)|\S+ "[^"]*" is invalid): ')

@@ -10,7 +10,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class OperatorMetrics:
-    """Everything that is counted. Its methods are the observers of queue, links and client."""
+    """All metrics of the operator. Queue, links and API client report through its methods."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -19,44 +19,51 @@ class OperatorMetrics:
         ProcessCollector(registry=self.registry)
         self._reconcile_seconds = Histogram(
             "rollcall_reconcile_seconds",
-            "Time of one reconcile by result (ok, retry, error, timeout).",
+            "Seconds that one reconcile of a job took, by result (ok, retry, error, timeout).",
             ["result"],
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._queue_depth = Gauge(
-            "rollcall_queue_depth", "Jobs waiting for a worker.", registry=self.registry
+            "rollcall_queue_depth", "Jobs that wait to be reconciled.", registry=self.registry
         )
         self._api_requests = Counter(
             "rollcall_api_requests",
-            "Requests to the API server; status 0 is one without an answer.",
+            "Requests to the API server by verb, resource and HTTP status (0: no answer).",
             ["verb", "resource", "status"],
             registry=self.registry,
         )
         self._events_seen = Counter(
-            "rollcall_watch_events", "Watch events seen.", ["resource"], registry=self.registry
+            "rollcall_watch_events",
+            "Watch events received from the API server, by resource.",
+            ["resource"],
+            registry=self.registry,
         )
         self._links = Gauge(
-            "rollcall_coordinator_streams", "Open coordinator streams.", registry=self.registry
+            "rollcall_coordinator_streams",
+            "Coordinators to which the operator has an open stream.",
+            registry=self.registry,
         )
         self._pushes = Counter(
             "rollcall_roster_pushes",
-            "Rosters pushed to coordinators by result (accepted, refused, failed).",
+            "Roster pushes to coordinators, by result (accepted, refused, failed).",
             ["result"],
             registry=self.registry,
         )
         self._refused_snapshots = Counter(
             "rollcall_snapshots_refused",
-            "Snapshots that did not count (malformed, other_pod).",
+            "Coordinator snapshots that the operator dropped, by reason (malformed, other_pod).",
             ["reason"],
             registry=self.registry,
         )
         self._leader = Gauge(
-            "rollcall_leader", "1 while this process holds the Lease.", registry=self.registry
+            "rollcall_leader",
+            "1 while this process is the leader (holds the Lease).",
+            registry=self.registry,
         )
 
     def queue_depth(self, waiting: int) -> None:
-        """Jobs waiting for a worker now."""
+        """So many jobs wait to be reconciled now."""
         self._queue_depth.set(waiting)
 
     def reconciled(self, *, seconds: float, result: str) -> None:
@@ -83,7 +90,7 @@ class OperatorMetrics:
         self._pushes.labels(result).inc()
 
     def snapshot_refused(self, reason: str) -> None:
-        """A coordinator's snapshot did not count."""
+        """A coordinator's snapshot was dropped."""
         self._refused_snapshots.labels(reason).inc()
 
     def leading(self, *, held: bool) -> None:

@@ -133,7 +133,9 @@ TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
         (f"{ROLLOUT}.containers[0]", "exit code 3: out of ideas", "correct its command"),
         {
             f"{ROLLOUT}.containers[0].command": [
-                "python3", "-c", "raise SystemExit(print('out of ideas') or 3)",
+                "python3",
+                "-c",
+                "raise SystemExit(print('out of ideas') or 3)",
             ]
         },
         expected=Expected(ROLLOUTS_NOT_READY, "False", "CrashLoop"),
@@ -144,7 +146,9 @@ TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
         {
             "spec.failurePolicy.maxRestarts": 0,
             f"{TRAINER}.containers[0].command": [
-                "python3", "-c", "raise SystemExit(print('out of ideas') or 3)",
+                "python3",
+                "-c",
+                "raise SystemExit(print('out of ideas') or 3)",
             ],
         },
         expected=Expected("Failed", "True", "BackoffLimitExceeded"),
@@ -179,4 +183,4 @@ TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
         {"spec.trainer.checkpoint.volume.persistentVolumeClaim.claimName": "no-such-claim"},
         expected=Expected(TRAINER_NOT_READY, "False", "Unschedulable"),
     ),
-)  # fmt: skip
+)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_operator import app
 from rollcall_operator.app import EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_OK, Operator, StoppedError
 from rollcall_operator.config import Settings
 from rollcall_operator.control.leader_election import LeadershipLostError
@@ -19,13 +18,6 @@ def operator(tmp_path: Path) -> Operator:
 
 async def test_a_configuration_that_cannot_be_read_is_told_apart(operator: Operator) -> None:
     assert await operator.run() == EXIT_BAD_SETTINGS
-
-
-def test_wrong_flags_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        app.main(["--workers", "many"])
-    assert exit_.value.code == EXIT_BAD_SETTINGS
-    assert "--workers" in capsys.readouterr().err
 
 
 async def never() -> None:

@@ -83,8 +83,8 @@ def deployment(
     }
 
 
-def held(live: Manifest) -> Manifest | None:
-    """A Deployment whose job is gone, scaled to 0; None when it is at 0 already."""
+def scaled_to_zero(live: Manifest) -> Manifest | None:
+    """A Deployment whose job does not exist, with 0 replicas; None when it has 0 already."""
     if live["spec"].get("replicas", 1) == 0:
         return None
     metadata = live["metadata"]

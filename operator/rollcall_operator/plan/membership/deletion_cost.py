@@ -1,4 +1,4 @@
-"""Which rollouts go when a pool is scaled down: those whose end costs least."""
+"""Which rollouts are deleted when a pool is scaled down: those that cost least to lose."""
 
 from collections.abc import Collection, Iterator
 from enum import IntEnum
@@ -9,8 +9,8 @@ from rollcall_operator.plan.model import DeletionCost, Manifest, PodFacts
 from rollcall_protocol.wire.job_snapshot import MemberState
 
 
-class Cost(IntEnum):
-    """The annotation's number; pods without one have 0, so all of these go first."""
+class CostRank(IntEnum):
+    """Value of the annotation. Pods without it count as 0, so all of these are deleted first."""
 
     DRAINING = -4
     BEHIND = -3
@@ -19,11 +19,11 @@ class Cost(IntEnum):
 
 
 def deletion_costs(view: JobView, applies: Collection[Manifest]) -> Iterator[DeletionCost]:
-    """Marks for the pools whose Deployment is about to be lowered, and for no other.
+    """Annotations for the pods of pools whose Deployment is about to be scaled down.
 
-    Only the to_delete get one, and one that is left from an earlier time is taken from those who
-    stay; until then it harms nobody, as nothing else reads it. Where the user's template sets
-    costs, they stand.
+    Only pods that are to be deleted get one, and a leftover one is removed from those that stay;
+    a leftover elsewhere does no harm, as nothing else reads it. Costs that the user's template
+    sets are left unchanged.
     """
     lowered = {
         body["metadata"]["name"]: body["spec"]["replicas"]
@@ -37,36 +37,36 @@ def deletion_costs(view: JobView, applies: Collection[Manifest]) -> Iterator[Del
     }
     for pool in view.pools:
         wanted, before = lowered.get(pool.name), live.get(pool.name)
-        if wanted and before is not None and wanted < before and not _users_own(pool):
-            yield from _marks(view, pool, wanted)
+        if wanted and before is not None and wanted < before and not _set_by_template(pool):
+            yield from _costs(view, pool, wanted)
 
 
-def _marks(view: JobView, pool: PoolView, wanted: int) -> Iterator[DeletionCost]:
-    order = sorted(pool.pods, key=lambda pod: _order(view, pod))
+def _costs(view: JobView, pool: PoolView, wanted: int) -> Iterator[DeletionCost]:
+    order = sorted(pool.pods, key=lambda pod: _deletion_order(view, pod))
     to_delete = order[: max(0, len(order) - wanted)]
     for pod in order:
-        cost = str(int(_cost(view, pod))) if pod in to_delete else None
+        cost = str(int(_rank(view, pod))) if pod in to_delete else None
         if cost != pod.deletion_cost:
             yield DeletionCost(pod=pod.name, uid=pod.uid, cost=cost)
 
 
-def _order(view: JobView, pod: PodFacts) -> tuple[object, ...]:
-    """The ReplicaSet controller's own order, as far as it comes before costs, then ours."""
+def _deletion_order(view: JobView, pod: PodFacts) -> tuple[object, ...]:
+    """The ReplicaSet controller's own order as far as it comes before costs, then the rank."""
     unready = (bool(pod.node), pod.phase == "Running", pod.ready)
-    return (*unready, _cost(view, pod), -pod.created, pod.name)
+    return (*unready, _rank(view, pod), -pod.created, pod.name)
 
 
-def _cost(view: JobView, pod: PodFacts) -> Cost:
+def _rank(view: JobView, pod: PodFacts) -> CostRank:
     report = view.reports.get(pod.uid)
     if report is not None and report.state in {MemberState.DRAINING, MemberState.GONE}:
-        return Cost.DRAINING
+        return CostRank.DRAINING
     if not view.holds_weights(pod):
-        return Cost.BEHIND
+        return CostRank.BEHIND
     if report is not None and report.running == 0:
-        return Cost.IDLE
-    return Cost.NEWEST
+        return CostRank.IDLE
+    return CostRank.NEWEST
 
 
-def _users_own(pool: PoolView) -> bool:
+def _set_by_template(pool: PoolView) -> bool:
     metadata = pool.raw["spec"]["template"].get("metadata") or {}
     return labels.DELETION_COST in (metadata.get("annotations") or {})

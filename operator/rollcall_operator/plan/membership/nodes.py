@@ -1,7 +1,7 @@
-"""Nodes that are about to go, or are gone: what becomes of the job's pods on them.
+"""Nodes that will terminate or do not respond, and what happens to the job's pods on them.
 
-A rollout leaves a node that will be preempted at once: it is deleted, which drains it and makes
-another elsewhere. A trainer stays until the end, since moving it costs a restart in any case.
+A rollout leaves a node that will terminate at once: it is deleted, which drains it and has another
+started elsewhere. A trainer stays until the end, since moving it costs a restart in any case.
 """
 
 from collections.abc import Collection, Iterable
@@ -10,9 +10,9 @@ from rollcall_operator.api import labels
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import Manifest, NodeFacts, PodDeletion, PodFacts, Taint
 
-# Who puts them: AWS's termination handler (spot interruption, maintenance, end of a scaling group's
-# instance), GKE, Karpenter, the cluster autoscaler, AKS's node auto-drain. Left out are those that
-# only say what kind of node it is, or that it might go some day.
+# Set by: AWS's termination handler (spot interruption, maintenance, end of a scaling group's
+# instance), GKE, Karpenter, the cluster autoscaler, AKS's node auto-drain. Taints that only name
+# the kind of node, such as "spot", are left out.
 PREEMPTION_TAINTS = (
     "aws-node-termination-handler/spot-itn",
     "aws-node-termination-handler/scheduled-maintenance",
@@ -24,13 +24,13 @@ PREEMPTION_TAINTS = (
 )
 _KEEPS_OUT = {"NoSchedule", "NoExecute"}
 _SLACK = 1.0
-"""Seconds beyond a pod's grace, as the API server's times are whole seconds."""
+"""Seconds added to a pod's grace period, as the API server's times are whole seconds."""
 
 
 def node_facts(node: Manifest, keys: Collection[str]) -> NodeFacts | None:
-    """What is wrong with a node, None if nothing is. `keys`: of taints that tell of its end.
+    """What is wrong with a node, None if nothing is. `keys`: of taints that announce its end.
 
-    Only taints that keep new pods out count: else a pod's successor could land there again.
+    Only taints that keep new pods out count: otherwise a pod's successor could be scheduled there.
     """
     name = node["metadata"]["name"]
     taints = (node.get("spec") or {}).get("taints") or ()
@@ -44,29 +44,29 @@ def node_facts(node: Manifest, keys: Collection[str]) -> NodeFacts | None:
     return NodeFacts(name, preempted, lost) if preempted or lost else None
 
 
-def preempted_rollouts(view: JobView) -> Iterable[tuple[PodFacts, Taint]]:
-    """Rollouts that must leave their node, and why. One that tolerates the taint may stay."""
+def rollouts_on_terminating_nodes(view: JobView) -> Iterable[tuple[PodFacts, Taint]]:
+    """Rollouts that must leave their node, and the taint. One that tolerates it may stay."""
     for pool in view.pools:
         for pod in pool.pods:
-            taint = _end_of(view, pod)
+            taint = _termination_taint(view, pod)
             if taint is not None:
                 yield pod, taint
 
 
-def preempted_trainers(view: JobView) -> Iterable[tuple[PodFacts, Taint]]:
-    """Trainer pods on a node that will be gone."""
+def trainers_on_terminating_nodes(view: JobView) -> Iterable[tuple[PodFacts, Taint]]:
+    """Trainer pods on a node that will terminate, and the taint."""
     for pod in view.trainers:
-        taint = _end_of(view, pod)
+        taint = _termination_taint(view, pod)
         if taint is not None:
             yield pod, taint
 
 
-def stranded_trainers(view: JobView) -> Iterable[tuple[PodFacts, float]]:
-    """Trainer pods that end on a lost node, each with the seconds until nobody waits any longer.
+def trainers_stuck_on_lost_nodes(view: JobView) -> Iterable[tuple[PodFacts, float]]:
+    """Trainer pods that terminate on a lost node, each with seconds until it is force-deleted.
 
-    A StatefulSet makes no other pod of that name while the record of this one is there, and only
-    its kubelet would remove that. Should the pod still run, out of reach: it commands nobody who
-    has heard of its successor, as rosters name the coordinator by its pod's uid.
+    A StatefulSet creates no pod of a name while the old one's object exists, and only the lost
+    node's kubelet would remove that. Should the old pod still run out there, it has no power over
+    members that know its successor: rosters name the coordinator by its pod's uid.
     """
     for pod in view.observed.pods:
         node = view.observed.nodes.get(pod.node)
@@ -75,12 +75,12 @@ def stranded_trainers(view: JobView) -> Iterable[tuple[PodFacts, float]]:
             yield pod, max(0.0, pod.leaves_by + _SLACK - view.now)
 
 
-def forced(pod: PodFacts) -> PodDeletion:
-    """Strike a pod off the record."""
+def force_deletion(pod: PodFacts) -> PodDeletion:
+    """Delete a pod's object without waiting for its node."""
     return PodDeletion(pod=pod.name, uid=pod.uid, force=True)
 
 
-def _end_of(view: JobView, pod: PodFacts) -> Taint | None:
+def _termination_taint(view: JobView, pod: PodFacts) -> Taint | None:
     node = view.observed.nodes.get(pod.node)
     for taint in node.preempted if node else ():
         if not any(toleration.covers(taint) for toleration in pod.tolerations):

@@ -1,19 +1,16 @@
-"""The readiness gate of rollout pods: open while the weights are current."""
+"""The readiness gate of rollout pods: open while the rollout serves current weights."""
 
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import PodFacts, ReadinessGatePatch
 
 
-def gates(view: JobView) -> tuple[ReadinessGatePatch, ...]:
-    """Patches for the pods whose gate is not as it should be.
+def readiness_gate_patches(view: JobView) -> tuple[ReadinessGatePatch, ...]:
+    """Patches for the pods whose gate is wrong; an absent condition is a closed gate.
 
-    An absent condition is as good as a closed gate. Without news of the current epoch nothing
-    changes, and a finished job's pods are left as they are.
+    Without the coordinator's report on the current epoch nothing changes, and the pods of a
+    finished job keep their gates.
     """
-    group, snapshot = view.group, view.snapshot
-    if view.outcome is not None or view.spec.suspend or snapshot is None or group is None:
-        return ()
-    if snapshot.roster_epoch != group["epoch"]:
+    if view.outcome is not None or view.spec.suspend or not view.snapshot_is_current:
         return ()
     patches = (_patch(view, pod) for pool in view.pools for pod in pool.pods)
     return tuple(patch for patch in patches if patch is not None)
@@ -24,8 +21,10 @@ def _patch(view: JobView, pod: PodFacts) -> ReadinessGatePatch | None:
     if in_sync == bool(pod.gate):
         return None
     report = view.reports.get(pod.uid)
-    reason = report.state.value if report else "NotAMember"
-    message = report.why if report else "not a member of the sync group"
     return ReadinessGatePatch(
-        pod=pod.name, uid=pod.uid, in_sync=in_sync, reason=reason, message=message
+        pod=pod.name,
+        uid=pod.uid,
+        in_sync=in_sync,
+        reason=report.state.value if report else "NotAMember",
+        message=report.why if report else "the pod has not joined the sync group",
     )

@@ -1,28 +1,39 @@
-"""Who may be a member, and when that makes a new epoch.
+"""Who is on the roster, and when a change of it opens a new epoch.
 
-Losses count at once. Newcomers are gathered, so that a scale-up is one epoch.
+| change against the roster in force | opens an epoch |
+|---|---|
+| no pod is eligible, and there is no epoch yet or the coordinator was replaced | never by itself |
+| unknown, as the operator restarted and forgot that roster | at once |
+| the coordinator was replaced, and members of that roster are still eligible | at once |
+| a member was lost, and the coordinator is the same | at once |
+| pods joined, and all pools have all their pods | at once |
+| pods joined | `settleSeconds` after the last, at most 10 times that after the first |
+
+Waiting gathers newcomers, so that a scale-up is one epoch. Losses never wait.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from rollcall_operator.api.labels import GROUP_DEFAULT
+from rollcall_operator.api.status import SyncGroupStatus
 from rollcall_operator.plan.failure import describe_exit
 from rollcall_operator.plan.job_view import JobView
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember, roster_digest
 
-_PATIENCE = 10
-"""A steady trickle of newcomers is let in after so many settle times."""
-_NAMED = 4
-"""So many pods are named in a message."""
+_LONGEST_WAIT = 10
+"""Newcomers that keep coming are let in after so many settle times."""
+_NAMED_PODS = 4
+_LONGEST_EXIT = 120
 
 Members = tuple[RosterMember, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """`roster` is what the coordinator should hold (None: leave it alone). `opened`: its epoch is
-    new, and `message` says why. `wait`: seconds until gathered newcomers are let in.
+class RosterDecision:
+    """`roster` is what the coordinator should hold; None leaves it unchanged. `opened`: its epoch
+    is new, and `message` says why. `first_seen`: see `ReconcileMemory`. `wait`: seconds until
+    gathered newcomers are let in.
     """
 
     roster: Roster | None = None
@@ -33,8 +44,12 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
-    """Against the roster in force. `known` is False when the operator has forgotten that one."""
+class _RosterChange:
+    """The eligible pods against the roster in force.
+
+    `replaced`: another pod is the coordinator. `known` is False when the operator has forgotten
+    the roster in force.
+    """
 
     joined: Members
     lost: Members
@@ -43,29 +58,28 @@ class _Change:
     known: bool
 
 
-def decide(view: JobView) -> Decision:
-    """The roster for now; what was seen before comes with `view.observed.memory`."""
+def decide_roster(view: JobView) -> RosterDecision:
+    """The roster for now."""
     if view.outcome is not None or view.spec.suspend:
-        return Decision()
+        return RosterDecision()
     members = eligible(view)
     seen_before = view.observed.memory.first_seen
     first_seen = {m.pod_uid: seen_before.get(m.pod_uid, view.now) for m in members}
     if view.coordinator is None:
-        return Decision(first_seen=first_seen)
+        return RosterDecision(first_seen=first_seen)
     group, in_force = view.group, _in_force(view)
-    if group and group["rosterDigest"] == roster_digest(view.coordinator.uid, members):
-        last = EpochCause(group["history"][-1]["cause"])
-        same = _roster(view, group["epoch"], last, members)
-        return Decision(roster=same, first_seen=first_seen)
+    if group and group.roster_digest == roster_digest(view.coordinator.uid, members):
+        same = _roster(view, group.epoch, EpochCause(group.history[-1].cause), members)
+        return RosterDecision(same, first_seen=first_seen)
     change = _compare(view, in_force, members)
-    wait = _wait(view, change, first_seen)
-    if wait > 0:
+    due = _epoch_due(view, change, first_seen)
+    if due is None or due > view.now:
         held = None if change.replaced else in_force
-        forever = wait == float("inf")
-        return Decision(held, first_seen=first_seen, wait=None if forever else wait)
-    cause, message = _explain(view, change, members)
-    opened = _roster(view, (group["epoch"] if group else 0) + 1, cause, members)
-    return Decision(opened, opened=True, message=message, first_seen=first_seen)
+        wait = None if due is None else due - view.now
+        return RosterDecision(held, first_seen=first_seen, wait=wait)
+    opened = _roster(view, (group.epoch if group else 0) + 1, _cause(view, change), members)
+    message = _describe(view, change)
+    return RosterDecision(opened, opened=True, message=message, first_seen=first_seen)
 
 
 def eligible(view: JobView) -> Members:
@@ -98,84 +112,88 @@ def _roster(view: JobView, epoch: int, cause: EpochCause, members: Members) -> R
 
 
 def _in_force(view: JobView) -> Roster | None:
-    """The roster in memory, if it is the one that status tells of."""
+    """The roster in memory, if it is the one that status names."""
     roster, group = view.observed.memory.roster, view.group
     if roster is None or group is None or roster.job_uid != view.uid:
         return None
-    same = (roster.epoch, roster.digest) == (group["epoch"], group["rosterDigest"])
+    same = (roster.epoch, roster.digest) == (group.epoch, group.roster_digest)
     return roster if same else None
 
 
-def _compare(view: JobView, in_force: Roster | None, members: Members) -> _Change:
+def _compare(view: JobView, in_force: Roster | None, members: Members) -> _RosterChange:
     group = view.group
     before = set(in_force.members) if in_force else set()
     now = set(members)
     coordinator = view.coordinator.uid if view.coordinator else ""
-    return _Change(
+    return _RosterChange(
         joined=tuple(sorted(now - before)),
         lost=tuple(sorted(before - now)),
         stayed=len(now & before),
-        replaced=group is not None and group.get("coordinator") != coordinator,
+        replaced=group is not None and group.coordinator != coordinator,
         known=in_force is not None or group is None,
     )
 
 
-def _wait(view: JobView, change: _Change, first_seen: Mapping[str, float]) -> float:
-    """Seconds until the change makes an epoch: 0 for at once, infinity for "not by itself"."""
-    if not change.joined and (change.replaced or view.group is None):
-        return 0.0 if change.stayed else float("inf")  # nobody to call the roll for yet
-    if not change.known:
-        return 0.0  # after a restart of the operator: whatever happened, happened a while ago
-    if change.replaced:
-        if change.stayed:
-            return 0.0
-    elif change.lost:
-        return 0.0
-    if _all_there(view):
-        return 0.0
+def _epoch_due(
+    view: JobView, change: _RosterChange, first_seen: Mapping[str, float]
+) -> float | None:
+    """When (Unix seconds) the change opens an epoch, by the table at the top; None: never."""
+    nobody = not change.joined and not change.stayed
+    if nobody and (change.replaced or view.group is None):
+        return None
+    at_once = (
+        not change.known
+        or (change.replaced and change.stayed > 0)
+        or (bool(change.lost) and not change.replaced)
+        or _pools_are_complete(view)
+    )
+    if at_once:
+        return view.now
     seen = [first_seen[member.pod_uid] for member in change.joined]
     settle = view.spec.membership.settle_seconds
-    due = min(max(seen) + settle, min(seen) + settle * _PATIENCE)
-    return max(0.0, due - view.now)
+    return min(max(seen) + settle, min(seen) + settle * _LONGEST_WAIT)
 
 
-def _all_there(view: JobView) -> bool:
+def _pools_are_complete(view: JobView) -> bool:
     here = [member.pool for member in eligible(view)]
     return all(here.count(pool.name) >= pool.wanted for pool in view.pools)
 
 
-def _explain(view: JobView, change: _Change, members: Members) -> tuple[EpochCause, str]:
-    group = view.group
+def _describe(view: JobView, change: _RosterChange) -> str:
+    """Who joined and who was lost, for the epoch's record and event."""
     parts = []
     if change.joined and change.known:
         parts.append(f"joined: {_names([m.pod for m in change.joined])}")
     if change.lost:
         parts.append(f"lost: {_names([_fate(view, member) for member in change.lost])}")
     if change.replaced and view.coordinator:
-        parts.append(f"trainer rank 0 is a new pod on {view.coordinator.node or 'some node'}")
+        node = view.coordinator.node or "an unknown node"
+        parts.append(f"the coordinator is a new pod, {view.coordinator.name} on {node}")
     if not change.known:
-        parts.append("found by an operator that has just started")
-    return _cause(view, change, len(members), group), "; ".join(parts)
+        parts.append("the operator restarted and compared the roster with the running pods")
+    return "; ".join(parts)
 
 
-def _cause(
-    view: JobView, change: _Change, count: int, group: Mapping[str, object] | None
-) -> EpochCause:
-    if group is None:
+def _cause(view: JobView, change: _RosterChange) -> EpochCause:
+    if view.group is None:
         return EpochCause.JOB_STARTED
     if change.replaced:
         return EpochCause.COORDINATOR_REPLACED
     if not change.known:
-        history = group["history"]
-        before = history[-1]["members"] - 1 if isinstance(history, list) and history else 0
-        return EpochCause.MEMBERS_JOINED if count > before else EpochCause.MEMBER_LOST
+        grew = len(change.joined) > _members_before(view.group)
+        return EpochCause.MEMBERS_JOINED if grew else EpochCause.MEMBER_LOST
     if not change.lost:
         return EpochCause.MEMBERS_JOINED
     return EpochCause.SCALED_DOWN if _all_scaled_down(view, change) else EpochCause.MEMBER_LOST
 
 
-def _all_scaled_down(view: JobView, change: _Change) -> bool:
-    """Whether each pool lost no more than it should have fewer."""
+def _members_before(group: SyncGroupStatus) -> int:
+    """Rollouts on the last roster; its record counts the trainer too."""
+    return group.history[-1].members - 1 if group.history else 0
+
+
+def _all_scaled_down(view: JobView, change: _RosterChange) -> bool:
+    """Whether each pool lost no more members than its replicas were lowered by."""
     in_force = view.observed.memory.roster
     wanted = {pool.name: pool.wanted for pool in view.pools}
     lost = [member.pool for member in change.lost]
@@ -184,19 +202,18 @@ def _all_scaled_down(view: JobView, change: _Change) -> bool:
 
 
 def _fate(view: JobView, member: RosterMember) -> str:
-    """A lost member's pod and what became of it."""
+    """A lost member's pod and what happened to it."""
     pod = next((pod for pod in view.observed.pods if pod.uid == member.pod_uid), None)
     if pod is None:
-        return f"{member.pod} (gone)"
+        return f"{member.pod} (deleted)"
     if pod.terminating:
-        return f"{member.pod} (being deleted)"
+        return f"{member.pod} (terminating)"
     if pod.exit_code is not None and not pod.running:
-        first_line = describe_exit(pod).splitlines()[0]
-        return f"{member.pod} ({first_line[:80]})"
+        return f"{member.pod} ({describe_exit(pod)[:_LONGEST_EXIT]})"
     return f"{member.pod} ({pod.waiting_reason or pod.phase})"
 
 
 def _names(names: Collection[str]) -> str:
-    shown = sorted(names)[:_NAMED]
+    shown = sorted(names)[:_NAMED_PODS]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

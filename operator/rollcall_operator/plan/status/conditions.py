@@ -1,82 +1,89 @@
-"""The conditions of a job, and the one phase that follows from them."""
+"""The conditions of a job, and the phase that sums them up."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
 
 from rollcall_operator.api import labels
-from rollcall_operator.api.conditions import PROBLEM_REASONS, JobCondition, JobPhase, Reason
+from rollcall_operator.api.conditions import (
+    PROBLEM_REASONS,
+    JobCondition,
+    JobPhase,
+    PoolCondition,
+    Reason,
+)
+from rollcall_operator.api.status import Condition, RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import Manifest, PodFacts
-from rollcall_operator.plan.status.pod_problems import problem
+from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
 from rollcall_operator.plan.timestamps import to_time
 from rollcall_protocol.wire.job_snapshot import MemberState
 
 _LONGEST = 2000
-_NAMED = 4
+_MOST_ERRORS = 8
+_NAMED_PODS = 4
+_SUSPENDED = "the job is suspended (spec.suspend is true)"
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionState:
     """A condition without its times."""
 
-    type: StrEnum
+    type: JobCondition | PoolCondition
     status: bool
-    reason: str
-    message: str = ""
+    reason: Reason
+    message: str
 
 
-def merge(
-    old: Iterable[Mapping[str, Any]],
-    findings: Sequence[ConditionState],
-    *,
-    generation: int,
-    now: float,
-) -> list[Manifest]:
-    """metav1.Conditions; those that no finding speaks of stay as they are.
+def merge_conditions(
+    old: Iterable[Condition], states: Iterable[ConditionState], *, generation: int, now: float
+) -> tuple[Condition, ...]:
+    """The conditions with `states` written over; those without a new state stay as they are.
 
-    lastTransitionTime changes only when the status flips.
+    lastTransitionTime changes only when the condition's status does.
     """
-    merged = {condition["type"]: dict(condition) for condition in old}
-    for finding in findings:
-        status = "True" if finding.status else "False"
-        last = merged.get(str(finding.type))
-        since = last["lastTransitionTime"] if last and last["status"] == status else to_time(now)
-        merged[str(finding.type)] = {
-            "type": str(finding.type),
-            "status": status,
-            "observedGeneration": generation,
-            "lastTransitionTime": since,
-            "reason": str(finding.reason),
-            "message": finding.message[:_LONGEST],
-        }
-    return list(merged.values())
+    merged = {condition.type: condition for condition in old}
+    for state in states:
+        status = "True" if state.status else "False"
+        last = merged.get(state.type)
+        unchanged = last is not None and last.status == status
+        merged[str(state.type)] = Condition(
+            type=str(state.type),
+            status=status,  # type: ignore[arg-type]
+            observed_generation=generation,
+            last_transition_time=last.last_transition_time if last and unchanged else to_time(now),
+            reason=str(state.reason),
+            message=state.message[:_LONGEST],
+        )
+    return tuple(merged.values())
 
 
-def is_true(conditions: Iterable[Mapping[str, Any]], kind: StrEnum) -> bool:
-    """Whether a condition is there and True."""
-    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
+def is_true(conditions: Iterable[Condition], kind: JobCondition | PoolCondition) -> bool:
+    """Whether a condition is present and True."""
+    return any(c.type == kind and c.status == "True" for c in conditions)
 
 
-def reason_of(conditions: Iterable[Mapping[str, Any]], kind: StrEnum) -> str:
-    """Reason of a condition, empty if it is not there."""
-    return next((str(c["reason"]) for c in conditions if c["type"] == kind), "")
+def reason_of(conditions: Iterable[Condition], kind: JobCondition) -> str:
+    """Reason of a condition; empty if it is absent."""
+    return next((c.reason for c in conditions if c.type == kind), "")
 
 
-def notable_conditions(status: Mapping[str, Any], *, troubles_only: bool) -> list[tuple[str, ...]]:
-    """What a person would call news in the conditions: not the numbers in good ones."""
-    news: list[tuple[str, ...]] = []
-    for condition in status.get("conditions") or ():
-        if condition["reason"] in PROBLEM_REASONS:
-            news.append(tuple(condition[k] for k in ("type", "status", "reason", "message")))
-        elif not troubles_only:
-            news.append((condition["type"], condition["status"]))
-    return news
+def notable_conditions(
+    status: RLJobStatus | RolloutPoolStatus, *, problems_only: bool
+) -> list[tuple[str, ...]]:
+    """The parts of the conditions whose change is worth a write: problems with their messages, of
+    the others only whether they are True.
+    """
+    notable: list[tuple[str, ...]] = []
+    for c in status.conditions:
+        if c.reason in PROBLEM_REASONS:
+            notable.append((c.type, c.status, c.reason, c.message))
+        elif not problems_only:
+            notable.append((c.type, c.status))
+    return notable
 
 
-def phase(conditions: Sequence[Mapping[str, Any]]) -> JobPhase:
-    """The one word for a job."""
+def phase_of(conditions: Sequence[Condition]) -> JobPhase:
+    """The conditions in one word."""
     if is_true(conditions, JobCondition.FAILED):
         return JobPhase.FAILED
     if is_true(conditions, JobCondition.SUCCEEDED):
@@ -92,157 +99,159 @@ def phase(conditions: Sequence[Mapping[str, Any]]) -> JobPhase:
     return JobPhase.PENDING
 
 
-# --- what is the case ---------------------------------------------------------------------------
+# --- one function for each condition ------------------------------------------------------------
+
+
+def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[ConditionState]:
+    """All conditions of a job whose spec could be read; `epoch` is the one in force now.
+
+    A wrong spec of which nothing was created yet has no other conditions.
+    """
+    found = [validated(errors), _suspended(view)]
+    if errors and view.status.trainer is None and view.outcome is None:
+        return found
+    if view.outcome is not None:
+        return [*found, *_finished(view)]
+    trainer, rollouts = _trainer_ready(view), _rollouts_ready(view)
+    return [*found, trainer, rollouts, *_weights_in_sync(view, epoch), _running(view, trainer)]
 
 
 def validated(errors: Sequence[str]) -> ConditionState:
     """Whether the spec can be carried out."""
+    kind = JobCondition.VALIDATED
     if not errors:
-        return ConditionState(JobCondition.VALIDATED, status=True, reason=Reason.VALID)
-    return ConditionState(
-        JobCondition.VALIDATED,
-        status=False,
-        reason=Reason.INVALID_SPEC,
-        message="\n".join(errors[:8]),
-    )
+        return ConditionState(kind, True, Reason.VALID, "the spec is valid")
+    return _false(kind, Reason.INVALID_SPEC, "\n".join(errors[:_MOST_ERRORS]))
 
 
-def findings(view: JobView, errors: Sequence[str], epoch: int) -> list[ConditionState]:
-    """All conditions of a job whose spec could be read, `epoch` being the one in force now.
-
-    Before anything was made of a wrong spec there is nothing to say but what is wrong with it.
-    """
-    found = [validated(errors), _suspended(view)]
-    if errors and not view.status.get("trainer") and not view.outcome:
-        return found
-    if view.outcome is not None:
-        outcome = view.outcome
-        message = f"the job has finished: {outcome.message}"
-        if view.no_pods_wanted:
-            types = (
-                JobCondition.TRAINER_READY,
-                JobCondition.ROLLOUTS_READY,
-                JobCondition.WEIGHTS_IN_SYNC,
-            )
-            found += [_no(kind, Reason.FINISHED, message) for kind in types]
-        found.append(_no(JobCondition.RUNNING, Reason.FINISHED, message))
-        found.append(ConditionState(outcome.condition, True, outcome.reason, outcome.message))
-        return found
-    trainer, rollouts = _trainer_ready(view), _rollouts_ready(view)
-    return [*found, trainer, rollouts, *_in_sync(view, epoch), _running(view, trainer)]
-
-
-def _no(kind: JobCondition, reason: Reason, message: str) -> ConditionState:
-    return ConditionState(kind, status=False, reason=reason, message=message)
+def _false(kind: JobCondition, reason: Reason, message: str) -> ConditionState:
+    return ConditionState(kind, False, reason, message)
 
 
 def _suspended(view: JobView) -> ConditionState:
+    kind = JobCondition.SUSPENDED
     if view.spec.suspend and view.outcome is None:
-        message = "spec.suspend is true"
-        return ConditionState(JobCondition.SUSPENDED, True, Reason.SUSPENDED, message)
-    return _no(JobCondition.SUSPENDED, Reason.NOT_SUSPENDED, "")
+        text = (
+            "spec.suspend is true: the job has no pods; set it to false to resume from the last "
+            "checkpoint"
+        )
+        return ConditionState(kind, True, Reason.SUSPENDED, text)
+    return _false(kind, Reason.NOT_SUSPENDED, "the job is not suspended")
+
+
+def _finished(view: JobView) -> Iterator[ConditionState]:
+    outcome = view.outcome
+    if outcome is None:
+        raise ValueError("the job has not finished")
+    message = f"the job has finished: {outcome.message}"
+    if view.no_pods_wanted:
+        kinds = (
+            JobCondition.TRAINER_READY,
+            JobCondition.ROLLOUTS_READY,
+            JobCondition.WEIGHTS_IN_SYNC,
+        )
+        for kind in kinds:
+            yield _false(kind, Reason.FINISHED, message)
+    yield _false(JobCondition.RUNNING, Reason.FINISHED, message)
+    yield ConditionState(outcome.condition, True, outcome.reason, outcome.message)
 
 
 def _trainer_ready(view: JobView) -> ConditionState:
     kind = JobCondition.TRAINER_READY
     if view.spec.suspend:
-        return _no(kind, Reason.SUSPENDED, "the job is suspended")
-    path, template = "spec.trainer.template", view.spec.trainer.template
-    for pod in view.trainers:
-        trouble = problem(pod, template, path)
-        if trouble:
-            return _no(kind, trouble.reason, trouble.message)
+        return _false(kind, Reason.SUSPENDED, _SUSPENDED)
+    template = view.spec.trainer.template
+    found = first_problem(view.trainers, template, "spec.trainer.template")
+    if found:
+        return _false(kind, found.reason, found.message)
     ready, wanted = sum(p.ready for p in view.trainers), view.spec.trainer.replicas
-    if ready >= wanted:
-        return ConditionState(
-            kind, True, Reason.READY, f"{wanted} of {wanted} trainer pods are ready"
-        )
-    return _no(kind, Reason.STARTING, f"{ready} of {wanted} trainer pods are ready")
+    if ready < wanted:
+        text = f"{ready} of {wanted} trainer pods are ready"
+        return _false(kind, Reason.STARTING, text)
+    return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} trainer pods are ready")
 
 
 def _rollouts_ready(view: JobView) -> ConditionState:
     kind = JobCondition.ROLLOUTS_READY
     if view.spec.suspend:
-        return _no(kind, Reason.SUSPENDED, "the job is suspended")
+        return _false(kind, Reason.SUSPENDED, _SUSPENDED)
     for pool in view.pools:
-        trouble = next(iter(_troubles(pool.pods, pool.raw, f"{pool.path}.template")), None)
-        if trouble:
-            return _no(kind, trouble[0], trouble[1])
+        found = first_problem(pool.pods, pool.raw["spec"]["template"], f"{pool.path}.template")
+        if found:
+            return _false(kind, found.reason, found.message)
     wanted = sum(pool.wanted for pool in view.pools)
     ready = sum(min(pool.ready, pool.wanted) for pool in view.pools)
     if wanted == 0:
-        return _no(kind, Reason.NO_ROLLOUTS, "every pool has 0 replicas; scale one up")
+        text = "every RolloutPool has 0 replicas, so no samples are generated; scale one up"
+        return _false(kind, Reason.NO_ROLLOUTS, text)
     if ready < wanted:
-        return _no(kind, Reason.STARTING, f"{ready} of {wanted} rollouts are ready")
+        return _false(kind, Reason.STARTING, f"{ready} of {wanted} rollouts are ready")
     return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} rollouts are ready")
 
 
-def _troubles(pods: Sequence[PodFacts], pool: Manifest, path: str) -> Iterable[tuple[Reason, str]]:
-    for pod in pods:
-        trouble = problem(pod, pool["spec"]["template"], path)
-        if trouble:
-            yield trouble.reason, trouble.message
+def first_problem(pods: Iterable[PodFacts], template: Manifest, path: str) -> PodProblem | None:
+    """The first problem among pods of one template; `path` is the template's in the spec."""
+    problems = (find_problem(pod, template, path) for pod in pods)
+    return next((problem for problem in problems if problem is not None), None)
 
 
-def pool_trouble(pods: Sequence[PodFacts], pool: Manifest) -> tuple[Reason, str] | None:
-    """The first problem of a pool's pods, with paths in the pool itself."""
-    return next(iter(_troubles(pods, pool, "spec.template")), None)
+def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
+    """Whether all rollouts of the current session serve current weights.
 
-
-def _in_sync(view: JobView, epoch: int) -> list[ConditionState]:
-    """Whether the session is that of the epoch and all its rollouts have current weights.
-
-    No news from a coordinator that is up is no reason to say otherwise than before.
+    Without a report from a coordinator that runs, the condition stays as it was.
     """
     kind = JobCondition.WEIGHTS_IN_SYNC
     if view.spec.suspend:
-        return [_no(kind, Reason.SUSPENDED, "the job is suspended")]
+        return [_false(kind, Reason.SUSPENDED, _SUSPENDED)]
     if not view.spec.weight_sync.enabled:
-        text = "spec.weightSync.enabled is false: rollouts keep the weights that they began with"
-        return [_no(kind, Reason.SYNC_DISABLED, text)]
+        text = "spec.weightSync.enabled is false: rollouts keep their initial weights"
+        return [_false(kind, Reason.SYNC_DISABLED, text)]
     if view.snapshot is None:
-        told = any(c["type"] == kind for c in view.status.get("conditions") or ())
-        up = view.coordinator is not None and view.coordinator.running
-        if told and up:
+        known = any(c.type == kind for c in view.status.conditions)
+        running = view.coordinator is not None and view.coordinator.running
+        if known and running:
             return []
-        return [_no(kind, Reason.NO_COORDINATOR, "trainer rank 0 has not been heard of yet")]
+        text = (
+            f"the operator is not connected to the coordinator (pod "
+            f"{labels.coordinator_pod(view.name)}); it connects once the pod runs"
+        )
+        return [_false(kind, Reason.NO_COORDINATOR, text)]
     groups = [labels.GROUP_DEFAULT, *(group.name for group in view.spec.weight_sync.groups)]
-    forming = [name for name in groups if not view.group_is_formed(name, epoch=epoch)]
-    if forming:
-        text = f"the sync group {forming[0]} is being formed"
-        return [_no(kind, Reason.REBUILDING, text)]
+    for name in groups:
+        if not view.group_is_formed(name, epoch=epoch):
+            text = f"sync group {name}: a communication session for epoch {epoch} is being formed"
+            return [_false(kind, Reason.REBUILDING, text)]
     members = view.snapshot.members
     behind = [m for m in members if m.state is not MemberState.IN_SYNC]
     if not members:
-        return [_no(kind, Reason.NO_ROLLOUTS, "no rollout is a member of the sync group")]
+        return [_false(kind, Reason.NO_ROLLOUTS, "no rollout has joined the sync group")]
     if not behind:
-        text = f"all {len(members)} rollouts have current weights"
+        text = f"all {len(members)} rollouts serve current weights"
         return [ConditionState(kind, True, Reason.IN_SYNC, text)]
-    names = ", ".join(f"{m.pod} is {m.state}" for m in behind[:_NAMED])
-    more = f" and {len(behind) - _NAMED} more" if len(behind) > _NAMED else ""
-    text = f"{len(members) - len(behind)} of {len(members)} rollouts have current weights: "
-    return [_no(kind, Reason.CATCHING_UP, f"{text}{names}{more}")]
+    names = ", ".join(f"{m.pod} is {m.state}" for m in behind[:_NAMED_PODS])
+    more = f" and {len(behind) - _NAMED_PODS} more" if len(behind) > _NAMED_PODS else ""
+    text = f"{len(members) - len(behind)} of {len(members)} rollouts serve current weights: "
+    return [_false(kind, Reason.CATCHING_UP, f"{text}{names}{more}")]
 
 
 def _running(view: JobView, trainer: ConditionState) -> ConditionState:
     kind = JobCondition.RUNNING
     if view.spec.suspend:
-        return _no(kind, Reason.SUSPENDED, "the job is suspended")
-    conditions = view.status.get("conditions") or ()
+        return _false(kind, Reason.SUSPENDED, _SUSPENDED)
+    conditions = view.status.conditions
     ran = is_true(conditions, kind) or reason_of(conditions, kind) == Reason.RESTARTING
     if not trainer.status:
         reason = Reason.RESTARTING if ran else Reason.WAITING_FOR_TRAINER
-        return _no(kind, reason, f"the trainer is not ready: {trainer.message}")
+        return _false(kind, reason, f"the trainer is not ready: {trainer.message}")
     pods = [pod for pool in view.pools for pod in pool.pods if view.holds_weights(pod)]
     least = view.spec.membership.min_rollouts
     if len(pods) < least:
-        return _no(
-            kind,
-            Reason.TOO_FEW_ROLLOUTS,
-            f"{len(pods)} of at least {least} rollouts (spec.membership.minRollouts) have current "
-            "weights; training waits",
+        text = (
+            f"training is paused: rollouts that serve current weights: {len(pods)}, required by "
+            f"spec.membership.minRollouts: {least}"
         )
+        return _false(kind, Reason.TOO_FEW_ROLLOUTS, text)
     if not ran and any(pod.almost_ready for pod in pods):
-        # Their gates are being opened: say all in one write.
-        return _no(kind, Reason.STARTING, "rollouts are becoming ready")
-    return ConditionState(kind, True, Reason.TRAINING, "")
+        # Their gates open with this reconcile: the next one writes all conditions at once.
+        return _false(kind, Reason.STARTING, "the rollouts are becoming ready")
+    return ConditionState(kind, True, Reason.TRAINING, "training is in progress")

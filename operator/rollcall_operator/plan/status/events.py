@@ -1,73 +1,83 @@
-"""Events: what a person would want to be told, once, when the status that says so is written."""
+"""Events about changes of a status; each is recorded once, when that status is written."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from rollcall_operator.api import labels
-from rollcall_operator.api.conditions import PROBLEM_REASONS, JobPhase
+from rollcall_operator.api.conditions import (
+    PROBLEM_REASONS,
+    EventReason,
+    JobCondition,
+    JobPhase,
+    Reason,
+)
+from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.model import EventNote, Manifest
-from rollcall_operator.plan.status.sessions import news
+from rollcall_operator.plan.status.session_history import unexpected_session_messages
 
-_LONGEST = 1000
-
-
-def job_events(job: Manifest, new: Mapping[str, Any]) -> tuple[EventNote, ...]:
-    """What changed between the job's status and the one that is about to be written."""
-    old: Mapping[str, Any] = job.get("status") or {}
-    rebuilt = [_note(job, "Normal", "SessionRebuilt", text) for text in news(old, new)]
-    return (*_troubles(job, old, new), *_epochs(job, old, new), *rebuilt, *_phase(job, old, new))
+_TOLD_BY_THE_PHASE = {JobCondition.FAILED, JobCondition.RUNNING}
 
 
-def pool_events(pool: Manifest, new: Mapping[str, Any]) -> tuple[EventNote, ...]:
-    """Troubles of a pool."""
-    return tuple(_troubles(pool, pool.get("status") or {}, new))
+def job_events(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> tuple[EventNote, ...]:
+    """What changed between the stored status of a job and the one about to be written."""
+    rebuilt = (
+        EventNote.about(job, "Normal", EventReason.SESSION_REBUILT, text)
+        for text in unexpected_session_messages(old, new)
+    )
+    return (
+        *_problem_events(job, old, new),
+        *_epoch_event(job, old, new),
+        *rebuilt,
+        *_phase_event(job, old, new),
+    )
 
 
-def _note(about: Manifest, kind: str, reason: str, message: str) -> EventNote:
-    metadata = about["metadata"]
-    regarding = {
-        "apiVersion": labels.API_VERSION,
-        "kind": about["kind"],
-        "namespace": metadata["namespace"],
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-    }
-    severity = "Warning" if kind == "Warning" else "Normal"
-    return EventNote(severity, reason, message[:_LONGEST], regarding)  # type: ignore[arg-type]
+def pool_events(
+    pool: Manifest, old: RolloutPoolStatus, new: RolloutPoolStatus
+) -> tuple[EventNote, ...]:
+    """New problems of a pool."""
+    return tuple(_problem_events(pool, old, new))
 
 
-def _troubles(
-    about: Manifest, old: Mapping[str, Any], new: Mapping[str, Any]
+def _problem_events(
+    subject: Manifest,
+    old: RLJobStatus | RolloutPoolStatus,
+    new: RLJobStatus | RolloutPoolStatus,
 ) -> Iterator[EventNote]:
-    """Conditions with a reason to worry that they did not have before."""
-    before = {(c["type"], c["reason"]) for c in old.get("conditions") or ()}
-    for condition in new.get("conditions") or ():
-        reason = condition["reason"]
-        if reason not in PROBLEM_REASONS or (condition["type"], reason) in before:
+    """A warning for each condition that has got a reason of PROBLEM_REASONS."""
+    before = {(c.type, c.reason) for c in old.conditions}
+    for condition in new.conditions:
+        if condition.reason not in PROBLEM_REASONS or condition.type in _TOLD_BY_THE_PHASE:
             continue
-        if condition["type"] not in {"Failed", "Running"}:  # told by the phase, or told twice
-            yield _note(about, "Warning", reason, condition["message"])
+        if (condition.type, condition.reason) not in before:
+            reason = Reason(condition.reason)
+            yield EventNote.about(subject, "Warning", reason, condition.message)
 
 
-def _epochs(job: Manifest, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[EventNote]:
-    default = next(
-        iter(new.get("syncGroups") or ()), None
-    )  # the others have no epochs of their own
-    if default is not None and new.get("epoch") != old.get("epoch"):
-        record = default["history"][-1]
-        text = f"epoch {record['epoch']} with {record['members']} members: {record['cause']}"
-        yield _note(job, "Normal", "NewEpoch", f"{text}; {record['message']}")
+def _epoch_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[EventNote]:
+    group = new.default_group
+    if group is not None and new.epoch != old.epoch:
+        record = group.history[-1]
+        text = f"epoch {record.epoch} opened with {record.members} members ({record.cause})"
+        yield EventNote.about(
+            job, "Normal", EventReason.EPOCH_OPENED, f"{text}: {record.message}".rstrip(": ")
+        )
 
 
-def _phase(job: Manifest, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[EventNote]:
-    now = new.get("phase")
-    if now == old.get("phase") or now is None:
+def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[EventNote]:
+    now = new.phase
+    if now == old.phase or now is None:
         return
     if now in {JobPhase.SUCCEEDED, JobPhase.FAILED}:
-        ended = next(c for c in new["conditions"] if c["type"] == now)
-        kind = "Warning" if now == JobPhase.FAILED else "Normal"
-        yield _note(job, kind, ended["reason"], f"{now}: {ended['message']}")
+        ended = next(c for c in new.conditions if c.type == now)
+        severity = "Warning" if now == JobPhase.FAILED else "Normal"
+        text = f"the job {now.lower()}: {ended.message}"
+        yield EventNote.about(job, severity, Reason(ended.reason), text)  # type: ignore[arg-type]
     elif now == JobPhase.RESTARTING:
-        yield _note(job, "Warning", str(now), "the trainer is not ready")
-    elif now in {JobPhase.RUNNING, JobPhase.SUSPENDED}:
-        yield _note(job, "Normal", str(now), f"phase was {old.get('phase', 'none')}")
+        running = next(c for c in new.conditions if c.type == JobCondition.RUNNING)
+        yield EventNote.about(job, "Warning", Reason.RESTARTING, running.message)
+    elif now == JobPhase.RUNNING:
+        before = old.phase or "not set"
+        text = f"training is in progress (phase was {before})"
+        yield EventNote.about(job, "Normal", EventReason.RUNNING, text)
+    elif now == JobPhase.SUSPENDED:
+        text = "spec.suspend is true: the job's pods are being deleted"
+        yield EventNote.about(job, "Normal", Reason.SUSPENDED, text)

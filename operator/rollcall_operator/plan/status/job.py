@@ -1,218 +1,259 @@
-"""The status of a job."""
+"""The status of an RLJob."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rollcall_operator.api.conditions import JobCondition, JobPhase, SyncGroupPhase
 from rollcall_operator.api.labels import GROUP_DEFAULT
-from rollcall_operator.api.status import HISTORY
+from rollcall_operator.api.status import (
+    HISTORY,
+    EpochRecord,
+    LastSession,
+    PoolSummary,
+    ProgressStatus,
+    RLJobStatus,
+    SyncGroupStatus,
+)
 from rollcall_operator.plan.job_view import JobView
-from rollcall_operator.plan.membership.roster import Decision
+from rollcall_operator.plan.membership.roster import RosterDecision
 from rollcall_operator.plan.model import Manifest
-from rollcall_operator.plan.status import sessions, write_throttle
 from rollcall_operator.plan.status.conditions import (
     ConditionState,
     is_true,
-    merge,
+    merge_conditions,
     notable_conditions,
-    phase,
+    phase_of,
+)
+from rollcall_operator.plan.status.session_history import (
+    append_sessions,
+    unexpected_session_messages,
+)
+from rollcall_operator.plan.status.write_throttle import (
+    IMMEDIATELY,
+    NUMBERS_ONLY,
+    WHILE_STARTING,
+    WITHIN_A_SECOND,
+    StatusWrite,
+    throttled,
 )
 from rollcall_operator.plan.timestamps import to_micro_time, to_time
+from rollcall_protocol.wire.job_snapshot import SessionReport
 from rollcall_protocol.wire.roster import Roster
 
 _LONGEST_MESSAGE = 1024
 
 
 def job_status(
-    view: JobView, decision: Decision, findings: Sequence[ConditionState]
-) -> write_throttle.StatusWrite:
+    view: JobView, decision: RosterDecision, states: Sequence[ConditionState]
+) -> StatusWrite[RLJobStatus]:
     """The new status, if it is to be written now."""
     old = view.status
-    generation = view.job["metadata"].get("generation", 0)
-    conditions = merge(old.get("conditions") or (), findings, generation=generation, now=view.now)
-    new: Manifest = {
-        **old,
-        "observedGeneration": generation,
-        "phase": str(phase(conditions)),
-        "conditions": conditions,
-    }
-    if new["phase"] != JobPhase.PENDING or "trainer" in old:
-        new |= {
-            "startTime": _start_time(view),
-            "completionTime": _completion_time(view),
-            "progress": _progress(view),
-            "trainer": _trainer(view),
-            **_rollouts(view),
-            **_groups(view, decision),
-        }
-    clean = {key: value for key, value in new.items() if value is not None}
-    return write_throttle.write(old, clean, interval=_interval(old, clean), now=view.now)
+    new = _with_conditions(view.job, old, states, now=view.now)
+    if new.phase != JobPhase.PENDING or old.trainer is not None:
+        groups = _sync_groups(view, decision)
+        new = new.model_copy(
+            update={
+                "start_time": _start_time(view),
+                "completion_time": _completion_time(view),
+                "progress": _progress(view),
+                "trainer": view.restarts.as_status(
+                    replicas=0 if view.no_pods_wanted else view.spec.trainer.replicas,
+                    ready=sum(pod.ready for pod in view.trainers),
+                ),
+                "pools": _pools(view),
+                "rollouts": _ready_of_wanted(view),
+                "sync_groups": groups,
+                "epoch": groups[0].epoch if groups else 0,
+            }
+        )
+    return throttled(old, new, interval=_interval(old, new), now=view.now)
 
 
 def invalid_status(
-    job: Manifest, finding: ConditionState, *, now: float
-) -> write_throttle.StatusWrite:
-    """The status of a job whose spec cannot even be read: all else stays as it is."""
-    old: Mapping[str, Any] = job.get("status") or {}
+    job: Manifest, old: RLJobStatus, state: ConditionState, *, now: float
+) -> StatusWrite[RLJobStatus]:
+    """The status of a job whose spec cannot be read: only the condition that says so changes."""
+    new = _with_conditions(job, old, [state], now=now)
+    new = new.model_copy(update={"phase": old.phase or JobPhase.PENDING})
+    return throttled(old, new, interval=IMMEDIATELY, now=now)
+
+
+def _with_conditions(
+    job: Manifest, old: RLJobStatus, states: Iterable[ConditionState], *, now: float
+) -> RLJobStatus:
     generation = job["metadata"].get("generation", 0)
-    conditions = merge(old.get("conditions") or (), [finding], generation=generation, now=now)
-    new = {
-        **old,
-        "observedGeneration": generation,
-        "phase": old.get("phase", str(JobPhase.PENDING)),
-        "conditions": conditions,
-    }
-    return write_throttle.write(old, new, interval=write_throttle.AT_ONCE, now=now)
+    conditions = merge_conditions(old.conditions, states, generation=generation, now=now)
+    return old.model_copy(
+        update={
+            "observed_generation": generation,
+            "conditions": conditions,
+            "phase": phase_of(conditions),
+        }
+    )
 
 
-def _interval(old: Mapping[str, Any], new: Mapping[str, Any]) -> float:
-    keys = ("observedGeneration", "phase", "epoch", "completionTime")
-    if not old or any(old.get(key) != new.get(key) for key in keys):
-        return write_throttle.AT_ONCE
-    valid = [is_true(status["conditions"], JobCondition.VALIDATED) for status in (old, new)]
-    if valid[0] != valid[1]:
-        return write_throttle.AT_ONCE
-    if next(sessions.news(old, new), None) is not None:
-        return write_throttle.SOON
-    starting = new["phase"] == JobPhase.STARTING
-    if notable_conditions(old, troubles_only=starting) != notable_conditions(
-        new, troubles_only=starting
-    ):
-        return write_throttle.SOON
-    return write_throttle.STARTING if starting else write_throttle.LAZY
+def _interval(old: RLJobStatus, new: RLJobStatus) -> float:
+    """Seconds that must have passed since the last write; see write_throttle."""
+    if _must_be_current(old) != _must_be_current(new):
+        return IMMEDIATELY
+    if next(unexpected_session_messages(old, new), None) is not None:
+        return WITHIN_A_SECOND
+    starting = new.phase == JobPhase.STARTING
+    before, after = (notable_conditions(s, problems_only=starting) for s in (old, new))
+    if before != after:
+        return WITHIN_A_SECOND
+    return WHILE_STARTING if starting else NUMBERS_ONLY
+
+
+def _must_be_current(status: RLJobStatus) -> tuple[object, ...]:
+    return (
+        status.observed_generation,
+        status.phase,
+        status.epoch,
+        status.completion_time,
+        is_true(status.conditions, JobCondition.VALIDATED),
+    )
 
 
 def _start_time(view: JobView) -> str | None:
-    """When the job began or was last resumed; time suspended does not count."""
+    """When the job started or was last resumed: time suspended does not count."""
     if view.outcome is not None:
-        return view.status.get("startTime")
+        return view.status.start_time
     if view.spec.suspend:
         return None
-    return view.status.get("startTime") or to_time(view.now)
+    return view.status.start_time or to_time(view.now)
 
 
 def _completion_time(view: JobView) -> str | None:
     if view.outcome is None:
         return None
-    return view.status.get("completionTime") or to_time(view.now)
+    return view.status.completion_time or to_time(view.now)
 
 
-def _progress(view: JobView) -> Manifest:
-    """The coordinator's word; without news the last one stands."""
-    old = view.status.get("progress") or {}
-    stamp = {"lastUpdate": to_micro_time(view.now)}
+def _progress(view: JobView) -> ProgressStatus:
+    """What the coordinator reports; without a report the last one stays."""
+    old, stamp = view.status.progress, to_micro_time(view.now)
     if view.snapshot is None:
-        first = {"step": 0, "maxSteps": view.spec.algorithm.max_steps, "weightVersion": 0}
-        return {**first, **old, **stamp}
-    said_now = view.snapshot.progress
-    progress: Manifest = {
-        "step": said_now.step,
-        "maxSteps": said_now.max_steps,
-        "weightVersion": said_now.weight_version,
-    }
-    if said_now.rollout_reward is not None:
-        progress["rolloutReward"] = f"{said_now.rollout_reward:.3f}"
-    elif "rolloutReward" in old:
-        progress["rolloutReward"] = old["rolloutReward"]
-    if said_now.paused:
-        progress["paused"] = said_now.paused
-    if said_now.warning:
-        progress["warning"] = said_now.warning
-    return {**progress, **stamp}
+        if old is not None:
+            return old.model_copy(update={"last_update": stamp})
+        return ProgressStatus(max_steps=view.spec.algorithm.max_steps, last_update=stamp)
+    reported = view.snapshot.progress
+    reward = None if reported.rollout_reward is None else f"{reported.rollout_reward:.3f}"
+    if reward is None and old is not None:
+        reward = old.rollout_reward
+    return ProgressStatus(
+        step=reported.step,
+        max_steps=reported.max_steps,
+        weight_version=reported.weight_version,
+        rollout_reward=reward,
+        paused=reported.paused or None,
+        warning=reported.warning or None,
+        last_update=stamp,
+    )
 
 
-def _trainer(view: JobView) -> Manifest:
-    return {
-        "replicas": 0 if view.no_pods_wanted else view.spec.trainer.replicas,
-        "ready": sum(pod.ready for pod in view.trainers),
-        **view.restarts.as_status(),
-    }
-
-
-def _rollouts(view: JobView) -> Manifest:
-    pools = [
-        {
-            "name": pool.name,
-            "replicas": pool.wanted,
-            "ready": pool.ready,
-            "inSync": sum(view.holds_weights(pod) for pod in pool.pods),
-        }
+def _pools(view: JobView) -> tuple[PoolSummary, ...]:
+    return tuple(
+        PoolSummary(
+            name=pool.name,
+            replicas=pool.wanted,
+            ready=pool.ready,
+            in_sync=sum(view.holds_weights(pod) for pod in pool.pods),
+        )
         for pool in view.pools
-    ]
+    )
+
+
+def _ready_of_wanted(view: JobView) -> str:
     ready = sum(pool.ready for pool in view.pools)
     wanted = sum(pool.wanted for pool in view.pools)
-    return {"pools": pools, "rollouts": f"{ready}/{wanted}"}
+    return f"{ready}/{wanted}"
 
 
-# --- the sync group -----------------------------------------------------------------------------
+# --- sync groups --------------------------------------------------------------------------------
 
 
-def _groups(view: JobView, decision: Decision) -> Manifest:
-    old = view.group
+def _sync_groups(view: JobView, decision: RosterDecision) -> tuple[SyncGroupStatus, ...]:
+    """The default group first; the others share its roster and have sessions of their own."""
     if decision.opened and decision.roster:
-        group = _opened(view, decision.roster, decision.message)
-    elif old is None:
-        return {}
+        default = _with_epoch(view, decision.roster, decision.message)
+    elif view.group is not None:
+        default = view.group
     else:
-        group = dict(old)
-    entries = [group, *_others(view, int(group["epoch"]))]
-    if view.outcome is None:
-        entries = [entry | _session(view, entry) for entry in entries]
-    return {"syncGroups": entries, "epoch": group["epoch"]}
+        return ()
+    groups = [default]
+    for spec in view.spec.weight_sync.groups:
+        old = view.status.group(spec.name) or SyncGroupStatus(
+            name=spec.name, engine=spec.engine, epoch=0, phase=SyncGroupPhase.FORMING
+        )
+        update = {"engine": spec.engine, "epoch": default.epoch}
+        groups.append(old.model_copy(update=update))
+    if view.outcome is not None:
+        return tuple(groups)
+    return tuple(_with_session(view, group) for group in groups)
 
 
-def _others(view: JobView, epoch: int) -> list[Manifest]:
-    """The job's other groups: they follow its roster, and have sessions of their own."""
-    told = {group["name"]: dict(group) for group in view.status.get("syncGroups") or ()}
-    return [
-        {**told.get(group.name, {}), "name": group.name, "engine": group.engine, "epoch": epoch}
-        for group in view.spec.weight_sync.groups
-    ]
-
-
-def _opened(view: JobView, roster: Roster, message: str) -> Manifest:
-    old = view.group or {}
-    record = {
-        "epoch": roster.epoch,
-        "cause": roster.cause.value,
-        "message": message[:_LONGEST_MESSAGE],
-        "members": len(roster.members) + 1,
-        "time": to_micro_time(view.now),
-    }
-    return {
-        **old,
-        "name": GROUP_DEFAULT,
-        "engine": view.spec.weight_sync.engine,
-        "epoch": roster.epoch,
-        "rosterDigest": roster.digest,
-        "coordinator": roster.coordinator_uid,
-        "history": [*old.get("history", ()), record][-HISTORY:],
-    }
-
-
-def _session(view: JobView, group: Mapping[str, Any]) -> Manifest:
-    """Phase and session. Without news from a coordinator that is up, the last report stands."""
-    forming = SyncGroupPhase.REBUILDING if "lastRebuild" in group else SyncGroupPhase.FORMING
-    report = view.snapshot.group(group["name"]) if view.snapshot else None
-    if report is None:
-        up = view.coordinator is not None and view.coordinator.running
-        opened = group not in (view.status.get("syncGroups") or ())
-        phase_now = group["phase"] if up and not opened and "phase" in group else str(forming)
-        members = group.get("members", 0) if up else 0
-        return {"phase": phase_now, "members": members}
-    session = report.session
-    new: Manifest = {"rebuilds": report.rebuilds, "phase": str(forming)}
-    if session is None:
-        return {**new, "members": 0}
-    new["members"] = session.members
-    if view.group_is_formed(group["name"], epoch=group["epoch"]):
-        new["phase"] = str(SyncGroupPhase.STABLE)
-    if (group.get("lastRebuild") or {}).get("session") != str(session.session):
-        new["lastRebuild"] = {
-            "session": str(session.session),
-            "cause": session.cause.value,
-            "seconds": f"{session.seconds:.3f}",
-            "time": to_micro_time(session.time or view.now),
+def _with_epoch(view: JobView, roster: Roster, message: str) -> SyncGroupStatus:
+    """The default group with a newly opened epoch."""
+    old = view.group
+    record = EpochRecord(
+        epoch=roster.epoch,
+        cause=roster.cause.value,
+        message=message[:_LONGEST_MESSAGE],
+        members=len(roster.members) + 1,
+        time=to_micro_time(view.now),
+    )
+    if old is None:
+        old = SyncGroupStatus(
+            name=GROUP_DEFAULT, engine="", epoch=roster.epoch, phase=SyncGroupPhase.FORMING
+        )
+    return old.model_copy(
+        update={
+            "engine": view.spec.weight_sync.engine,
+            "epoch": roster.epoch,
+            "roster_digest": roster.digest,
+            "coordinator": roster.coordinator_uid,
+            "history": (*old.history, record)[-HISTORY:],
         }
-    new["sessions"] = sessions.remembered(group.get("sessions") or (), report.sessions)
-    return new
+    )
+
+
+def _with_session(view: JobView, group: SyncGroupStatus) -> SyncGroupStatus:
+    """The group with its phase and session. Without a report from a coordinator that runs, both
+    stay as they were.
+    """
+    forming = SyncGroupPhase.REBUILDING if group.last_rebuild else SyncGroupPhase.FORMING
+    report = view.snapshot.group(group.name) if view.snapshot else None
+    if report is None:
+        running = view.coordinator is not None and view.coordinator.running
+        unchanged = group in view.status.sync_groups
+        return group.model_copy(
+            update={
+                "phase": group.phase if running and unchanged else forming,
+                "members": group.members if running else 0,
+            }
+        )
+    session = report.session
+    if session is None:
+        update = {"rebuilds": report.rebuilds, "phase": forming, "members": 0}
+        return group.model_copy(update=update)
+    formed = view.group_is_formed(group.name, epoch=group.epoch)
+    return group.model_copy(
+        update={
+            "rebuilds": report.rebuilds,
+            "phase": SyncGroupPhase.STABLE if formed else forming,
+            "members": session.members,
+            "last_rebuild": _last_session(group, session, view.now),
+            "sessions": append_sessions(group.sessions, report.sessions),
+        }
+    )
+
+
+def _last_session(group: SyncGroupStatus, session: SessionReport, now: float) -> LastSession:
+    if group.last_rebuild is not None and group.last_rebuild.session == str(session.session):
+        return group.last_rebuild
+    return LastSession(
+        session=str(session.session),
+        cause=session.cause.value,
+        seconds=f"{session.seconds:.3f}",
+        time=to_micro_time(session.time or now),
+    )

@@ -7,7 +7,7 @@ from rollcall_operator.plan.failure import describe_exit
 from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_protocol.env import ExitCode
 
-_PULL = {
+_PULL_FAILED = {
     "ErrImagePull",
     "ImagePullBackOff",
     "InvalidImageName",
@@ -16,66 +16,76 @@ _PULL = {
     "RegistryUnavailable",
     "SignatureValidationFailed",
 }
-_START = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
+_START_FAILED = {
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "StartError",
+}
 _LONGEST = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PodProblem:
     """`message` reads `path: what is wrong; what to do`."""
 
     reason: Reason
     message: str
 
 
-def problem(pod: PodFacts, template: Manifest, path: str) -> Problem | None:
-    """What keeps a pod from being ready, None if it is just not there yet.
+def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | None:
+    """What keeps a pod from being ready; None while it starts normally.
 
-    The message stays the same while the trouble does: no counts and no back-off times in it.
+    `path` is the template's in the spec. The message stays the same as long as the problem does:
+    it holds no counts and no back-off times.
     """
     if pod.ready:
         return None
     if pod.unschedulable:
-        return Problem(
+        return PodProblem(
             Reason.UNSCHEDULABLE,
-            f"{path}.spec: pod {pod.name} cannot be scheduled: {_short(pod.unschedulable)}; change "
-            "its requests, nodeSelector, tolerations or volumes, or add nodes",
+            f"{path}.spec: pod {pod.name} cannot be scheduled: {_cut(pod.unschedulable)}; change "
+            "its resource requests, nodeSelector, tolerations or volumes, or add nodes",
         )
     where, image = _place(pod, template, path)
-    if pod.waiting_reason in _PULL:
-        return Problem(
+    if pod.waiting_reason in _PULL_FAILED:
+        return PodProblem(
             Reason.IMAGE_PULL_FAILED,
-            f"{where}.image: {image!r} cannot be pulled ({_cause(pod)}); correct the name, push "
-            "the image, or set imagePullSecrets",
+            f"{where}.image: image {image!r} of pod {pod.name} cannot be pulled "
+            f"({_waiting_cause(pod)}); correct the name, push the image, or set imagePullSecrets",
         )
-    if pod.waiting_reason in _START:
-        return Problem(
+    if pod.waiting_reason in _START_FAILED:
+        return PodProblem(
             Reason.CANNOT_START,
-            f"{where}: pod {pod.name} cannot start its container: {_cause(pod)}; correct the "
-            "template",
+            f"{where}: container {pod.container} of pod {pod.name} cannot start: "
+            f"{_waiting_cause(pod)}; correct the pod template",
         )
     if pod.exit_code is None:
         return None
     if pod.exit_code == ExitCode.BAD_CONFIG and not pod.init:
-        return Problem(Reason.BAD_CONFIG, _refused_settings(pod, path))
+        return PodProblem(Reason.BAD_CONFIG, _rejected_settings(pod, path))
     looping = pod.restarts > 1 or pod.waiting_reason == "CrashLoopBackOff"
-    return Problem(
+    return PodProblem(
         Reason.CRASH_LOOP if looping else Reason.RESTARTING,
-        f"{where}: pod {pod.name} ended with {_short(describe_exit(pod))}; see its log, correct "
-        "its command, image or resources",
+        f"{where}: container {pod.container} of pod {pod.name} ended with "
+        f"{_cut(describe_exit(pod))}; read its log (kubectl logs {pod.name} -c {pod.container} "
+        "--previous), then correct its command, image or resources",
     )
 
 
-def _refused_settings(pod: PodFacts, path: str) -> str:
-    """A worker names the field of the job itself, as its last words."""
-    last_words = _short(pod.exit_message)
-    if last_words.startswith("spec."):
-        return f"{last_words} (pod {pod.name}); correct the spec and make the job again"
-    return f"{path}: pod {pod.name}: {last_words or 'the worker refuses its settings'}; see its log"
+def _rejected_settings(pod: PodFacts, path: str) -> str:
+    """The worker's termination message names the field of the job's spec itself."""
+    why = _cut(pod.exit_message)
+    if why.startswith("spec."):
+        return f"{why} (pod {pod.name}); correct the spec, then delete and recreate the RLJob"
+    return (
+        f"{path}: pod {pod.name} rejected its settings: {why or 'no message'}; read its log "
+        f"(kubectl logs {pod.name} -c {pod.container} --previous)"
+    )
 
 
 def _place(pod: PodFacts, template: Manifest, path: str) -> tuple[str, str]:
-    """Path and image of the container in trouble, as the user wrote them."""
+    """Path and image of the failing container, as the user wrote them."""
     kind = "initContainers" if pod.init else "containers"
     for index, container in enumerate(template["spec"].get(kind) or ()):
         if container.get("name") == pod.container:
@@ -83,12 +93,13 @@ def _place(pod: PodFacts, template: Manifest, path: str) -> tuple[str, str]:
     return f"{path}.spec.{kind}", pod.container
 
 
-def _cause(pod: PodFacts) -> str:
-    """The kubelet's words without its back-off, which comes and goes."""
+def _waiting_cause(pod: PodFacts) -> str:
+    """The kubelet's message without its back-off, which comes and goes."""
     _, _, cause = pod.waiting_message.partition("ErrImagePull: ")
-    return _short(cause or pod.waiting_message or pod.waiting_reason)
+    return _cut(cause or pod.waiting_message or pod.waiting_reason)
 
 
-def _short(text: str) -> str:
+def _cut(text: str) -> str:
     text = text.strip()
-    return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"

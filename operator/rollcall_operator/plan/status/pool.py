@@ -1,136 +1,144 @@
 """The status of a RolloutPool."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from rollcall_operator.api.conditions import PoolCondition, Reason
+from rollcall_operator.api.status import Condition, RolloutPoolStatus, VersionRange
 from rollcall_operator.plan.children.rollout import selector
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import Manifest
-from rollcall_operator.plan.status import write_throttle
 from rollcall_operator.plan.status.conditions import (
     ConditionState,
-    merge,
+    first_problem,
+    is_true,
+    merge_conditions,
     notable_conditions,
-    pool_trouble,
+)
+from rollcall_operator.plan.status.write_throttle import (
+    IMMEDIATELY,
+    NUMBERS_ONLY,
+    WHILE_STARTING,
+    WITHIN_A_SECOND,
+    StatusWrite,
+    throttled,
 )
 from rollcall_operator.plan.timestamps import to_micro_time
-from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState
 
 
-def pool_status(view: JobView, pool: PoolView, refusal: str) -> write_throttle.StatusWrite:
+def pool_status(view: JobView, pool: PoolView, refusal: str) -> StatusWrite[RolloutPoolStatus]:
     """The new status of a pool, if it is to be written now.
 
-    `refusal`: why the API server does not take the pool's Deployment, empty if it does.
+    `refusal`: why the API server refuses the pool's Deployment, empty if it does not.
     """
-    old: Mapping[str, Any] = pool.raw.get("status") or {}
-    errors = (*pool.errors, *((refusal,) if refusal else ()))
-    findings = [
-        ConditionState(PoolCondition.JOB_FOUND, True, Reason.JOB_FOUND, ""),
+    old, errors = pool.status, [*pool.errors, *([refusal] if refusal else [])]
+    states = [
+        ConditionState(
+            PoolCondition.JOB_FOUND, True, Reason.JOB_FOUND, f"RLJob {view.name!r} exists"
+        ),
         _validated(errors),
         _ready(view, pool),
     ]
-    new = _numbers(view, pool, old)
-    generation = pool.raw["metadata"].get("generation", 0)
-    new["observedGeneration"] = generation
-    new["conditions"] = merge(
-        old.get("conditions") or (), findings, generation=generation, now=view.now
+    reports = [view.reports[pod.uid] for pod in pool.pods if pod.uid in view.reports]
+    new = RolloutPoolStatus(
+        observed_generation=_generation(pool.raw),
+        replicas=len(pool.pods),
+        ready_replicas=pool.ready,
+        in_sync=sum(view.holds_weights(pod) for pod in pool.pods),
+        stale=sum(report.state is MemberState.STALE for report in reports),
+        draining=pool.leaving + sum(r.state is MemberState.DRAINING for r in reports),
+        epoch=view.group.epoch if view.group else 0,
+        weight_version=_versions(view, pool, reports),
+        selector=_selector(view.name, pool.name),
+        last_update=to_micro_time(view.now),
+        conditions=_conditions(pool.raw, old, states, view.now),
     )
-    return _write(old, new, view.now)
+    return throttled(old, new, interval=_interval(pool.raw, old, new), now=view.now)
 
 
-def orphan_status(pool: Manifest, *, job: str, now: float) -> write_throttle.StatusWrite:
+def orphan_status(pool: Manifest, *, job: str, now: float) -> StatusWrite[RolloutPoolStatus]:
     """The status of a pool whose job does not exist."""
-    old: Mapping[str, Any] = pool.get("status") or {}
-    path = f"spec.jobRef.name: no RLJob {job!r} in this namespace"
-    missing = ConditionState(
-        PoolCondition.JOB_FOUND,
-        status=False,
-        reason=Reason.JOB_NOT_FOUND,
-        message=f"{path}; create the job, or delete this pool",
+    old = RolloutPoolStatus.read(pool.get("status"))
+    missing = f"RLJob {job!r} does not exist in this namespace"
+    states = [
+        ConditionState(
+            PoolCondition.JOB_FOUND,
+            False,
+            Reason.JOB_NOT_FOUND,
+            f"spec.jobRef.name: {missing}; create the RLJob, or delete this RolloutPool",
+        ),
+        ConditionState(PoolCondition.READY, False, Reason.JOB_NOT_FOUND, missing),
+    ]
+    new = RolloutPoolStatus(
+        observed_generation=_generation(pool),
+        selector=_selector(job, pool["metadata"]["name"]),
+        last_update=to_micro_time(now),
+        conditions=_conditions(pool, old, states, now),
     )
-    not_ready = ConditionState(
-        PoolCondition.READY, False, Reason.JOB_NOT_FOUND, "waiting for the job"
-    )
-    generation = pool["metadata"].get("generation", 0)
-    new: Manifest = {
-        "observedGeneration": generation,
-        "replicas": 0,
-        "readyReplicas": 0,
-        "inSync": 0,
-        "stale": 0,
-        "draining": 0,
-        "epoch": 0,
-        "selector": _selector(job, pool["metadata"]["name"]),
-    }
-    new["conditions"] = merge(
-        old.get("conditions") or (), [missing, not_ready], generation=generation, now=now
-    )
-    return _write(old, new, now)
+    return throttled(old, new, interval=_interval(pool, old, new), now=now)
 
 
-def _write(old: Mapping[str, Any], new: Manifest, now: float) -> write_throttle.StatusWrite:
-    interval = write_throttle.SOON
-    if not old or _must_know(old) != _must_know(new):
-        interval = write_throttle.AT_ONCE
-    elif notable_conditions(old, troubles_only=True) == notable_conditions(new, troubles_only=True):
-        interval = write_throttle.LAZY if old.get("epoch") else write_throttle.STARTING
-    return write_throttle.write(
-        old, {**new, "lastUpdate": to_micro_time(now)}, interval=interval, now=now
-    )
+def _generation(pool: Manifest) -> int:
+    return int(pool["metadata"].get("generation", 0))
 
 
-def _must_know(status: Mapping[str, Any]) -> tuple[Any, ...]:
-    conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
+def _conditions(
+    pool: Manifest, old: RolloutPoolStatus, states: Iterable[ConditionState], now: float
+) -> tuple[Condition, ...]:
+    return merge_conditions(old.conditions, states, generation=_generation(pool), now=now)
+
+
+def _interval(raw: Mapping[str, object], old: RolloutPoolStatus, new: RolloutPoolStatus) -> float:
+    """Seconds that must have passed since the last write; see write_throttle."""
+    if not raw.get("status") or _must_be_current(old) != _must_be_current(new):
+        return IMMEDIATELY
+    before, after = (notable_conditions(s, problems_only=True) for s in (old, new))
+    if before != after:
+        return WITHIN_A_SECOND
+    return NUMBERS_ONLY if old.epoch else WHILE_STARTING
+
+
+def _must_be_current(status: RolloutPoolStatus) -> tuple[object, ...]:
     return (
-        status.get("observedGeneration"),
-        conditions.get(PoolCondition.JOB_FOUND),
-        conditions.get(PoolCondition.VALIDATED),
-        conditions.get(PoolCondition.READY) == "True",
+        status.observed_generation,
+        is_true(status.conditions, PoolCondition.JOB_FOUND),
+        is_true(status.conditions, PoolCondition.VALIDATED),
+        is_true(status.conditions, PoolCondition.READY),
     )
 
 
 def _validated(errors: Sequence[str]) -> ConditionState:
+    kind = PoolCondition.VALIDATED
     if errors:
-        text = "\n".join(errors)
-        return ConditionState(PoolCondition.VALIDATED, False, Reason.INVALID_SPEC, text)
-    return ConditionState(PoolCondition.VALIDATED, True, Reason.VALID, "")
+        return ConditionState(kind, False, Reason.INVALID_SPEC, "\n".join(errors))
+    return ConditionState(kind, True, Reason.VALID, "the spec is valid")
 
 
 def _ready(view: JobView, pool: PoolView) -> ConditionState:
     kind = PoolCondition.READY
     if view.outcome is not None and view.no_pods_wanted:
-        return ConditionState(kind, False, Reason.FINISHED, "the job has finished")
+        text = f"RLJob {view.name!r} has finished, so the pool has no pods"
+        return ConditionState(kind, False, Reason.FINISHED, text)
     if view.spec.suspend:
-        return ConditionState(kind, False, Reason.SUSPENDED, "the job is suspended")
-    trouble = pool_trouble(pool.pods, pool.raw)
-    if trouble:
-        return ConditionState(kind, False, trouble[0], trouble[1])
+        text = f"RLJob {view.name!r} is suspended, so the pool has no pods"
+        return ConditionState(kind, False, Reason.SUSPENDED, text)
+    found = first_problem(pool.pods, pool.raw["spec"]["template"], "spec.template")
+    if found:
+        return ConditionState(kind, False, found.reason, found.message)
     text = f"{pool.ready} of {pool.wanted} rollouts are ready"
     if pool.ready >= pool.wanted:
         return ConditionState(kind, True, Reason.READY, text)
     return ConditionState(kind, False, Reason.STARTING, text)
 
 
-def _numbers(view: JobView, pool: PoolView, old: Mapping[str, Any]) -> Manifest:
-    reports = [view.reports[pod.uid] for pod in pool.pods if pod.uid in view.reports]
-    stale = sum(report.state is MemberState.STALE for report in reports)
-    draining = sum(report.state is MemberState.DRAINING for report in reports)
-    new: Manifest = {
-        "replicas": len(pool.pods),
-        "readyReplicas": pool.ready,
-        "inSync": sum(view.holds_weights(pod) for pod in pool.pods),
-        "stale": stale,
-        "draining": draining + pool.leaving,
-        "epoch": view.group["epoch"] if view.group else 0,
-        "selector": _selector(view.name, pool.name),
-    }
+def _versions(
+    view: JobView, pool: PoolView, reports: Sequence[MemberReport]
+) -> VersionRange | None:
+    """Versions that the coordinator reports; without a report the last ones stay."""
     versions = [report.version for report in reports if report.version is not None]
     if versions:
-        new["weightVersion"] = {"min": min(versions), "max": max(versions)}
-    elif view.snapshot is None and "weightVersion" in old:
-        new["weightVersion"] = old["weightVersion"]
-    return new
+        return VersionRange(min=min(versions), max=max(versions))
+    return pool.status.weight_version if view.snapshot is None else None
 
 
 def _selector(job: str, pool: str) -> str:

@@ -1,30 +1,36 @@
-"""When a changed status is worth a write.
+"""How often a changed status is written.
 
-What people wait for is written at once, what may flap at most once a second, mere progress every
-ten seconds, and less often while a job starts, which has few writes until it runs. A status that
-only differs in its time stamp is not written at all.
+| change | written within |
+|---|---|
+| phase, epoch, validity, end of the job | 0 s |
+| a problem, a session, a condition that flips | 1 s |
+| numbers only, such as the step | 10 s |
+| numbers only, while the job starts | 30 s |
+
+A status that differs in nothing but its time stamp is not written.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
-from rollcall_operator.plan.model import Manifest
+from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.timestamps import from_time
 
-AT_ONCE, SOON, LAZY, STARTING = 0.0, 1.0, 10.0, 30.0
+IMMEDIATELY, WITHIN_A_SECOND, NUMBERS_ONLY, WHILE_STARTING = 0.0, 1.0, 10.0, 30.0
+
+S = TypeVar("S", RLJobStatus, RolloutPoolStatus)
 
 
 @dataclass(frozen=True, slots=True)
-class StatusWrite:
-    """`status` is None when nothing is to be written now; `wait`: look again in so many seconds."""
+class StatusWrite(Generic[S]):
+    """`status` to write now, None for nothing; `wait`: reconcile again in so many seconds."""
 
-    status: Manifest | None = None
+    status: S | None = None
     wait: float | None = None
 
 
-def write(old: Mapping[str, Any], new: Manifest, *, interval: float, now: float) -> StatusWrite:
-    """The new status if it differs and the last write is `interval` seconds ago."""
+def throttled(old: S, new: S, *, interval: float, now: float) -> StatusWrite[S]:
+    """Write `new` if it differs and the last write is at least `interval` seconds ago."""
     if without_times(old) == without_times(new):
         return StatusWrite()
     since = last_write(old)
@@ -32,16 +38,20 @@ def write(old: Mapping[str, Any], new: Manifest, *, interval: float, now: float)
     return StatusWrite(status=new) if left <= 0 else StatusWrite(wait=left)
 
 
-def without_times(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The status less the time of its last write."""
-    body = {key: value for key, value in status.items() if key != "lastUpdate"}
-    if "progress" in body:
-        progress = body["progress"]
-        body["progress"] = {k: v for k, v in progress.items() if k != "lastUpdate"}
-    return body
+def without_times(status: S) -> S:
+    """The status without the time of its last write."""
+    if isinstance(status, RolloutPoolStatus):
+        return status.model_copy(update={"last_update": None})
+    progress = status.progress
+    if progress is not None:
+        progress = progress.model_copy(update={"last_update": ""})
+    return status.model_copy(update={"progress": progress})
 
 
-def last_write(status: Mapping[str, Any]) -> float | None:
-    """Unix seconds of the last write, None when there was none."""
-    stamp = status.get("lastUpdate") or (status.get("progress") or {}).get("lastUpdate")
+def last_write(status: RLJobStatus | RolloutPoolStatus) -> float | None:
+    """Unix seconds of the last write; None when there was none."""
+    if isinstance(status, RolloutPoolStatus):
+        stamp = status.last_update
+    else:
+        stamp = status.progress.last_update if status.progress else None
     return from_time(stamp) if stamp else None

@@ -126,8 +126,16 @@ def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
     rules = [rule for rule in all_rules if "oldSelf" in rule["rule"]]
     frozen = {rule["fieldPath"] for rule in rules}
     assert frozen == {
-        ".model", ".trainer.engine.name", ".data", ".reward", ".trainer.replicas",
-        ".trainer.checkpoint", ".trainer.recoverFrom", ".algorithm", ".weightSync", ".membership",
-    }  # fmt: skip
+        ".model",
+        ".trainer.engine.name",
+        ".data",
+        ".reward",
+        ".trainer.replicas",
+        ".trainer.checkpoint",
+        ".trainer.recoverFrom",
+        ".algorithm",
+        ".weightSync",
+        ".membership",
+    }
     for_good = {rule["fieldPath"] for rule in rules if "oldSelf.suspend" not in rule["rule"]}
     assert for_good == {".model", ".trainer.engine.name"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from rollcall_operator.control.backoff import Backoff
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_protocol.env import OPERATOR_STREAM_ROUTE, OPERATOR_TOKEN_HEADER, ROSTER_ROUTE
@@ -144,14 +145,14 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
     def make(*, token: str = TOKEN, **changes: Any) -> tuple[CoordinatorLink, Counts]:
         counts = Counts()
         settings = LinkSettings(
-            port=coordinator.port, first_delay=0.01, max_delay=0.05, confirm_delay=0.1
+            port=coordinator.port, backoff=Backoff(first=0.02, longest=0.05), confirm_delay=0.1
         )
         link = CoordinatorLink(
             pod=POD,
             token=token,
             dialer=dialer,
             notify=counts.wakes.append,
-            observer=counts,
+            metrics=counts,
             settings=replace(settings, **changes),
         )
         link.start()
@@ -211,10 +212,10 @@ async def test_a_roster_is_pushed_once_and_confirmed(
     coordinator: Coordinator, link_to: Linked
 ) -> None:
     link, counts = link_to()
-    link.want(roster(1, "a"))
+    link.set_roster(roster(1, "a"))
     await eventually(lambda: coordinator.rosters)
     for _ in range(5):
-        link.want(roster(1, "a"))  # each reconcile says it again
+        link.set_roster(roster(1, "a"))  # each reconcile says it again
     await asyncio.sleep(0.2)
     assert coordinator.rosters == [roster(1, "a")]
     assert counts.pushes == ["accepted"]
@@ -225,9 +226,9 @@ async def test_a_newer_roster_does_not_wait_for_the_older_one_to_be_confirmed(
 ) -> None:
     coordinator.confirm = False
     link, _ = link_to(confirm_delay=60.0)
-    link.want(roster(1, "a"))
+    link.set_roster(roster(1, "a"))
     await eventually(lambda: len(coordinator.rosters) == 1)
-    link.want(roster(2, "a", "b"))
+    link.set_roster(roster(2, "a", "b"))
     await eventually(lambda: len(coordinator.rosters) == 2, seconds=1.0)
     assert coordinator.rosters[1].epoch == 2
 
@@ -237,7 +238,7 @@ async def test_a_roster_that_the_coordinator_does_not_show_is_pushed_again(
 ) -> None:
     coordinator.confirm = False
     link, _ = link_to(confirm_delay=0.05)
-    link.want(roster(1, "a"))
+    link.set_roster(roster(1, "a"))
     await eventually(lambda: len(coordinator.rosters) >= 3)
 
 
@@ -245,7 +246,7 @@ async def test_after_a_restart_of_the_coordinator_the_roster_is_pushed_again(
     coordinator: Coordinator, link_to: Linked
 ) -> None:
     link, counts = link_to()
-    link.want(roster(1, "a"))
+    link.set_roster(roster(1, "a"))
     await eventually(lambda: coordinator.rosters)
     await coordinator.stop()
     await eventually(lambda: not link.connected)
@@ -272,7 +273,7 @@ async def test_a_roster_for_another_pod_is_not_pushed_here(
 ) -> None:
     link, _ = link_to()
     await eventually(lambda: link.snapshot)
-    link.want(roster(2, "a", coordinator="uid-of-the-replacement"))
+    link.set_roster(roster(2, "a", coordinator="uid-of-the-replacement"))
     await asyncio.sleep(0.05)
     assert coordinator.rosters == []
 
@@ -281,8 +282,8 @@ async def test_a_refused_roster_asks_for_a_reconcile_and_backs_off(
     coordinator: Coordinator, link_to: Linked
 ) -> None:
     coordinator.answer = 409
-    link, counts = link_to(first_delay=0.05, max_delay=10.0)
-    link.want(roster(1, "a"))
+    link, counts = link_to(backoff=Backoff(first=0.1, longest=10.0))
+    link.set_roster(roster(1, "a"))
     await eventually(lambda: counts.pushes)
     await asyncio.sleep(0.3)
     assert set(counts.pushes) == {"refused"}
@@ -334,10 +335,10 @@ async def test_news_of_the_pod_end_the_wait_for_the_next_try(
 ) -> None:
     port = coordinator.port
     await coordinator.stop()
-    link, _ = link_to(first_delay=30.0, max_delay=30.0)
+    link, _ = link_to(backoff=Backoff(first=30.0, longest=30.0))
     await asyncio.sleep(0.05)
     await coordinator.start(port)
-    link.poke()
+    link.retry_now()
     await eventually(lambda: link.connected, seconds=1.0)
 
 

@@ -11,7 +11,7 @@ from rollcall_operator.control.leader_election import (
     LeaderElector,
     LeadershipLostError,
 )
-from rollcall_operator.kube.errors import AlreadyExistsError, ConflictError, UnreachableError
+from rollcall_operator.kube.errors import ConflictError, UnreachableError
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient
@@ -45,7 +45,7 @@ class OneLease:
     async def create(self, _resource: object, body: Any) -> Any:
         self._reach()
         if self.lease is not None:
-            raise AlreadyExistsError(status=409, reason="AlreadyExists", message="", what="create")
+            raise ConflictError(status=409, reason="AlreadyExists", message="", what="create")
         return self._store(body, "1")
 
     async def replace(self, _resource: object, body: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is kept of nodes, and who is woken."""
+"""What is kept of nodes, and which jobs are reconciled for them."""
 
 from typing import Any
 
@@ -13,43 +13,50 @@ def node(name: str, *, tainted: bool = True) -> dict[str, Any]:
 
 
 def make() -> tuple[NodeWatch, list[tuple[str, str]]]:
-    woken: list[tuple[str, str]] = []
-    return NodeWatch(taints=[TAINT], wake=woken.append), woken
+    enqueued: list[tuple[str, str]] = []
+    return NodeWatch(taints=[TAINT], enqueue=enqueued.append), enqueued
 
 
-def test_jobs_with_pods_on_a_node_are_woken_when_something_is_wrong_with_it_or_right_again() -> (
-    None
-):
-    book, woken = make()
-    book.troubled(("ns", "here"), ["a", "b"])
-    book.troubled(("ns", "elsewhere"), ["c", ""])
-    book.seen(node("a"), False)
-    assert woken == [("ns", "here")]
-    book.seen(node("a", tainted=False), False)
-    assert woken == [("ns", "here")] * 2
+def test_jobs_with_pods_on_a_node_are_reconciled_when_it_gets_a_taint_and_loses_it() -> None:
+    nodes, enqueued = make()
+    nodes.subscribe(("ns", "here"), ["a", "b"])
+    nodes.subscribe(("ns", "elsewhere"), ["c", ""])
+    nodes.seen(node("a"), False)
+    assert enqueued == [("ns", "here")]
+    nodes.seen(node("a", tainted=False), False)
+    assert enqueued == [("ns", "here")] * 2
 
 
-def test_a_node_that_tells_nothing_new_wakes_nobody() -> None:
-    book, woken = make()
-    book.troubled(("ns", "job"), ["a"])
-    book.seen(node("a", tainted=False), False)
-    assert woken == []
+def test_an_update_that_changes_nothing_of_interest_reconciles_no_job() -> None:
+    nodes, enqueued = make()
+    nodes.subscribe(("ns", "job"), ["a"])
+    nodes.seen(node("a", tainted=False), False)
+    assert enqueued == []
     for _ in range(3):
-        book.seen(node("a"), False)
-    assert len(woken) == 1
+        nodes.seen(node("a"), False)
+    assert len(enqueued) == 1
 
 
-def test_a_job_is_told_of_trouble_that_was_there_before_it() -> None:
-    book, _ = make()
-    book.seen(node("a"), False)
-    assert set(book.troubled(("ns", "job"), ["a", "b"])) == {"a"}
+def test_reading_does_not_subscribe() -> None:
+    nodes, enqueued = make()
+    assert nodes.troubled(["a"]) == {}
+    nodes.seen(node("a"), False)
+    assert enqueued == []
 
 
-def test_a_node_that_is_gone_is_forgotten() -> None:
-    book, woken = make()
-    book.seen(node("a"), False)
-    book.seen(node("a"), True)
-    assert book.troubled(("ns", "job"), ["a"]) == {}
-    book.forget(("ns", "job"))
-    book.seen(node("a"), False)
-    assert woken == []
+def test_a_node_was_in_trouble_before_the_job_subscribed() -> None:
+    nodes, _ = make()
+    nodes.seen(node("a"), False)
+    assert set(nodes.troubled(["a", "b"])) == {"a"}
+
+
+def test_a_deleted_node_and_a_deleted_job_are_forgotten() -> None:
+    nodes, enqueued = make()
+    nodes.subscribe(("ns", "job"), ["a"])
+    nodes.seen(node("a"), False)
+    nodes.seen(node("a"), True)
+    assert nodes.troubled(["a"]) == {}
+    nodes.forget(("ns", "job"))
+    enqueued.clear()
+    nodes.seen(node("a"), False)
+    assert enqueued == []

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from rollcall_operator.control.backoff import Backoff
 from rollcall_operator.control.work_queue import QueueSettings, RetryError, WorkQueue
 
 Run = Callable[[str], Awaitable[float | None]]
@@ -12,9 +13,8 @@ Run = Callable[[str], Awaitable[float | None]]
 FAST = QueueSettings(
     workers=3,
     min_interval=0.0,
-    first_delay=0.02,
+    backoff=Backoff(first=0.02, longest=0.1),
     event_delay=0.02,
-    max_delay=0.1,
     run_timeout=0.3,
 )
 
@@ -35,9 +35,9 @@ class Results:
 
 @asynccontextmanager
 async def queue_of(
-    run: Run, *, settings: QueueSettings = FAST, observer: Results | None = None
+    run: Run, *, settings: QueueSettings = FAST, metrics: Results | None = None
 ) -> AsyncIterator[WorkQueue[str]]:
-    queue: WorkQueue[str] = WorkQueue(run, settings=settings, observer=observer)
+    queue: WorkQueue[str] = WorkQueue(run, settings=settings, metrics=metrics)
     queue.start()
     try:
         yield queue
@@ -139,7 +139,7 @@ async def test_a_key_that_fails_waits_longer_each_time_and_keeps_others_going() 
         raise ValueError("broken")
 
     results = Results()
-    async with queue_of(run, observer=results) as queue:
+    async with queue_of(run, metrics=results) as queue:
         queue.add("bad")
         queue.add("good")
         await eventually(lambda: len(times) == 5)
@@ -158,7 +158,7 @@ async def test_news_of_a_failed_key_does_not_make_it_spin() -> None:
         runs += 1
         raise RetryError("conflict")
 
-    settings = QueueSettings(workers=1, first_delay=10.0, event_delay=0.1)
+    settings = QueueSettings(workers=1, backoff=Backoff(first=10.0, longest=60.0), event_delay=0.1)
     async with queue_of(run, settings=settings) as queue:
         queue.add("a")
         await eventually(lambda: runs == 1)
@@ -214,7 +214,7 @@ async def test_a_run_that_hangs_is_cut_off_and_tried_again() -> None:
             await asyncio.sleep(60)
         return None
 
-    async with queue_of(run, observer=results) as queue:
+    async with queue_of(run, metrics=results) as queue:
         queue.add("a")
         await eventually(lambda: runs == 2)
         await eventually(lambda: results.results == ["timeout", "ok"])

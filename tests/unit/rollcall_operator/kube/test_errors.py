@@ -5,7 +5,6 @@ import json
 import pytest
 
 from rollcall_operator.kube.errors import (
-    AlreadyExistsError,
     ApiError,
     ConflictError,
     NotFoundError,
@@ -33,7 +32,7 @@ def answer(
         (403, "Forbidden", RefusedError),
         (404, "NotFound", NotFoundError),
         (409, "Conflict", ConflictError),
-        (409, "AlreadyExists", AlreadyExistsError),
+        (409, "AlreadyExists", ConflictError),
         (413, "RequestEntityTooLarge", RefusedError),
         (422, "Invalid", RefusedError),
         (429, "TooManyRequests", ThrottledError),

@@ -3,7 +3,7 @@
 import pytest
 
 from rollcall_operator.kube.resources import (
-    DEFINITIONS,
+    NODES,
     PODS,
     RL_JOBS,
     STATEFUL_SETS,
@@ -17,9 +17,7 @@ def test_core_and_group_paths() -> None:
     )
     assert STATEFUL_SETS.path(namespace="ns") == "/apis/apps/v1/namespaces/ns/statefulsets"
     assert RL_JOBS.path() == "/apis/rollcall.dev/v1alpha1/rljobs"
-    assert DEFINITIONS.path(namespace="ns", name="x.y") == (
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/x.y"
-    )
+    assert NODES.path(namespace="ns", name="x.y") == "/api/v1/nodes/x.y"
 
 
 def test_names_cannot_break_out_of_their_place_in_the_path() -> None:

@@ -1,4 +1,4 @@
-"""A simulator for plans: keeps what a plan writes, and lets pods and the coordinator act.
+"""Simulates a cluster for plans: keeps what a plan writes; pods and the coordinator can act.
 
 It is no API server: it only feeds a plan's own output back as the next observation.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
-from rollcall_operator.plan import diff
+from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import (
     JobPlan,
@@ -59,8 +59,14 @@ def lent_pool(changes: Changes | None = None) -> Manifest:
     return body
 
 
+def writes_anything(plan: JobPlan) -> bool:
+    """Whether carrying the plan out would send a request to the API server."""
+    written = (plan.costs, plan.pod_deletions, plan.applies, plan.token, plan.deletes)
+    return any((*written, plan.job_status, plan.pool_statuses, plan.gates, plan.events))
+
+
 class JobSimulator:
-    """One job and its world."""
+    """One job with its children, pods and coordinator."""
 
     def __init__(self, changes: Changes | None = None) -> None:
         self.job: Manifest | None = good_job(changes)
@@ -89,7 +95,7 @@ class JobSimulator:
             job=copy.deepcopy(self.job),
             pools=tuple(copy.deepcopy(list(self.pools.values()))),
             children=tuple(copy.deepcopy(list(self.children.values()))),
-            token_exists=self.token,
+            operator_token="token" if self.token else None,
             pods=tuple(self.pods.values()),
             snapshot=self.snapshot,
             memory=self.memory,
@@ -111,7 +117,7 @@ class JobSimulator:
         last = self.reconcile(seconds)
         for _ in range(most):
             plan = self.reconcile()
-            if plan.writes_nothing:
+            if not writes_anything(plan):
                 return last
             last = plan
         raise AssertionError("does not converge")
@@ -132,19 +138,17 @@ class JobSimulator:
             self.writes["job status"] += 1
             self.job["status"] = copy.deepcopy(plan.job_status)
         self.memory = plan.memory
-        for removal in plan.removals:
+        for deletion in plan.pod_deletions:
             self.writes["pod"] += 1
-            del self.pods[removal.uid]
+            del self.pods[deletion.uid]
         for cost in plan.costs:
             self.writes["cost"] += 1
             self.change(self.pods[cost.uid], deletion_cost=cost.cost)
         for gate in plan.gates:
             self.writes["gate"] += 1
             if gate.uid in self.pods:
-                self.change(
-                    self.pods[gate.uid], gate=gate.in_sync, gate_reason=gate.reason,
-                    gate_since=self.now,
-                )  # fmt: skip
+                pod, closed = self.pods[gate.uid], gate.reason
+                self.change(pod, gate=gate.in_sync, gate_reason=closed, gate_since=self.now)
         for name, status in plan.pool_statuses.items():
             self.writes["pool status"] += 1
             self.pools[name]["status"] = copy.deepcopy(dict(status))
@@ -152,8 +156,8 @@ class JobSimulator:
             self.roster = plan.roster
 
     def _store(self, body: Manifest) -> None:
-        refusal = self.refusals.get(diff.key(body))
-        if refusal is not None and refusal.digest == diff.digest(body):
+        refusal = self.refusals.get(apply_needed.key(body))
+        if refusal is not None and refusal.digest == apply_needed.digest(body):
             return
         store = self.pools if body["kind"] == "RolloutPool" else self.children
         name = body["metadata"]["name"]

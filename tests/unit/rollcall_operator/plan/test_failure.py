@@ -80,7 +80,9 @@ def test_a_trainer_that_restarts_is_restarting_and_then_running_again() -> None:
     assert simulator.status["phase"] == "Restarting"
     assert simulator.status["trainer"]["restarts"] == 1
     message = simulator.condition("TrainerReady")["message"]
-    assert message.startswith("spec.trainer.template.spec.containers[0]: pod bad-trainer-0")
+    assert message.startswith(
+        "spec.trainer.template.spec.containers[0]: container trainer of pod bad-trainer-0"
+    )
     assert "exit code 1: boom" in message
     simulator.run(simulator.trainer)
     simulator.report()
@@ -97,7 +99,7 @@ def test_too_many_restarts_end_the_job() -> None:
     crash(simulator, 3, words="out of memory")
     condition = simulator.condition("Failed")
     assert (condition["status"], condition["reason"]) == ("True", "BackoffLimitExceeded")
-    assert "restarted 3 times, last with exit code 1: out of memory" in condition["message"]
+    assert "Last exit of pod bad-trainer-0: exit code 1: out of memory" in condition["message"]
     assert "spec.failurePolicy.maxRestarts (2)" in condition["message"]
     assert simulator.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 0
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rollcall_protocol.wire.job_snapshot import TrainingResult
-from tests.unit.rollcall_operator.plan.simulator import JOB, JobSimulator
+from tests.unit.rollcall_operator.plan.simulator import JOB, JobSimulator, writes_anything
 
 
 def test_a_job_that_did_its_steps_has_succeeded_and_frees_its_pods() -> None:
@@ -12,15 +12,16 @@ def test_a_job_that_did_its_steps_has_succeeded_and_frees_its_pods() -> None:
     simulator.report(step=200, reward=0.991, finished=TrainingResult(step=200))
     simulator.converge(1)
     assert simulator.status["phase"] == "Succeeded"
-    assert simulator.condition("Succeeded")["message"] == "trained 200 steps"
+    assert simulator.condition("Succeeded")["message"] == "training completed after 200 steps"
     assert simulator.status["progress"]["rolloutReward"] == "0.991"
     assert simulator.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 0
     assert simulator.children["Deployment/bad-cpu"]["spec"]["replicas"] == 0
     assert simulator.reconcile().roster is None
     for kind in ("TrainerReady", "RolloutsReady", "WeightsInSync", "Running"):
         assert (simulator.condition(kind)["status"], simulator.condition(kind)["reason"]) == (
-            "False", "Finished",
-        )  # fmt: skip
+            "False",
+            "Finished",
+        )
 
 
 def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
@@ -42,7 +43,7 @@ def test_nothing_is_made_anew_for_a_finished_job() -> None:
     simulator.converge(1)
     simulator.children.clear()
     simulator.token = False
-    assert simulator.reconcile(60).writes_nothing
+    assert not writes_anything(simulator.reconcile(60))
 
 
 def test_a_finished_job_stays_finished() -> None:
@@ -54,7 +55,10 @@ def test_a_finished_job_stays_finished() -> None:
     simulator.report(step=200, finished=TrainingResult(step=200))
     simulator.converge(60)
     assert simulator.status["phase"] == "Failed"
-    assert simulator.condition("Failed")["message"] == "at step 7: loss is not a number"
+    assert (
+        simulator.condition("Failed")["message"]
+        == "training failed at step 7: loss is not a number"
+    )
 
 
 def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:

@@ -15,7 +15,11 @@ def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]
     gates = [{"conditionType": READINESS_GATE}]
     return {
         "metadata": {
-            "name": "n", "uid": "u", "labels": labels, "annotations": annotations, **metadata,
+            "name": "n",
+            "uid": "u",
+            "labels": labels,
+            "annotations": annotations,
+            **metadata,
         },
         "spec": {
             "nodeName": "node",
@@ -23,7 +27,7 @@ def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]
             "readinessGates": gates,
         },
         "status": status or {},
-    }  # fmt: skip
+    }
 
 
 def container(name: str = "rollout", **state: Any) -> dict[str, Any]:

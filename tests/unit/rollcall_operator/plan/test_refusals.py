@@ -2,9 +2,9 @@
 
 import pytest
 
-from rollcall_operator.plan.diff import digest
+from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.model import Refusal
-from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool, writes_anything
 
 
 def refuse(simulator: JobSimulator, key: str, message: str) -> None:
@@ -62,7 +62,7 @@ def test_a_refused_child_is_not_applied_again_until_it_changes() -> None:
     simulator.reconcile()
     refuse(simulator, "StatefulSet/bad-trainer", "no")
     simulator.converge()
-    assert simulator.reconcile(60).writes_nothing
+    assert not writes_anything(simulator.reconcile(60))
     simulator.edit({"spec.trainer.template.spec.containers[0].image": "other"})
     assert "StatefulSet" in [body["kind"] for body in simulator.reconcile().applies]
 

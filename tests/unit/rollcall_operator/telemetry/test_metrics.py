@@ -1,12 +1,20 @@
 """What /metrics says, and that a dead job's series end with it."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from rollcall_operator.api.conditions import JobPhase, SyncGroupPhase
+from rollcall_operator.api.status import (
+    EpochRecord,
+    RLJobStatus,
+    SessionRecord,
+    SyncGroupStatus,
+)
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 
 KEY = ("ns", "reverse")
+TIME = "2026-11-22T00:00:00.000000Z"
 
 
 def samples(metrics: OperatorMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -22,12 +30,25 @@ def value(metrics: OperatorMetrics, name: str, **labels: str) -> float | None:
     return samples(metrics).get((name, tuple(sorted(labels.items()))))
 
 
-def status(epoch: int, causes: dict[int, str], **group: Any) -> dict[str, Any]:
-    history = [{"epoch": e, "cause": c} for e, c in causes.items()]
-    return {
-        "phase": "Running",
-        "syncGroups": [{"name": "default", "epoch": epoch, "history": history, **group}],
-    }
+def session(name: str, cause: str, seconds: str) -> SessionRecord:
+    return SessionRecord(session=name, cause=cause, members=3, seconds=seconds, time=TIME)
+
+
+def status(
+    epoch: int, causes: dict[int, str], *, members: int = 0, sessions: Sequence[SessionRecord] = ()
+) -> RLJobStatus:
+    group = SyncGroupStatus(
+        name="default",
+        engine="gloo",
+        epoch=epoch,
+        phase=SyncGroupPhase.STABLE,
+        members=members,
+        history=tuple(
+            EpochRecord(epoch=e, cause=c, members=3, time=TIME) for e, c in causes.items()
+        ),
+        sessions=tuple(sessions),
+    )
+    return RLJobStatus(phase=JobPhase.RUNNING, sync_groups=(group,))
 
 
 GROUP = {"namespace": "ns", "job": "reverse", "group": "default"}
@@ -64,14 +85,14 @@ def test_counts_of_queue_links_and_requests() -> None:
 
 def test_a_job_shows_its_epoch_members_and_rebuilds_by_cause() -> None:
     metrics = OperatorMetrics()
-    metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, members=3, rebuilds=0))
+    metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, members=3))
     sessions = [
-        {"session": "2.1.9", "cause": "MemberLost", "seconds": "0.25"},
-        {"session": "2.1.10", "cause": "MemberLost", "seconds": "0.5"},
-        {"session": "3.1.1", "cause": "NewRoster", "seconds": "0.25"},
+        session("2.1.9", "MemberLost", "0.25"),
+        session("2.1.10", "MemberLost", "0.5"),
+        session("3.1.1", "NewRoster", "0.25"),
     ]
     causes = {1: "JobStarted", 2: "MemberLost", 3: "MembersJoined"}
-    metrics.jobs.update(KEY, status(3, causes, members=4, rebuilds=2, sessions=sessions))
+    metrics.jobs.update(KEY, status(3, causes, members=4, sessions=sessions))
     assert value(metrics, "rollcall_epoch", **GROUP) == 3
     assert value(metrics, "rollcall_members", **GROUP) == 4
     assert value(metrics, "rollcall_epochs_total", cause="MemberLost", **GROUP) == 1
@@ -92,8 +113,8 @@ def test_the_same_status_again_counts_nothing() -> None:
 
 def test_sessions_from_before_the_operator_started_are_not_counted_again() -> None:
     metrics = OperatorMetrics()
-    old = {"session": "1.1.1", "cause": "MemberLost", "seconds": "0.25"}
-    new = {"session": "1.1.2", "cause": "EngineError", "seconds": "0.5"}
+    old = session("1.1.1", "MemberLost", "0.25")
+    new = session("1.1.2", "EngineError", "0.5")
     for sessions in ([old], [old, new], [old, new]):
         metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, sessions=sessions))
     assert value(metrics, "rollcall_sessions_total", cause="MemberLost", **GROUP) is None
@@ -119,5 +140,5 @@ def test_another_job_of_the_name_starts_its_counts_anew() -> None:
 
 def test_a_job_without_a_sync_group_yet_is_fine() -> None:
     metrics = OperatorMetrics()
-    metrics.jobs.update(KEY, {})
+    metrics.jobs.update(KEY, RLJobStatus())
     assert value(metrics, "rollcall_epoch", **GROUP) is None

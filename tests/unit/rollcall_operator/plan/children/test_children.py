@@ -96,11 +96,14 @@ def test_a_worker_reads_the_job_from_its_environment() -> None:
 def test_a_worker_reads_how_weights_reach_it() -> None:
     own = {"interface": "eth1", "operationTimeout": "2.5"}
     sync = {
-        "engine": "mooncake", "config": own, "blocking": True, "staging": "Device",
+        "engine": "mooncake",
+        "config": own,
+        "blocking": True,
+        "staging": "Device",
         "everyRankSends": False,
         "delta": {"enabled": True, "maxShare": "0.3", "threads": 8, "blockSize": "64Ki"},
         "groups": [{"name": "npu", "engine": "hccl", "config": {"threads": 4}}],
-    }  # fmt: skip
+    }
     child = deployment({"spec.weightSync": sync, "spec.rollouts[0].syncGroup": "npu"})
     config = decode(JobConfig, json.loads(variables(child)[env.CONFIG])).weight_sync
     assert config.all_groups() == (

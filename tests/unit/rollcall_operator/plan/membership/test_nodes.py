@@ -69,7 +69,7 @@ def test_rollouts_leave_a_node_that_will_be_gone_at_once() -> None:
     simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
     victim = simulator.pods_of("bad-cpu")[0]
     plan = simulator.reconcile()
-    assert [(gone.uid, gone.force) for gone in plan.removals] == [(victim.uid, False)]
+    assert [(gone.uid, gone.force) for gone in plan.pod_deletions] == [(victim.uid, False)]
     (note,) = (note for note in plan.events if note.reason == "RolloutMoved")
     assert victim.name in note.message
     assert SPOT.key in note.message
@@ -80,7 +80,7 @@ def test_a_rollout_on_its_way_out_is_left_alone() -> None:
     simulator.change(
         simulator.pods_of("bad-cpu")[0], terminating=True, leaves_by=simulator.now + 30
     )
-    assert simulator.reconcile().removals == ()
+    assert simulator.reconcile().pod_deletions == ()
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,15 @@ def test_a_rollout_on_its_way_out_is_left_alone() -> None:
 def test_who_tolerates_the_taint_stays(toleration: Toleration, stays: bool) -> None:
     simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
     simulator.change(simulator.pods_of("bad-cpu")[0], tolerations=(toleration,))
-    assert (simulator.reconcile().removals == ()) is stays
+    assert (simulator.reconcile().pod_deletions == ()) is stays
 
 
 def test_a_trainer_stays_and_its_owner_is_told_once() -> None:
     simulator = on_nodes(node_t=NodeFacts("node-t", (SPOT,)))
     plan = simulator.reconcile()
-    assert plan.removals == ()
+    assert plan.pod_deletions == ()
     (note,) = plan.events
-    assert (note.type, note.reason) == ("Warning", "TrainerPreempted")
+    assert (note.type, note.reason) == ("Warning", "TrainerNodeTerminating")
     assert simulator.reconcile(60).events == ()
 
 
@@ -114,7 +114,7 @@ def test_nobody_is_moved_when_the_job_has_finished() -> None:
     simulator.edit({"spec.cleanPodPolicy": "None", "spec.activeDeadlineSeconds": 1})
     simulator.reconcile(10)
     assert simulator.status["phase"] == "Failed"
-    assert simulator.reconcile().removals == ()
+    assert simulator.reconcile().pod_deletions == ()
 
 
 # --- lost nodes ----------------------------------------------------------------------------------
@@ -124,17 +124,17 @@ def test_a_trainer_that_cannot_end_on_a_lost_node_is_struck_off_after_its_grace(
     simulator = on_nodes(node_t=NodeFacts("node-t", lost=True))
     pod = simulator.change(simulator.trainer, terminating=True, leaves_by=simulator.now + 30)
     first = simulator.reconcile()
-    assert first.removals == ()
+    assert first.pod_deletions == ()
     assert first.requeue_after is not None
     assert first.requeue_after <= 31
     plan = simulator.reconcile(31)
-    assert [(gone.uid, gone.force) for gone in plan.removals] == [(pod.uid, True)]
-    assert "TrainerStranded" in [note.reason for note in plan.events]
+    assert [(gone.uid, gone.force) for gone in plan.pod_deletions] == [(pod.uid, True)]
+    assert "TrainerForceDeleted" in [note.reason for note in plan.events]
 
 
 def test_a_trainer_that_nobody_deleted_is_not_struck_off() -> None:
     simulator = on_nodes(node_t=NodeFacts("node-t", lost=True))
-    assert simulator.reconcile(600).removals == ()
+    assert simulator.reconcile(600).pod_deletions == ()
 
 
 @pytest.mark.parametrize("nodes", [{}, {"node_t": NodeFacts("node-t", (SPOT,))}])
@@ -143,7 +143,7 @@ def test_a_trainer_that_ends_slowly_on_a_living_node_is_not_struck_off(
 ) -> None:
     simulator = on_nodes(**nodes)
     simulator.change(simulator.trainer, terminating=True, leaves_by=simulator.now + 30)
-    assert simulator.reconcile(600).removals == ()
+    assert simulator.reconcile(600).pod_deletions == ()
 
 
 def test_another_jobs_trainer_is_none_of_our_business() -> None:
@@ -151,11 +151,11 @@ def test_another_jobs_trainer_is_none_of_our_business() -> None:
     simulator.change(
         simulator.trainer, terminating=True, leaves_by=simulator.now, job_uid="another"
     )
-    assert simulator.reconcile(600).removals == ()
+    assert simulator.reconcile(600).pod_deletions == ()
 
 
 def test_rollouts_that_end_on_a_lost_node_need_no_force() -> None:
     """A Deployment makes others meanwhile."""
     simulator = on_nodes(node_0=NodeFacts("node-0", lost=True))
     simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True, leaves_by=simulator.now)
-    assert simulator.reconcile(600).removals == ()
+    assert simulator.reconcile(600).pod_deletions == ()

@@ -22,8 +22,11 @@ def test_gates_open_for_those_in_sync_only() -> None:
     simulator.report(states={second.uid: MemberState.CATCHING_UP})
     (gate,) = simulator.reconcile().gates
     assert (gate.pod, gate.uid, gate.in_sync, gate.reason) == (
-        first.name, first.uid, True, "InSync",
-    )  # fmt: skip
+        first.name,
+        first.uid,
+        True,
+        "InSync",
+    )
 
 
 def test_a_gate_that_was_never_open_is_not_closed() -> None:

@@ -26,8 +26,8 @@ def running(replicas: int = 3, bound: int = BOUND) -> JobSimulator:
 
 
 def removed(plan: JobPlan) -> list[str]:
-    assert not any(removal.force for removal in plan.removals)
-    return [removal.uid for removal in plan.removals]
+    assert not any(removal.force for removal in plan.pod_deletions)
+    return [removal.uid for removal in plan.pod_deletions]
 
 
 def uids(simulator: JobSimulator) -> list[str]:

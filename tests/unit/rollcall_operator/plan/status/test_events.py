@@ -11,7 +11,7 @@ def reasons(simulator: JobSimulator) -> list[tuple[str, str]]:
 def test_a_good_start_is_three_events_at_most() -> None:
     simulator = JobSimulator()
     simulator.to_running()
-    assert reasons(simulator) == [("Normal", "NewEpoch"), ("Normal", "Running")]
+    assert reasons(simulator) == [("Normal", "EpochOpened"), ("Normal", "Running")]
 
 
 def test_an_epoch_says_why() -> None:
@@ -19,9 +19,9 @@ def test_an_epoch_says_why() -> None:
     simulator.to_running()
     victim = simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
     (note,) = simulator.reconcile(1).events
-    assert note.reason == "NewEpoch"
-    said = f"epoch 2 with 2 members: MemberLost; lost: {victim.name} (being deleted)"
-    assert note.message == said
+    assert note.reason == "EpochOpened"
+    lost = f"lost: {victim.name} (terminating)"
+    assert note.message == f"epoch 2 opened with 2 members (MemberLost): {lost}"
     assert note.regarding["kind"] == "RLJob"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rollcall_operator.plan.model import PodFacts
-from rollcall_operator.plan.status.pod_problems import problem
+from rollcall_operator.plan.status.pod_problems import find_problem
 
 TEMPLATE = {
     "spec": {
@@ -18,7 +18,7 @@ CONTAINER = "spec.rollouts[0].template.spec.containers[1]"
 
 def told(**facts: Any) -> tuple[str, str] | None:
     pod = PodFacts(name="p-1", uid="u", role="rollout", **{"container": "rollout", **facts})
-    found = problem(pod, TEMPLATE, "spec.rollouts[0].template")
+    found = find_problem(pod, TEMPLATE, "spec.rollouts[0].template")
     return None if found is None else (found.reason.value, found.message)
 
 
@@ -41,19 +41,22 @@ def test_no_problem(facts: dict[str, Any]) -> None:
         pytest.param(
             {"waiting_reason": "ImagePullBackOff", "waiting_message": "Back-off pulling"},
             "ImagePullFailed",
-            (f"{CONTAINER}.image: 'reg/i:1' cannot be pulled", "imagePullSecrets"),
+            (f"{CONTAINER}.image: image 'reg/i:1' of pod p-1 cannot be pulled", "imagePullSecrets"),
             id="image",
         ),
         pytest.param(
             {"waiting_reason": "CreateContainerConfigError", "waiting_message": "no secret x"},
             "CannotStart",
-            (f"{CONTAINER}: pod p-1 cannot start", "no secret x"),
+            (f"{CONTAINER}: container rollout of pod p-1 cannot start", "no secret x"),
             id="cannot start",
         ),
         pytest.param(
             {"exit_code": 1, "restarts": 1, "running": True},
             "Restarting",
-            (f"{CONTAINER}: pod p-1 ended with exit code 1", "see its log"),
+            (
+                f"{CONTAINER}: container rollout of pod p-1 ended with exit code 1",
+                "kubectl logs p-1",
+            ),
             id="one restart",
         ),
         pytest.param(
@@ -77,7 +80,7 @@ def test_no_problem(facts: dict[str, Any]) -> None:
         pytest.param(
             {"init": True, "container": "fetch", "exit_code": 2, "restarts": 2},
             "CrashLoop",
-            ("spec.rollouts[0].template.spec.initContainers[0]: pod p-1",),
+            ("spec.rollouts[0].template.spec.initContainers[0]: container fetch of pod p-1",),
             id="init container",
         ),
     ],

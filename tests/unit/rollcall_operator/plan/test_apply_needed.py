@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_operator.plan.diff import differs, digest, key
+from rollcall_operator.plan.apply_needed import differs, digest, key
 
 SAME: list[tuple[str, Any, Any]] = [
     ("defaults of the server", {"a": 1}, {"a": 1, "b": 2}),

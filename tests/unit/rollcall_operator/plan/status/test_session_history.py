@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_operator.plan.status.sessions import remembered
+from rollcall_operator.plan.status.session_history import append_sessions
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import KEPT_SESSIONS, SessionCause, SessionReport
-from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator
+from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, writes_anything
 
 
 def formed(
@@ -57,7 +57,10 @@ def test_a_session_that_followed_a_loss_is_kept_and_told(running: JobSimulator) 
         "time": "2027-01-15T08:00:02.000000Z",
     }
     assert told(running) == [
-        "session 1.1.2 with 3 members in 0.125 s: MemberLost cpu-0: HeartbeatMissed: silent"
+        (
+            "sync group default: session 1.1.2 with 3 members was formed in 0.125 s "
+            "(MemberLost: cpu-0: HeartbeatMissed: silent)"
+        )
     ]
 
 
@@ -72,7 +75,9 @@ def test_all_sessions_between_two_reconciles_are_kept(running: JobSimulator) -> 
     tell(running, FIRST, *(formed(attempt) for attempt in range(2, 8)))
     running.converge(5)
     assert kept(running) == [f"1.1.{attempt}" for attempt in range(1, 8)]
-    assert told(running)[0] == "group default: 6 sessions; the latest of them follow"
+    assert told(running)[0] == (
+        "sync group default: 6 sessions were formed; events follow for the latest 3"
+    )
     assert len(told(running)) == 4
 
 
@@ -98,7 +103,7 @@ def test_an_operator_that_restarts_tells_nothing_twice(running: JobSimulator) ->
 def test_the_same_sessions_again_are_no_write(running: JobSimulator) -> None:
     tell(running, FIRST, formed(2))
     running.converge(5)
-    assert running.reconcile(60).writes_nothing
+    assert not writes_anything(running.reconcile(60))
 
 
 def test_news_waits_a_second_at_most_however_often_sessions_change(running: JobSimulator) -> None:
@@ -112,5 +117,5 @@ def test_news_waits_a_second_at_most_however_often_sessions_change(running: JobS
 
 
 def test_attempts_are_ordered_as_numbers() -> None:
-    old = remembered((), [formed(9)])
-    assert [r["session"] for r in remembered(old, [formed(9), formed(10)])] == ["1.1.9", "1.1.10"]
+    old = append_sessions((), [formed(9)])
+    assert [r.session for r in append_sessions(old, [formed(9), formed(10)])] == ["1.1.9", "1.1.10"]
