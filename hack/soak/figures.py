@@ -20,7 +20,7 @@ WINDOW_S = 15.0
 _STEP_S = 0.3
 _SESSION = re.compile(r"^session \S+: \d+ members?, ([\d.]+) s after (\w+)")
 _STEP = re.compile(r"^step \d+: ")
-_NOTICED = re.compile(r" lost: | is a suspect: ")
+_NOTICED = re.compile(r" lost: | is suspected: ")
 NOTICEABLE = (
     Kind.KILL_ROLLOUT, Kind.STOP_ROLLOUT, Kind.PARTITION_ROLLOUT, Kind.OOM_ROLLOUT,
     Kind.DELETE_ROLLOUT,

@@ -9,7 +9,7 @@ from tests.integration.kubelet import kubelet, rollouts
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.world import World, eventually, example, operator_writes, quiet
 
-LOST = "reverse-cpu-0: HeartbeatMissed: nothing heard for 3 s"
+LOST = "reverse-cpu-0: HeartbeatMissed: nothing received for 3 s"
 
 
 async def test_sessions_are_kept_and_told_once_across_operators(

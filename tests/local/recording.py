@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from rollcall_protocol.env import POD_NAME
+from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
-from rollcall_runtime.rollout.engines.decode_gate import Ticket
+from rollcall_runtime.rollout.engines.decode_lock import Ticket
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
-from rollcall_runtime.rollout.inference_engine import Generation, Watch
+from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
 from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
@@ -46,7 +47,7 @@ class Moment:
     pod: str
     kind: str  # told, given
     prompt: tuple[int, ...]
-    group: tuple[Generation, ...]
+    group: tuple[Response, ...]
 
 
 class SlowEngine(TinyEngine):
@@ -68,15 +69,15 @@ class SlowEngine(TinyEngine):
         group_size: int,
         seed: int,
         timeout: float,
-        partials: Sequence[Sequence[Generation]] | None = None,
-        watch: Watch | None = None,
-    ) -> list[list[Generation]]:
-        assert watch is not None
-        followed = watch
+        partials: Sequence[Sequence[Response]] | None = None,
+        on_partial: PartialOutputCallback | None = None,
+    ) -> list[list[Response]]:
+        assert on_partial is not None
+        followed = on_partial
 
-        def tell(groups: list[list[Generation]]) -> bool:
+        def tell(groups: list[list[Response]]) -> bool:
             self._write("told", prompts, groups)
-            return followed.tell(groups)
+            return followed.callback(groups)
 
         if partials is not None:
             self._write("given", prompts, partials)
@@ -86,7 +87,7 @@ class SlowEngine(TinyEngine):
             seed=seed,
             timeout=timeout,
             partials=partials,
-            watch=Watch(watch.every, tell),
+            on_partial=PartialOutputCallback(on_partial.interval, tell),
         )
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
@@ -102,7 +103,7 @@ class SlowEngine(TinyEngine):
         return super()._step(rows, ticket, draws)
 
     def _write(
-        self, kind: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Generation]]
+        self, kind: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Response]]
     ) -> None:
         if self._folder is None:
             return
@@ -136,7 +137,7 @@ def moments(folder: Path) -> list[Moment]:
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text().split("\n")[:-1]:
             pod, kind, prompt, rows = json.loads(line)
-            group = tuple(Generation(tuple(t), tuple(p), tuple(v), f) for t, p, v, f in rows)
+            group = tuple(Response(tuple(t), tuple(p), tuple(v), f) for t, p, v, f in rows)
             found.append(Moment(pod, kind, tuple(prompt), group))
     return found
 

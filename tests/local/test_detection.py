@@ -64,13 +64,13 @@ async def test_a_stopped_rollout_is_a_suspect_after_the_bound_and_comes_back(
             assert report is not None
             assert (report.cause, report.reason) == (
                 Cause.HEARTBEAT_MISSED,
-                "nothing heard for 2 s",
+                "nothing received for 2 s",
             )
             seen = await job.roll.until(lambda s: members(s) == 2, seconds=5)
             session = seen.snapshot.session
             assert session is not None
             assert session.cause is SessionCause.MEMBER_LOST
-            assert session.detail == f"{victim.name}: HeartbeatMissed: nothing heard for 2 s"
+            assert session.detail == f"{victim.name}: HeartbeatMissed: nothing received for 2 s"
             await job.steps(3, seconds=STEP_SECONDS)
         finally:
             victim.send(signal.SIGCONT)
@@ -132,7 +132,9 @@ async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_pa
             report = told_of(seen.snapshot, victim)
             assert report is not None
             assert report.cause is Cause.HEARTBEAT_MISSED
-            await victim.logs_line("stream lost: nothing heard for 4 s", seconds=2 * BOUND + 5)
+            await victim.logs_line(
+                "stream to the coordinator lost: nothing received for 4 s", seconds=2 * BOUND + 5
+            )
             await job.steps(3, seconds=STEP_SECONDS)
             gate.mend()
             await job.roll.until(
@@ -161,7 +163,7 @@ async def test_a_rollout_that_does_not_come_to_a_restarted_coordinator_is_told_o
             report = told_of(seen.snapshot, hung)
             assert report is not None
             assert report.cause is Cause.NOT_REGISTERED
-            assert report.reason == "did not answer a call for 2 s"
+            assert report.reason == "did not answer a reconnect request within 2 s"
         finally:
             hung.send(signal.SIGCONT)
         await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)

@@ -62,7 +62,7 @@ async def test_pushes_and_completions_that_must_not_count(tmp_path: Path) -> Non
         assert counted["refused_total{unauthenticated}"] == 4
         assert counted["refused_total{stale_roster}"] == 2
         assert counted["refused_total{duplicate_completion}"] == 1
-        assert counted["refused_total{foreign_completion}"] == 1
+        assert counted["refused_total{wrong_job_completion}"] == 1
         assert counted["refused_total{malformed}"] == 1
         assert roll.last.roster_epoch == 2
         assert (await job.prompts()).balanced

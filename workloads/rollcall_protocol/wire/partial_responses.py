@@ -12,14 +12,16 @@ from rollcall_protocol.wire.ids import Version
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Tokens of one response, each with its behaviour log-probability and its weight version.
+    """Tokens of one response so far, each with its log-probability and its weight version.
 
-    ValueError if the three are not of one length.
+    Log-probabilities are natural logarithms under the policy that sampled the token. A response
+    that is not `finished` was cut short by a pause or a deadline and can be continued. ValueError
+    if the three tuples differ in length.
     """
 
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
     finished: bool = False
 
     def __post_init__(self) -> None:

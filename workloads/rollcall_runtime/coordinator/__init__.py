@@ -1,1 +1,1 @@
-"""Trainer rank 0's coordinator: membership, weight-sync rounds, prompts and completions."""
+"""The coordinator on trainer rank 0: membership, weight versions, prompts and completions."""

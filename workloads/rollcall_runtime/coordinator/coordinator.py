@@ -1,7 +1,7 @@
-"""The coordinator: drives the protocol's machines over real streams; prompts are in `leasing`.
+"""The coordinator: drives the protocol's state machines over the members' streams.
 
-Everything here runs in one event loop. Slow work (joining, sending weights) is done by the sender's
-MemberDriver in threads, so the loop answers in milliseconds whatever the trainer computes.
+All of it runs in one event loop. Slow work (joining a session, sending weights) runs in threads of
+the MemberDriver, so that the loop answers within milliseconds while the trainer computes.
 """
 
 import asyncio
@@ -22,19 +22,18 @@ from rollcall_protocol.membership.member_table import is_newer_roster
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
-from rollcall_protocol.wire.job_snapshot import JobSnapshot as State
-from rollcall_protocol.wire.job_snapshot import SuspicionCause
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, SuspicionCause
 from rollcall_protocol.wire.messages import Hello, MemberMessage, SnapshotPartReady
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
 from rollcall_runtime.coordinator import persistent_state
 from rollcall_runtime.coordinator.job_reporter import JobReporter
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
-from rollcall_runtime.coordinator.metrics import CoordinatorMetrics, Delivery
+from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher, PromptMessage
 from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
-from rollcall_runtime.coordinator.sync_group import SyncGroup, WeightHolder
+from rollcall_runtime.coordinator.sync_group import Publication, SyncGroup, WeightHolder
 from rollcall_runtime.membership.incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
@@ -45,9 +44,9 @@ log = logging.getLogger(__name__)
 class Coordinator:
     """Membership, weight versions and prompts of one job; owned by trainer rank 0.
 
-    `engines` has one for each sync group, the default one first. With several `senders` the
-    trainer's other ranks send their own parts. `source` gives the tokens of prompt number i. All
-    methods belong to the event loop that called `start`.
+    `engines` has one for each sync group, the default group's first. With several `senders` the
+    trainer's other ranks send their own parts. `source` returns the tokens of prompt number i.
+    Belongs to one event loop.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Coordinator:
     ) -> None:
         self.config, self.member = config, member
         self._state_dir, self._metrics = state_dir, metrics
-        self._state = persistent_state.boot(state_dir, member.pod_uid)
+        self._state = persistent_state.load_and_count_boot(state_dir, member.pod_uid)
         sync = config.weight_sync
         self.snapshots = SnapshotSender(stage_timeout=sync.stage_timeout, delta=sync.delta)
         self.connections = MemberConnections(
@@ -75,7 +74,7 @@ class Coordinator:
             config=config,
             source=source,
             state=ledger_state,
-            serving=self._takers,
+            eligible=self._eligible,
             send=self.connections.send,
             metrics=metrics,
         )
@@ -91,7 +90,7 @@ class Coordinator:
                 boot=self._state.boot,
                 since_epoch=self._state.since_epoch,
                 senders=senders,
-                duties=self.snapshots,
+                weight_handler=self.snapshots,
                 connections=self.connections,
                 after=self._after,
                 fenced=self.fenced,
@@ -100,10 +99,12 @@ class Coordinator:
         }
         self._reporter = JobReporter(config, self.groups)
         self._first: Version | None = None
-        self._base: Version | None = None  # what all who took part serve
+        self._base: Version | None = (
+            None  # the version that the last publication brought to all members
+        )
         self._roster_taken = asyncio.Event()
-        self._joined = asyncio.Event()
-        self.request_reconnects: Callable[[], None] = lambda: None  # set by whoever can call them
+        self._connected = asyncio.Event()
+        self.reconnect_now = asyncio.Event()  # see ReconnectRequester
         self._group_of: dict[MemberId, SyncGroup] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -112,20 +113,20 @@ class Coordinator:
     async def ready(self, *, at_least: int = 0) -> Version:
         """Wait for the first roster; returns the first version to publish.
 
-        Its number is above whatever a member reported, and `at_least` the one given (from a
-        checkpoint), so that numbers go on. A restarted coordinator knows its roster. When training
-        goes on it waits for all members to come back, but no longer than `settle`.
+        Its number is higher than any that a member reported, and at least `at_least` (the one in
+        the checkpoint). A restarted coordinator has its roster from before. When training resumes,
+        this waits for all members to connect, at most `settle` seconds.
         """
         restored, self._state = self._state.roster, replace(self._state, roster=None)
         if restored is not None:
             self.push_roster(restored)
-            self.request_reconnects()
+            self.reconnect_now.set()
         await self._roster_taken.wait()
         if restored is not None or at_least > 0:
             await self._wait_for_members(self.config.membership.settle)
         lineage = self.lineage
         if lineage is None:
-            raise RuntimeError("a roster was taken, but no lineage follows from it")
+            raise RuntimeError("the roster gives no lineage")
         if self._first is None:
             highest = max(group.machine.highest_number for group in self.groups.values())
             self._first = Version(lineage, max(at_least, highest + 1))
@@ -133,7 +134,7 @@ class Coordinator:
 
     @property
     def incarnations(self) -> tuple[TrainerIncarnation, ...]:
-        """Former lives of this pod's trainer that published weights, the last one last."""
+        """Former incarnations of this pod's trainer that published weights, oldest first."""
         return self._state.incarnations
 
     def weight_holders(self) -> list[WeightHolder]:
@@ -141,44 +142,35 @@ class Coordinator:
         return [holder for group in self.groups.values() for holder in group.weight_holders()]
 
     def begin(self, incarnation: TrainerIncarnation, *, ahead: int = 0) -> None:
-        """The first version is about to be published, `ahead` of the checkpoint's by as many."""
-        self.prompts.outdate(ahead)
+        """The first version, `ahead` versions after the checkpoint's, is about to be published."""
+        self.prompts.skip_versions(ahead)
         self.progress(step=incarnation.step, number=max(0, incarnation.number - 1), reward=None)
-        self._state = persistent_state.begin(self._state, incarnation)
+        self._state = self._state.with_incarnation(incarnation)
         persistent_state.save(self._state_dir, self._state)
 
     @property
     def lineage(self) -> Lineage | None:
-        """The lineage of versions that this life of the trainer publishes."""
+        """The lineage of the versions that this incarnation of the trainer publishes."""
         return next(iter(self.groups.values())).machine.lineage
 
     async def publish(self, version: Version, snapshot: WeightSnapshot) -> None:
-        """Bring weights to all groups; returns when all of them acked or were excluded.
+        """Publish to all groups; returns when every member acked or was excluded.
 
-        Owns `snapshot` from now on; newcomers fetch it until the next one is published.
+        Owns `snapshot` from now on; new members fetch it until the next one is published.
         """
         self.snapshots.offer(version, snapshot)
-        manifest, others = await self.parts.whole(version, snapshot.manifest)
+        manifest, others = await self.parts.wait_for_all(version, snapshot.manifest)
         delta = await self.snapshots.encode(version, self._base, others)
-        outcomes = await asyncio.gather(
+        publications = await asyncio.gather(
             *(group.publish(version, manifest, delta=delta) for group in self.groups.values())
         )
         self._base = version
-        self.snapshots.retire_all_but(version)
+        self.snapshots.release_all_but(version)
         self.prompts.published(version)
-        self._metrics.published(
-            Delivery(
-                version.number,
-                sum(outcome.members for outcome in outcomes),
-                max(outcome.sent_bytes for outcome in outcomes),
-                max(outcome.stage_seconds for outcome in outcomes),
-                max(outcome.commit_seconds for outcome in outcomes),
-                all(outcome.delta for outcome in outcomes),
-            )
-        )
+        self._metrics.published(Publication.combine(publications))
 
     def withdraw(self) -> None:
-        """Let go of the newest weights; until the next ones newcomers have their peers alone."""
+        """Release the newest snapshot: until the next one, new members fetch from peers only."""
         self.snapshots.close()
 
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
@@ -186,21 +178,21 @@ class Coordinator:
         return await self.prompts.next_batch(number)
 
     def progress(self, *, step: int, number: int, reward: float | None, warning: str = "") -> None:
-        """Note where training stands, and what is wrong though it goes on."""
-        self._reporter.trained(step=step, number=number, reward=reward, warning=warning)
+        """Record the progress of training, and a `warning` about what failed without ending it."""
+        self._reporter.record_progress(step=step, number=number, reward=reward, warning=warning)
         self.stream.progressed()
 
     def finish(self, *, step: int, error: str = "") -> None:
-        """Tell the operator that training is over."""
-        self._reporter.finish(step, error)
+        """Report to the operator that training has ended."""
+        self._reporter.record_result(step, error)
         self.stream.changed()
 
     def ledger_state(self) -> LedgerState:
-        """What a checkpoint keeps of the prompts."""
+        """The prompt ledger's state for a checkpoint."""
         return self.prompts.state()
 
     async def stop(self) -> None:
-        """Close streams and the sender's engine session."""
+        """Close all streams and the engine sessions, and release the weights."""
         self.stream.close()
         self.prompts.close()
         self.connections.close_all("the trainer stops")
@@ -212,7 +204,7 @@ class Coordinator:
     # --- events from the network ---------------------------------------------------------------
 
     def push_roster(self, roster: Roster) -> None:
-        """Take the job's roster; raises RosterRefusedError."""
+        """Take the job's roster. Raises RosterRefusedError."""
         job = (self.config.uid, DEFAULT_GROUP)
         held = self._state.roster
         if not is_newer_roster(roster, held, job=job, coordinator=self.member.pod_uid):
@@ -225,36 +217,36 @@ class Coordinator:
         self._roster_taken.set()
 
     def member_connected(self, hello: Hello) -> None:
-        """A stream opened."""
+        """A member's stream opened and its Hello arrived."""
         log.info("member %s of pool %s registered", hello.pod, hello.pool)
         group = self.groups.get(hello.group)
         if group is None:
             self.connections.close(hello.member, f"this job has no sync group {hello.group!r}")
         else:
             self._group_of[hello.member] = group
-            self.prompts.joined(hello.member)
+            self.prompts.member_connected(hello.member)
             if hello.sender is not None:
-                self.parts.registered(hello.member, hello.sender)
+                self.parts.connected(hello.member, hello.sender)
             group.run(group.machine.hello(hello, time.monotonic()))
-        self._joined.set()
+        self._connected.set()
 
     def member_disconnected(self, member: MemberId, loss: ConnectionLoss) -> None:
-        """A stream ended."""
+        """A member's stream ended."""
         log.info("member %s lost: %s: %s", member, loss.cause, loss.reason)
-        self.prompts.left(member)
-        self.parts.left(member)
+        self.prompts.member_disconnected(member)
+        self.parts.disconnected(member)
         group = self._group_of.pop(member, None)
         if group is not None:
             now = time.monotonic()
             group.run(group.machine.lost(member, loss.reason, now, cause=loss.cause))
 
     def member_message(self, member: MemberId, message: MemberMessage) -> None:
-        """A message of a member."""
+        """A message of `member` arrived."""
         group = self._group_of.get(member)
         if isinstance(message, PromptMessage):
-            self.prompts.said(member, message)
+            self.prompts.member_message(member, message)
         elif isinstance(message, SnapshotPartReady):
-            self.parts.sealed(member, message)
+            self.parts.part_ready(member, message)
         elif group is not None and not isinstance(message, Hello):
             group.run(group.machine.receive(member, message, time.monotonic()))
 
@@ -264,7 +256,7 @@ class Coordinator:
         return tuple(m for m in (roster.members if roster else ()) if m.pod_uid not in here)
 
     def member_unreachable(self, member: RosterMember, reason: str, seconds: float) -> None:
-        """A member of the roster does not come, `seconds` after it was first missed."""
+        """A member of the roster has not connected `seconds` after it was first missed."""
         group = self.groups.get(member.group)
         if group is not None and not group.machine.knows(member.pod_uid):
             self._metrics.suspected(SuspicionCause.NOT_REGISTERED, seconds)
@@ -272,8 +264,8 @@ class Coordinator:
             group.run(group.machine.absent(member.pod_uid, reason, time.monotonic()))
             self.stream.changed()
 
-    def report(self) -> State:
-        """The whole state for the operator."""
+    def report(self) -> JobSnapshot:
+        """The whole state of the job, for the operator."""
         return self._reporter.snapshot(self._state, self.prompts.running())
 
     # --- inside --------------------------------------------------------------------------------
@@ -283,8 +275,8 @@ class Coordinator:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.missing():
-                    self._joined.clear()
-                    await self._joined.wait()
+                    self._connected.clear()
+                    await self._connected.wait()
 
     def _after(self, effects: list[CoordinatorEffect]) -> None:
         for effect in effects:
@@ -300,11 +292,11 @@ class Coordinator:
             self.stream.progressed()
 
     def _suspected(self, effect: MemberSuspected) -> None:
-        """Note how long it took: since the member was last heard, or since it was asked.
+        """Measure the detection and give the member's prompts to others at once.
 
-        Its prompts need not wait for the end of its stream.
+        The time runs from the last bytes of the member, or from the request that it did not answer.
         """
-        self.prompts.left(effect.member)
+        self.prompts.member_disconnected(effect.member)
         now = time.monotonic()
         since = (
             effect.since
@@ -312,10 +304,10 @@ class Coordinator:
             else self.connections.last_received_at(effect.member)
         )
         self._metrics.suspected(effect.cause, now - since if since is not None else 0.0)
-        log.warning("%s is a suspect: %s: %s", effect.member, effect.cause, effect.reason)
+        log.warning("member %s is suspected: %s: %s", effect.member, effect.cause, effect.reason)
 
-    def _takers(self) -> list[MemberId]:
-        """Who may get prompts now."""
+    def _eligible(self) -> list[MemberId]:
+        """The members that may get prompts now."""
         if not self._reporter.training:
             return []
         return [

@@ -1,4 +1,4 @@
-"""Where the job stands, as the operator is told: members, sessions, progress, and the end."""
+"""Builds the job snapshot for the operator: members, sessions, progress and result."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from rollcall_runtime.coordinator.sync_group import SyncGroup
 
 
 class JobReporter:
-    """What the coordinator knows of the job, gathered from `groups` whenever it is asked."""
+    """Gathers the state of `groups` and of training for each snapshot."""
 
     def __init__(self, config: JobConfig, groups: Mapping[str, SyncGroup]) -> None:
         self._config, self._groups = config, groups
@@ -31,23 +31,25 @@ class JobReporter:
         self._finished: TrainingResult | None = None
         self._states: list[MemberState] = []  # at the last publication
 
-    def trained(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
-        """Training has done `step` steps; `number` is published."""
+    def record_progress(
+        self, *, step: int, number: int, reward: float | None, warning: str
+    ) -> None:
+        """Training has done `step` steps; version `number` is published."""
         self._progress = TrainingProgress(
             step, self._config.algorithm.max_steps, number, reward, warning=warning
         )
 
-    def finish(self, step: int, error: str) -> None:
+    def record_result(self, step: int, error: str) -> None:
         """Training is over."""
         self._finished = TrainingResult(step, error)
 
     @property
     def training(self) -> bool:
-        """Whether more samples are wanted: it is not over, and there are rollouts enough."""
+        """Whether samples are wanted: training goes on, and minRollouts are in session."""
         return self._finished is None and not self._paused()
 
     def snapshot(self, state: CoordinatorState, running: Mapping[str, int]) -> JobSnapshot:
-        """The whole state for the operator; `running` counts prompts in hand by pod uid."""
+        """The whole state; `running` is the number of leased prompts by pod uid."""
         roster = state.roster
         return JobSnapshot(
             pod_uid=state.pod_uid,
@@ -64,7 +66,7 @@ class JobReporter:
         )
 
     def urgent(self, effects: Iterable[CoordinatorEffect]) -> bool:
-        """Sessions, suspects and who is in sync are told at once; that versions go by is not."""
+        """Whether to report now: a session or suspect changed, or which members are in sync."""
         happened = list(effects)
         if any(
             isinstance(effect, (SessionFormed, CloseStream, MemberSuspected)) for effect in happened

@@ -1,4 +1,4 @@
-"""Members' streams: one WebSocket each, opened by the member, closed by whoever loses faith."""
+"""The coordinator's side of the members' streams: one WebSocket each, opened by the member."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from rollcall_protocol.wire.messages import (
     loads,
 )
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
-from rollcall_runtime.membership.wire import read, write
+from rollcall_runtime.membership.long_messages import dump_message, load_message
 from rollcall_runtime.worker.concurrency import first_of
 
 log = logging.getLogger(__name__)
@@ -32,27 +32,27 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLoss:
-    """How a stream ended."""
+    """Why a stream ended."""
 
     cause: SuspicionCause
     reason: str
 
 
 class ConnectionListener(Protocol):
-    """What a stream's events mean; implemented by the coordinator."""
+    """Receives the events of all streams; implemented by the coordinator."""
 
     def member_connected(self, hello: Hello) -> None:
-        """A stream opened and said who it is."""
+        """A stream opened and its Hello arrived."""
 
     def member_disconnected(self, member: MemberId, loss: ConnectionLoss) -> None:
-        """Its stream ended, for whatever reason."""
+        """The stream of `member` ended."""
 
     def member_message(self, member: MemberId, message: MemberMessage) -> None:
-        """A message arrived."""
+        """A message of `member` arrived."""
 
 
 class MemberConnection:
-    """One open stream. Sending never waits; a writer task keeps the order."""
+    """One open stream. Sending never waits; a writer task sends in order."""
 
     def __init__(self, socket: web.WebSocketResponse, liveness: LivenessMonitor) -> None:
         self._socket, self.liveness = socket, liveness
@@ -60,16 +60,16 @@ class MemberConnection:
         self._reason = ""
 
     def send(self, text: str | Awaitable[str]) -> None:
-        """Queue a message."""
+        """Queue a message (JSON)."""
         self._queue.put_nowait(text)
 
     def close(self, reason: str) -> None:
-        """End the stream after what is queued."""
+        """End the stream after the messages that are queued."""
         self._reason = self._reason or reason
         self._queue.put_nowait(None)
 
     async def write(self) -> None:
-        """Send what is queued until the stream ends."""
+        """Send queued messages until the stream ends."""
         while (text := await self._queue.get()) is not None:
             if not isinstance(text, str):
                 text = await asyncio.shield(text)
@@ -81,10 +81,10 @@ class MemberConnection:
 
 
 class MemberConnections:
-    """All open streams by member; a pod that connects again replaces its older stream.
+    """All open streams by member; a member that connects again replaces its older stream.
 
-    Members ping and aiohttp answers; a stream on which nothing arrives for `suspect_after` seconds
-    is lost.
+    Members ping and aiohttp answers. A stream on which no bytes arrive for `suspect_after` seconds
+    is closed as lost.
     """
 
     def __init__(
@@ -102,17 +102,17 @@ class MemberConnections:
         return {member.pod_uid for member in self._connections}
 
     def last_received_at(self, member: MemberId) -> float | None:
-        """When its stream was last heard (seconds of time.monotonic), None if it has none."""
+        """When bytes last arrived from `member` (time.monotonic); None without a stream."""
         connection = self._connections.get(member)
         return connection.liveness.last_received_at if connection else None
 
     def send(self, member: MemberId, message: CoordinatorMessage) -> None:
-        """Send to a member that may have gone: its loss is reported by its stream."""
+        """Send to a member; without a stream the message is dropped."""
         if member not in self._connections:
             return
-        # What goes to everybody is written out once: manifests are long.
+        # A message to all members is encoded once: manifests are long.
         if self._last is None or self._last[0] is not message:
-            self._last = message, write(message)
+            self._last = message, dump_message(message)
         self._connections[member].send(self._last[1])
 
     def close(self, member: MemberId, reason: str) -> None:
@@ -129,7 +129,7 @@ class MemberConnections:
         """Handle one stream from its Hello to its end."""
         socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES)
         await socket.prepare(request)
-        if request.transport is None:  # gone already
+        if request.transport is None:  # the connection was lost meanwhile
             return socket
         liveness = LivenessMonitor(request.transport, suspect_after=self._suspect_after)
         try:
@@ -166,7 +166,7 @@ class MemberConnections:
             if frame.type is not WSMsgType.TEXT:
                 continue
             try:
-                message = await read(frame.data, MEMBER_MESSAGES)
+                message = await load_message(frame.data, MEMBER_MESSAGES)
             except CodecError as error:
                 self._refused("malformed")
                 raise ConnectionResetError(f"malformed message: {error}") from error

@@ -1,41 +1,26 @@
-"""What the coordinator tells the metrics; `telemetry.py` implements it with Prometheus."""
+"""What the coordinator measures, as an interface: the trainer implements it with Prometheus."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """How version `number` reached the live session; repeated stages count as one.
-
-    `delta`: every group was sent what has changed, and no more.
-    """
-
-    number: int
-    members: int
-    nbytes: int
-    stage_seconds: float
-    commit_seconds: float
-    delta: bool
+from rollcall_runtime.coordinator.sync_group import Publication
 
 
 class CoordinatorMetrics(Protocol):
-    """Called from the coordinator's event loop; must not block."""
+    """Called in the coordinator's event loop; no method may block."""
 
     def refused(self, what: str) -> None:
-        """A request or message was refused, by kind."""
+        """A request or message of the kind `what` was refused."""
 
     def session_formed(self, report: SessionReport) -> None:
         """A session is usable."""
 
     def suspected(self, cause: SuspicionCause, seconds: float) -> None:
-        """A member was found out `seconds` after it was last heard, or asked."""
+        """A member was suspected, `seconds` after its last bytes arrived or it was first missed."""
 
-    def published(self, delivery: Delivery) -> None:
-        """A version reached the live session."""
+    def published(self, publication: Publication) -> None:
+        """All members of the live session serve a version, or were excluded."""
 
     def prompts(self, ledger: PromptLedger) -> None:
         """The ledger changed."""

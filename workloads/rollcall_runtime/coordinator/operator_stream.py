@@ -1,4 +1,4 @@
-"""The operator's side door: roster pushes in, one stream of snapshots out."""
+"""What the coordinator exchanges with the operator: roster pushes in, job snapshots out."""
 
 import asyncio
 import json
@@ -16,11 +16,11 @@ from rollcall_protocol.wire.roster import Roster
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
-PROGRESS_SECONDS = 1.0  # progress is told this often at most; sessions and suspects at once
+PROGRESS_SECONDS = 1.0  # least time between reports of progress; changes of members go at once
 
 
 class OperatorStream:
-    """Serves snapshots to whoever follows; a slow follower skips states, never delays one."""
+    """Streams job snapshots to clients; a slow client misses snapshots and delays no other."""
 
     def __init__(self, snapshot: Callable[[], JobSnapshot]) -> None:
         self._snapshot = snapshot
@@ -29,7 +29,7 @@ class OperatorStream:
         self._closed = False
 
     def changed(self) -> None:
-        """Tell followers now."""
+        """Send a snapshot to all clients now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -37,13 +37,13 @@ class OperatorStream:
             event.set()
 
     def progressed(self) -> None:
-        """Tell followers within a second."""
+        """Send a snapshot to all clients within PROGRESS_SECONDS."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PROGRESS_SECONDS, self._flush)
 
     def close(self) -> None:
-        """Tell followers the last state and end their streams."""
+        """Send the last snapshot and end all streams."""
         self._closed = True
         self.changed()
 
@@ -85,7 +85,7 @@ class OperatorStream:
 async def handle_roster_push(
     request: web.Request, push: Callable[[Roster], None], refused: Callable[[str], None]
 ) -> web.Response:
-    """PUT of a roster: 200 when it counts, 400 when malformed, 409 when it must not count."""
+    """PUT of a roster: 200 accepted, 400 malformed, 409 refused (RosterRefusedError)."""
     try:
         roster = decode(Roster, json.loads(await request.text()), path="roster")
     except (CodecError, ValueError) as error:

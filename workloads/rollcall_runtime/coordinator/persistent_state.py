@@ -1,6 +1,4 @@
-"""What a coordinator keeps over a restart of its container: boot counter, roster, and which steps
-its last incarnations began with.
-"""
+"""The coordinator's state that outlives a restart of its container."""
 
 import json
 from dataclasses import dataclass, replace
@@ -11,12 +9,15 @@ from rollcall_protocol.wire.roster import Roster
 from rollcall_runtime.membership.incarnation import TrainerIncarnation
 
 FILE = "coordinator.json"
-MAX_INCARNATIONS = 8  # rollouts hold versions of the last one that published, few are older
+MAX_INCARNATIONS = 8  # rollouts hold versions of the last one that published, few hold older ones
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorState:
-    """Kept in the pod's emptyDir, so it is gone with the pod: a new pod is a new epoch."""
+    """Boot counter, roster and former incarnations; kept in the pod's emptyDir.
+
+    A new pod starts without it: the operator gives a new coordinator pod a new epoch.
+    """
 
     pod_uid: str
     boot: int = 0
@@ -24,9 +25,13 @@ class CoordinatorState:
     roster: Roster | None = None
     incarnations: tuple[TrainerIncarnation, ...] = ()
 
+    def with_incarnation(self, incarnation: TrainerIncarnation) -> "CoordinatorState":
+        """The same with the newest incarnation; the oldest of MAX_INCARNATIONS is dropped."""
+        return replace(self, incarnations=(*self.incarnations, incarnation)[-MAX_INCARNATIONS:])
 
-def boot(folder: Path, pod_uid: str) -> CoordinatorState:
-    """Load the state, count this boot and save. Raises ValueError for a file that is not ours."""
+
+def load_and_count_boot(folder: Path, pod_uid: str) -> CoordinatorState:
+    """Load the state, count this boot and save; ValueError if the file cannot be read."""
     path = folder / FILE
     state = CoordinatorState(pod_uid)
     if path.exists():
@@ -41,13 +46,8 @@ def boot(folder: Path, pod_uid: str) -> CoordinatorState:
     return state
 
 
-def begin(state: CoordinatorState, incarnation: TrainerIncarnation) -> CoordinatorState:
-    """Add the newest incarnation."""
-    return replace(state, incarnations=(*state.incarnations, incarnation)[-MAX_INCARNATIONS:])
-
-
 def save(folder: Path, state: CoordinatorState) -> None:
-    """Write whole or not at all."""
+    """Write the state atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     draft = path.with_suffix(".tmp")

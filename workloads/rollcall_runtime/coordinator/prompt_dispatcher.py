@@ -1,4 +1,4 @@
-"""The coordinator's prompts: leases go out to rollouts, samples come in and make batches."""
+"""Leases prompts to rollouts and collects their samples into batches for the trainer."""
 
 import asyncio
 import time
@@ -16,16 +16,16 @@ from rollcall_protocol.wire.messages import (
     PromptLeaseReturned,
     PromptLeaseRevoked,
 )
-from rollcall_runtime.coordinator.completions import CompletionVerdict
+from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 
 PromptMessage = PromptCredit | GenerationProgress | PromptLeaseReturned
 
 
 class PromptDispatcher:
-    """Drives the ledger over real streams. Belongs to one event loop.
+    """Drives the prompt ledger over the members' streams. Belongs to one event loop.
 
-    `serving` names the members that may get prompts now, `send` speaks to one of them.
+    `eligible` returns the members that may get prompts now; `send` sends a message to one.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PromptDispatcher:
         config: JobConfig,
         source: Callable[[int], tuple[int, ...]],
         state: LedgerState | None,
-        serving: Callable[[], Sequence[MemberId]],
+        eligible: Callable[[], Sequence[MemberId]],
         send: Callable[[MemberId, CoordinatorMessage], None],
         metrics: CoordinatorMetrics,
     ) -> None:
@@ -53,20 +53,20 @@ class PromptDispatcher:
             keep_partial=algorithm.partial_rollout,
             deterministic=algorithm.deterministic,
         )
-        self._serving, self._send, self._metrics = serving, send, metrics
+        self._eligible, self._send, self._metrics = eligible, send, metrics
         self._batch_ready = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None  # for the next lease that is overdue
+        self._timer: asyncio.TimerHandle | None = None  # for the next lease that expires
 
     # --- the trainer's side --------------------------------------------------------------------
 
     def published(self, version: Version) -> None:
-        """Rollouts serve `version`."""
-        # Only now may more be drawn: what is drawn before is as old as the version before.
+        """Rollouts serve `version`: admit more prompts."""
+        # Not earlier: a prompt leased before is sampled with the version before.
         self._ledger.published(version)
         self.dispatch()
 
-    def outdate(self, versions: int) -> None:
-        """Begin with weights that much newer than the checkpoint's."""
+    def skip_versions(self, versions: int) -> None:
+        """Training begins with weights `versions` newer than the checkpoint's."""
         self._ledger.outdate(versions)
 
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
@@ -80,21 +80,21 @@ class PromptDispatcher:
             await self._batch_ready.wait()
 
     def state(self) -> LedgerState:
-        """What a checkpoint keeps of the prompts."""
+        """The ledger's state for a checkpoint."""
         return self._ledger.state()
 
     def running(self) -> Mapping[str, int]:
-        """Prompts in hand, by the pod (uid) of the rollout."""
+        """The number of leased prompts by pod uid."""
         return self._ledger.held_by()
 
     # --- rollouts ------------------------------------------------------------------------------
 
-    def joined(self, member: MemberId) -> None:
-        """A stream opened; leases of an older one, if its end went unnoticed, stay."""
+    def member_connected(self, member: MemberId) -> None:
+        """A stream opened: its credit starts at 0; the member keeps its leases."""
         self._ledger.want_nothing(member)
 
-    def said(self, member: MemberId, message: PromptMessage) -> None:
-        """A message of a member."""
+    def member_message(self, member: MemberId, message: PromptMessage) -> None:
+        """A message of `member` about prompts arrived."""
         if isinstance(message, PromptCredit):
             self._ledger.want(member, message.prompts)
         elif isinstance(message, GenerationProgress):
@@ -105,28 +105,28 @@ class PromptDispatcher:
         self.dispatch()
 
     def complete(self, completion: Completion) -> CompletionVerdict:
-        """A completion came in."""
+        """Count a completion, or decide why not."""
         if completion.job_uid != self._job_uid:
-            return CompletionVerdict.FOREIGN
+            return CompletionVerdict.WRONG_JOB
         if not self._ledger.complete(completion):
             return CompletionVerdict.DUPLICATE
         self._batch_ready.set()
         self.dispatch()
         return CompletionVerdict.COUNTED
 
-    def left(self, member: MemberId) -> None:
-        """A stream ended: its prompts go to others with the next `dispatch`."""
+    def member_disconnected(self, member: MemberId) -> None:
+        """A stream ended: the next `dispatch` leases its prompts to other members."""
         self._ledger.forget(member)
 
     def dispatch(self) -> None:
-        """Lease what is admitted to those who want it."""
-        for member, lease in self._ledger.dispatch(self._serving(), time.monotonic()):
+        """Lease admitted prompts to eligible members that have credit."""
+        for member, lease in self._ledger.dispatch(self._eligible(), time.monotonic()):
             self._send(member, lease)
         self._metrics.prompts(self._ledger)
         self._set_timer()
 
     def close(self) -> None:
-        """Stop watching deadlines."""
+        """Stop expiring leases."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -141,7 +141,7 @@ class PromptDispatcher:
                 self._send(member, PromptLeaseRevoked(report.lease))
 
     def _set_timer(self) -> None:
-        # One that is set is early enough: deadlines are only put off, and new ones lie later.
+        # A timer that is set is early enough: deadlines only move later.
         due = self._ledger.next_deadline() if self._timer is None else None
         if due is not None:
             delay = max(0.0, due - time.monotonic())

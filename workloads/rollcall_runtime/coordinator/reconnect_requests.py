@@ -1,4 +1,7 @@
-"""Calling members of the roster that do not come: they may cling to a predecessor, or hang."""
+"""Asks members of the roster that have no stream open to connect to this coordinator.
+
+Such a member may still be connected to a former coordinator pod, or it may hang.
+"""
 
 import asyncio
 import contextlib
@@ -11,24 +14,31 @@ from typing import Protocol
 import aiohttp
 
 from rollcall_protocol import env
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import RosterMember
+from rollcall_runtime.membership.credentials import bearer
+from rollcall_runtime.worker.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-MAX_CALLS = 5  # that were answered without anything coming of it
-LONGEST_PAUSE = 30.0
-AT_A_TIME = 64
+MAX_ANSWERED = 5  # requests that a member answers without opening a stream
+LONGEST_DELAY = 30.0  # seconds between requests to one member
+CONCURRENT_REQUESTS = 64
 
 
 class MissingMembers(Protocol):
-    """Whom to call, and whom to tell; implemented by the coordinator."""
+    """Knows which members are missing; implemented by the coordinator."""
+
+    @property
+    def reconnect_now(self) -> asyncio.Event:
+        """Set when all missing members are to be asked at once."""
 
     def missing(self) -> tuple[RosterMember, ...]:
         """Members of the roster that have no stream open."""
 
     def member_unreachable(self, member: RosterMember, reason: str, seconds: float) -> None:
-        """`member` was called and is no better for it, `seconds` after it was first missed."""
+        """`member` was asked and has not connected, `seconds` after it was first missed."""
 
 
 @dataclass(slots=True)
@@ -37,93 +47,99 @@ class _MissingMember:
 
     since: float
     due: float
-    pause: float
+    backoff: Backoff
     answered: int = 0
-    told: bool = False
+    reported: bool = False
 
 
 class ReconnectRequester:
-    """Posts a request to each missing member after `bound` seconds, and again later.
+    """Posts `request` to each member that is missing for `bound` seconds, and again later.
 
-    That nobody listens there is no news: the container starts, or has ended. A member that takes
-    the call but does not answer within the bound, or that answers and still does not come, is told
-    as absent and left alone.
+    A refused connection is no failure: the container is starting, or has ended. A member is
+    reported as unreachable, and not asked again, if it accepts the connection but does not answer
+    within the bound, or answers MAX_ANSWERED requests without opening a stream.
     """
 
     def __init__(
         self,
         *,
-        absence: MissingMembers,
-        summons: ReconnectRequest,
+        members: MissingMembers,
+        request: ReconnectRequest,
         token: str,
         bound: float,
         port: int = env.AGENT_PORT,
     ) -> None:
-        self._absence, self._body = absence, dumps(summons)
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._members, self._body = members, dumps(request)
+        self._headers = bearer(token)
         self._bound, self._port = bound, port
-        self._cases: dict[str, _MissingMember] = {}
-        self._at_once = asyncio.Event()
-
-    def request_now(self) -> None:
-        """Call all that are missing now: they may be waiting before they try to connect again."""
-        self._at_once.set()
+        self._missing: dict[str, _MissingMember] = {}
 
     async def run(self) -> None:
-        """Look after them until cancelled."""
+        """Send requests until cancelled."""
         async with aiohttp.ClientSession(
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=self._bound),
-            connector=aiohttp.TCPConnector(limit=AT_A_TIME, force_close=True),
+            connector=aiohttp.TCPConnector(limit=CONCURRENT_REQUESTS, force_close=True),
         ) as session:
+            now_wanted = self._members.reconnect_now
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._bound / 2):
-                        await self._at_once.wait()
-                if self._at_once.is_set():
-                    self._at_once.clear()
-                    missing = self._absence.missing()
-                    await asyncio.gather(*(self._greet(session, member) for member in missing))
+                        await now_wanted.wait()
+                if now_wanted.is_set():
+                    now_wanted.clear()
+                    members = self._members.missing()
+                    await asyncio.gather(*(self._ask_once(session, member) for member in members))
                 due = self._due(time.monotonic())
-                await asyncio.gather(*(self._call(session, *case) for case in due))
+                await asyncio.gather(*(self._ask(session, *missing) for missing in due))
 
-    async def _greet(self, session: aiohttp.ClientSession, member: RosterMember) -> None:
-        """A call that is no test: what comes of it is nobody's fault."""
+    async def _ask_once(self, session: aiohttp.ClientSession, member: RosterMember) -> None:
+        """Send a request whose outcome is only logged: the member may not be due yet."""
         try:
             async with session.post(self._url(member), data=self._body):
                 pass
         except (TimeoutError, aiohttp.ClientError) as error:
-            log.info("%s does not take a call: %s", member.pod, str(error) or "no answer")
+            log.info(
+                "%s did not take a reconnect request: %s", member.pod, str(error) or "no answer"
+            )
 
     def _url(self, member: RosterMember) -> str:
-        return f"http://{member.address}:{self._port}{env.REGISTER_ROUTE}"
+        return f"http://{host_port(member.address, self._port)}{env.REGISTER_ROUTE}"
 
     def _due(self, now: float) -> list[tuple[RosterMember, _MissingMember]]:
-        missing = self._absence.missing()
-        self._cases = {
-            m.pod_uid: self._cases.get(m.pod_uid)
-            or _MissingMember(now, now + self._bound, self._bound)
-            for m in missing
+        members = self._members.missing()
+        self._missing = {
+            member.pod_uid: self._missing.get(member.pod_uid) or self._new(now)
+            for member in members
         }
-        cases = [(member, self._cases[member.pod_uid]) for member in missing]
-        return [(member, case) for member, case in cases if not case.told and now >= case.due]
+        found = [(member, self._missing[member.pod_uid]) for member in members]
+        return [
+            (member, missing)
+            for member, missing in found
+            if not missing.reported and now >= missing.due
+        ]
 
-    async def _call(
-        self, session: aiohttp.ClientSession, member: RosterMember, case: _MissingMember
+    def _new(self, now: float) -> _MissingMember:
+        backoff = Backoff(first=self._bound, longest=max(self._bound, LONGEST_DELAY))
+        return _MissingMember(now, now + self._bound, backoff)
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, member: RosterMember, missing: _MissingMember
     ) -> None:
         try:
             async with session.post(self._url(member), data=self._body) as answer:
-                problem = "" if answer.status == 200 else f"answered a call with {answer.status}"
-            case.answered += 1
+                status = answer.status
+            problem = "" if status == 200 else f"answered a reconnect request with {status}"
+            missing.answered += 1
         except TimeoutError:
-            problem = f"did not answer a call for {self._bound:g} s"
+            problem = f"did not answer a reconnect request within {self._bound:g} s"
         except aiohttp.ClientError as error:
             refused = getattr(error, "errno", None) in {errno.ECONNREFUSED, errno.ECONNRESET}
-            problem = "" if refused else f"cannot be called: {type(error).__name__}: {error}"
-        if not problem and case.answered >= MAX_CALLS:
-            problem = f"answered {MAX_CALLS} calls and did not register"
+            problem = "" if refused else f"cannot be reached: {type(error).__name__}: {error}"
+        if not problem and missing.answered >= MAX_ANSWERED:
+            problem = f"answered {MAX_ANSWERED} reconnect requests and opened no stream"
         now = time.monotonic()
-        case.due, case.pause = now + case.pause, min(LONGEST_PAUSE, 2 * case.pause)
+        missing.due = now + missing.backoff.next_delay()
         if problem:
-            case.told = True
-            self._absence.member_unreachable(member, problem, now - case.since)
+            missing.reported = True
+            self._members.member_unreachable(member, problem, now - missing.since)

@@ -1,4 +1,4 @@
-"""Putting the senders' parts together: each rank of the trainer seals its own."""
+"""Collects the parts of a snapshot that the other trainer ranks hold and send."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manif
 
 
 class SenderParts:
-    """Collects what `senders` - 1 other ranks say about their parts of each snapshot.
+    """The manifests of the parts that the other `senders` - 1 ranks have ready, by snapshot.
 
-    Snapshots are numbered by the order in which they are taken, which is the same on all ranks.
+    Snapshots are numbered in the order in which they are taken, which is the same on all ranks.
     Belongs to one event loop.
     """
 
@@ -23,32 +23,31 @@ class SenderParts:
         self._waiting_for = 0
         self._arrived = asyncio.Event()
 
-    def registered(self, member: MemberId, rank: int) -> None:
-        """The stream of a sender opened."""
+    def connected(self, member: MemberId, rank: int) -> None:
+        """The stream of the sender with this rank opened."""
         self._ranks[member] = rank
         if self._named is not None:
             self._send(member, self._named)
 
-    def left(self, member: MemberId) -> None:
-        """A stream ended."""
+    def disconnected(self, member: MemberId) -> None:
+        """The stream of a member ended."""
         self._ranks.pop(member, None)
 
-    def sealed(self, member: MemberId, message: SnapshotPartReady) -> None:
-        """A rank has sealed its part; told again after it lost its stream."""
+    def part_ready(self, member: MemberId, message: SnapshotPartReady) -> None:
+        """A rank has its part ready; it reports that again on each new stream."""
         rank = self._ranks.get(member)
         if rank is not None and message.number >= self._waiting_for:
             self._parts.setdefault(message.number, {})[rank] = message
             self._arrived.set()
 
-    async def whole(
+    async def wait_for_all(
         self, version: Version, own: WeightManifest
     ) -> tuple[WeightManifest, tuple[WeightManifest | None, ...]]:
-        """The manifest of `version`, once all parts are sealed; `own` is rank 0's part.
+        """Wait for all parts of the next snapshot, which is `version`; `own` is rank 0's part.
 
-        And what describes the other ranks' deltas from the version before, if there are any.
-
-        Versions are taken in the order of snapshots, and the senders are told which is which. Waits
-        as long as the other ranks take: one that died ends the whole trainer.
+        Returns the manifest of the whole, and the manifests of the other ranks' deltas from the
+        version before (None for a rank without one). Sends VersionAssigned to the senders. There
+        is no deadline: when a rank dies the whole trainer restarts.
         """
         if self._senders == 1:
             return own, ()

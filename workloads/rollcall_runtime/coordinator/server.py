@@ -6,7 +6,7 @@ from aiohttp import web
 
 from rollcall_protocol import env
 from rollcall_protocol.wire.messages import ReconnectRequest
-from rollcall_runtime.coordinator.completions import handle_completion
+from rollcall_runtime.coordinator.completion_endpoint import handle_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.operator_stream import handle_roster_push
@@ -18,9 +18,9 @@ STOP_SECONDS = 2.0
 
 
 class CoordinatorServer:
-    """Binds to the pod's address only; `stop` ends both listeners, all streams and the calls.
+    """Listens on the pod's address only, and sends reconnect requests to missing members.
 
-    `gang` handles streams of the trainer's other ranks.
+    `gang` handles the streams of the trainer's other ranks.
     """
 
     def __init__(
@@ -35,26 +35,25 @@ class CoordinatorServer:
         self._coordinator, self._address, self._gang = coordinator, address, gang
         self._tokens, self._metrics = tokens, metrics
         self._runners: list[web.AppRunner] = []
-        self._calls = ReconnectRequester(
-            absence=coordinator,
+        self._reconnects = ReconnectRequester(
+            members=coordinator,
+            request=ReconnectRequest(address, coordinator.member.pod_uid),
             token=tokens.member,
-            summons=ReconnectRequest(address, coordinator.member.pod_uid),
             bound=coordinator.config.membership.suspect_after,
         )
-        coordinator.request_reconnects = self._calls.request_now
-        self._calling: asyncio.Task[None] | None = None
+        self._requesting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open both listeners. Raises OSError when a port is taken."""
         await self._listen(self._membership(), env.MEMBERSHIP_PORT)
         await self._listen(self._completions(), env.COMPLETIONS_PORT)
-        self._calling = asyncio.create_task(self._calls.run())
+        self._requesting = asyncio.create_task(self._reconnects.run())
 
     async def stop(self) -> None:
-        """Close both listeners within bounds."""
-        if self._calling is not None:
-            self._calling.cancel()
-            await asyncio.gather(self._calling, return_exceptions=True)
+        """Stop sending requests and close both listeners, each within STOP_SECONDS."""
+        if self._requesting is not None:
+            self._requesting.cancel()
+            await asyncio.gather(self._requesting, return_exceptions=True)
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
 
     def _membership(self) -> web.Application:

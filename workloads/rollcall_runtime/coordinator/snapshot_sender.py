@@ -1,4 +1,4 @@
-"""The trainer's own seat: rank 0 of every session, and the donor of last resort."""
+"""Rank 0's weights: sent in every session, and fetched by members that no peer can serve."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 
 
 class SnapshotSender(WeightSender):
-    """Owns the snapshot being sent and the one that newcomers may fetch from the trainer."""
+    """Owns the snapshot being sent and the one that new members may fetch from the trainer."""
 
     def __init__(self, *, stage_timeout: float, delta: DeltaConfig | None = None) -> None:
         super().__init__(stage_timeout=stage_timeout)
@@ -24,20 +24,20 @@ class SnapshotSender(WeightSender):
         self._encoded: tuple[Version, EncodedDelta] | None = None
 
     def offer(self, version: Version, snapshot: WeightSnapshot) -> None:
-        """Own `snapshot`, which is what `version` means from now on."""
+        """Take ownership of `snapshot`, the weights of `version`."""
         self._offered[version] = snapshot
 
-    def retire_all_but(self, version: Version) -> None:
-        """Let go of the older snapshots: newcomers are sent to `version` now."""
+    def release_all_but(self, version: Version) -> None:
+        """Release the older snapshots: new members fetch `version` from now on."""
         for older in [v for v in self._offered if v != version]:
             self._offered.pop(older).release()
 
     def held(self, version: Version) -> WeightSnapshot | None:
-        """For newcomers that catch up from the trainer."""
+        """The snapshot of `version` for a member that fetches it, if it is held."""
         return self._offered.get(version)
 
     def close(self) -> None:
-        """Let go of all weights."""
+        """Release all snapshots."""
         self._encoded = None
         while self._offered:
             self._offered.popitem()[1].release()
@@ -45,9 +45,9 @@ class SnapshotSender(WeightSender):
     async def encode(
         self, version: Version, base: Version | None, others: Sequence[WeightManifest | None]
     ) -> WeightDelta | None:
-        """What makes `version` of `base`: this rank's part, before what the `others` have made.
+        """The delta from `base` to `version`: this rank's part and the `others`'.
 
-        None when a part is missing, on this rank or another; owned from now on.
+        None when a part is missing, on this rank or another. The encoded bytes are owned here.
         """
         self._encoded = None
         if self._encoder is None or base is None or None in others:
@@ -67,7 +67,7 @@ class SnapshotSender(WeightSender):
         manifest: WeightManifest,
         delta: WeightDelta | None,
     ) -> None:
-        """Send to the session."""
+        """Send `version`, or its delta, to the session."""
         buffer = self._buffer(version, delta, session.memories)
         await self.publish(session, buffer, manifest, delta)
 
@@ -79,4 +79,4 @@ class SnapshotSender(WeightSender):
                 return self._offered[version].buffer_in(memories)
         elif self._encoded is not None and self._encoded[0] == version:
             return self._encoded[1].buffer
-        raise SyncError(f"version {version} was never offered")
+        raise SyncError(f"version {version} is not held here")

@@ -1,14 +1,14 @@
-"""One named sync group of a job: its machine, its engine, and the trainer's own seat in it.
+"""One named sync group of a job: its state machine, its engine, and rank 0 as a member of it.
 
-A job has one group for each kind of rollout that needs an engine of its own (one for each vendor,
-say). They share nothing but the trainer, which sends the same weights to all.
+A job has one group for each weight-sync engine that its rollouts need (one for each vendor of
+accelerators, say). The trainer is a member of every group and sends the same weights to all.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rollcall_protocol import env
@@ -23,6 +23,7 @@ from rollcall_protocol.membership.coordinator_effects import (
     VersionPublished,
 )
 from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import KEPT_SESSIONS, GroupReport, SessionReport
 from rollcall_protocol.wire.messages import (
@@ -41,35 +42,50 @@ from rollcall_runtime.sync.open_engine import OpenEngine
 
 log = logging.getLogger(__name__)
 
-LONGEST_DETAIL = 300  # characters of a session's cause: the last KEPT_SESSIONS are told each time
+MAX_DETAIL = 300  # characters of a session's cause; each report has the last KEPT_SESSIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A publication: members that took part (the trainer too), bytes that each receiver was sent,
-    seconds of both phases, and whether the bytes were a delta.
+class Publication:
+    """How a version reached the live session. A stage that was repeated counts once.
+
+    `members` took part, the trainer included; each receiver was sent `sent_bytes`, which were a
+    `delta` or the whole version.
     """
 
+    version: Version
     members: int
     sent_bytes: int
     stage_seconds: float
     commit_seconds: float
     delta: bool
 
+    @classmethod
+    def combine(cls, parts: Sequence["Publication"]) -> "Publication":
+        """The publication of one version to several groups, which ran side by side."""
+        return cls(
+            version=parts[0].version,
+            members=sum(part.members for part in parts),
+            sent_bytes=max(part.sent_bytes for part in parts),
+            stage_seconds=max(part.stage_seconds for part in parts),
+            commit_seconds=max(part.commit_seconds for part in parts),
+            delta=all(part.delta for part in parts),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WeightHolder:
-    """A registered rollout that serves the whole of `version`; `address` is host:port."""
+    """A connected rollout that serves the whole of `version`; `address` is host:port."""
 
     version: Version
     address: str
 
 
 class SyncGroup:
-    """Carries out what its machine decides. Belongs to one event loop.
+    """Executes the effects of its state machine. Belongs to one event loop.
 
-    `after` is called with the effects of every event, once they are carried out; `fenced` is set
-    when another coordinator has taken over.
+    `after` is called with the effects of each event once they are executed; `fenced` is set when
+    another coordinator has taken over.
     """
 
     def __init__(
@@ -82,7 +98,7 @@ class SyncGroup:
         boot: int,
         since_epoch: int | None,
         senders: int,
-        duties: WeightHandler,
+        weight_handler: WeightHandler,
         connections: MemberConnections,
         after: Callable[[list[CoordinatorEffect]], None],
         fenced: asyncio.Event,
@@ -94,7 +110,7 @@ class SyncGroup:
             group=opened.name,
             boot=boot,
             sender=Seat(member, opened.address or address, opened.descriptor),
-            fallback_donor=f"{address}:{env.MEMBERSHIP_PORT}",
+            fallback_donor=host_port(address, env.MEMBERSHIP_PORT),
             timeouts=ProtocolTimeouts(
                 settle=bounds.settle,
                 ack_timeout=bounds.ack_timeout,
@@ -110,8 +126,8 @@ class SyncGroup:
             member=member,
             group=f"{config.uid}/{opened.name}",
             engine=opened.engine,
-            duties=duties,
-            send=self._sender_said,
+            weight_handler=weight_handler,
+            send=self._on_own_message,
             join_timeout=sync.join_timeout,
         )
         self._member, self._connections = member, connections
@@ -122,7 +138,7 @@ class SyncGroup:
         self._sessions: deque[SessionReport] = deque(maxlen=KEPT_SESSIONS)
 
     def push_roster(self, roster: Roster) -> None:
-        """Take this group's members of the job's roster; nothing when they are the same."""
+        """Take this group's members of the job's roster; does nothing if they are unchanged."""
         mine = tuple(member for member in roster.members if member.group == self.name)
         own = replace(roster, group=self.name, members=mine)
         held = self.machine.members.roster
@@ -131,8 +147,8 @@ class SyncGroup:
 
     async def publish(
         self, version: Version, manifest: WeightManifest, *, delta: WeightDelta | None = None
-    ) -> Outcome:
-        """Bring `version` to the live session; returns when all of it acked or was excluded."""
+    ) -> Publication:
+        """Publish `version`; returns when each member of the live session acked or was excluded."""
         began, self._committing_since = time.monotonic(), None
         self._sent, self._sent_delta = 0, False
         published = self._published = asyncio.get_running_loop().create_future()
@@ -141,16 +157,17 @@ class SyncGroup:
         ended = time.monotonic()
         committing_since = self._committing_since or ended
         members = len(self.machine.senders) + len(self.machine.seated)
-        return Outcome(
-            members,
-            self._sent,
-            committing_since - began,
-            ended - committing_since,
-            self._sent_delta,
+        return Publication(
+            version=version,
+            members=members,
+            sent_bytes=self._sent,
+            stage_seconds=committing_since - began,
+            commit_seconds=ended - committing_since,
+            delta=self._sent_delta,
         )
 
     def run(self, effects: list[CoordinatorEffect]) -> None:
-        """Carry out what the machine asks for."""
+        """Execute the effects of the state machine."""
         for effect in effects:
             if isinstance(effect, SendMessage):
                 self._send(effect)
@@ -158,18 +175,18 @@ class SyncGroup:
                 log.warning("closing the stream of %s: %s", effect.to, effect.reason)
                 self._connections.close(effect.to, effect.reason)
             elif isinstance(effect, CoordinatorSuperseded):
-                log.error("a member follows session %s: another coordinator", effect.held)
+                log.error("a member holds session %s of another coordinator", effect.held)
                 self._fenced.set()
             elif isinstance(effect, VersionPublished) and self._published is not None:
                 self._published.set_result(None)
                 self._published = None
             elif isinstance(effect, SessionFormed):
-                detail = effect.report.detail[:LONGEST_DETAIL]
+                detail = effect.report.detail[:MAX_DETAIL]
                 self._sessions.append(replace(effect.report, detail=detail, time=time.time()))
         self._after(effects)
 
     def report(self) -> GroupReport:
-        """What the operator is told of this group."""
+        """The group's part of the job snapshot."""
         roster = self.machine.members.roster
         epoch, sessions = roster.epoch if roster else 0, tuple(self._sessions)
         last = sessions[-1] if sessions else None
@@ -179,9 +196,9 @@ class SyncGroup:
         )
 
     def weight_holders(self) -> list[WeightHolder]:
-        """The connected rollouts that hold a whole version; not those that hold a shard of it."""
+        """The connected rollouts that hold a whole version, not a shard of it."""
         return [
-            WeightHolder(member.held, f"{member.hello.address}:{env.AGENT_PORT}")
+            WeightHolder(member.held, host_port(member.hello.address, env.AGENT_PORT))
             for member in self.machine.members.by_pod.values()
             if member.held is not None and member.connected and not member.hello.shard
         ]
@@ -202,10 +219,9 @@ class SyncGroup:
         else:
             self._connections.send(effect.to, effect.message)
 
-    def _sender_said(self, message: MemberMessage) -> None:
-        # Later, not now: the machine is not re-entered while its effects are carried out.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._receive, message)
+    def _on_own_message(self, message: MemberMessage) -> None:
+        # Not now: the machine must not be re-entered while its effects are executed.
+        asyncio.get_running_loop().call_soon(self._receive, message)
 
     def _receive(self, message: MemberMessage) -> None:
         if isinstance(message, MACHINE_MESSAGES):

@@ -1,13 +1,13 @@
-"""How a rollout shows the job's token."""
+"""How a member authenticates to the coordinator: the job's token as a bearer token."""
 
 
 class CredentialsRefusedError(RuntimeError):
-    """The coordinator does not know the token: a restart reads the mounted one again."""
+    """The coordinator refuses the token. A restart reads the mounted token again."""
 
     def __init__(self, url: str) -> None:
         super().__init__(f"{url} refuses the member token; was the job's Secret replaced?")
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header that carries the token."""
+    """The HTTP header that carries the token."""
     return {"Authorization": f"Bearer {token}"}

@@ -1,4 +1,4 @@
-"""Carries out what the member's machine decides: the agent's and the sender's common half."""
+"""Executes the effects of a member's state machine, for rollouts and for trainer ranks alike."""
 
 import asyncio
 import logging
@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class WeightHandler(Protocol):
-    """What differs between a rollout and the trainer's sender. All raise SyncError."""
+    """What a member does with weights: a rollout receives, a trainer rank sends.
+
+    Every method raises SyncError.
+    """
 
     async def transfer(
         self,
@@ -35,20 +38,20 @@ class WeightHandler(Protocol):
         manifest: WeightManifest,
         delta: WeightDelta | None,
     ) -> None:
-        """Receive `version` into the stage and verify it, or send it; or the delta, if given."""
+        """Receive `version` into the staging area and verify it, or send it; or its `delta`."""
 
     async def apply(self, version: Version) -> None:
-        """Serve what is staged; on error the old weights stay, whole."""
+        """Serve the staged version. After an error the old weights are served, unchanged."""
 
     async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
-        """Stage `version` from the first donor that gives it."""
+        """Stage `version` from the first of `donors` (host:port) that serves it."""
 
 
 class MemberDriver:
-    """One member's machine, its engine session and the tasks that do slow work for it.
+    """One member's state machine, its engine session and the tasks that do slow work for it.
 
-    Belongs to one event loop. `handle` never blocks; an outcome that comes too late is dropped by
-    the machine, which knows the session it belonged to.
+    Belongs to one event loop. `handle` never blocks. The machine drops a result that arrives after
+    its session has ended.
     """
 
     def __init__(
@@ -57,22 +60,22 @@ class MemberDriver:
         member: MemberId,
         group: str,
         engine: SyncEngine,
-        duties: WeightHandler,
+        weight_handler: WeightHandler,
         send: Callable[[MemberMessage], None],
         join_timeout: float,
     ) -> None:
         self.machine = MemberMachine()
         self._member, self._group, self._engine = member, group, engine
-        self._duties, self._send, self._join_timeout = duties, send, join_timeout
+        self._weights, self._send, self._join_timeout = weight_handler, send, join_timeout
         self._session: SyncSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, message: SessionMessage) -> None:
-        """React to a message of the coordinator."""
+        """Handle a message of the coordinator."""
         self._perform(self.machine.receive(message))
 
     async def close(self) -> None:
-        """Abort the engine session and wait for what was started."""
+        """Abort the engine session and wait for the tasks to end."""
         self._abort()
         for task in self._tasks:
             task.cancel()
@@ -100,18 +103,18 @@ class MemberDriver:
         elif isinstance(effect, TransferVersion):
             self._perform(await self._transfer(effect))
         elif isinstance(effect, ApplyVersion):
-            error = await _error_of(self._duties.apply(effect.version))
+            error = await _error_of(self._weights.apply(effect.version))
             message = str(error) if error else ""
             self._perform(self.machine.applied(effect.version, effect.session, error=message))
         else:
-            error = await _error_of(self._duties.fetch(effect.version, effect.donors))
+            error = await _error_of(self._weights.fetch(effect.version, effect.donors))
             message = str(error) if error else ""
             self._perform(self.machine.fetched(effect.version, error=message))
 
     async def _join(self, effect: JoinEngine) -> list[MemberEffect]:
         members = [seat.member for seat in effect.seats]
         if self._member not in members:
-            return self.machine.joined(effect.session, error="has no seat in this session")
+            return self.machine.joined(effect.session, error="is not a member of this session")
         error = await _error_of(self._open(effect, rank=members.index(self._member)))
         return self.machine.joined(effect.session, error=str(error) if error else "")
 
@@ -132,7 +135,7 @@ class MemberDriver:
         if session is None:
             return self.machine.staged(effect.session, effect.version, error="has not joined")
         error = await _error_of(
-            self._duties.transfer(session, effect.version, effect.manifest, effect.delta)
+            self._weights.transfer(session, effect.version, effect.manifest, effect.delta)
         )
         return self.machine.staged(
             effect.session,
@@ -153,7 +156,7 @@ async def _error_of(work: Coroutine[None, None, None]) -> SyncError | None:
     except SyncError as error:
         log.warning("%s: %s", type(error).__name__, error)
         return error
-    except Exception as error:  # else the coordinator would wait for its bound
-        log.exception("work for a session ended in an error that no engine should raise")
+    except Exception as error:  # without an answer the coordinator would wait for its time limit
+        log.exception("a weight-sync engine raised an undeclared error")
         return UnexpectedError(f"{type(error).__name__}: {error}")
     return None

@@ -1,4 +1,4 @@
-"""Which weights each incarnation of the trainer published, of which steps."""
+"""Incarnations of the trainer: which step's weights each of them published as which version."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from rollcall_protocol.wire.ids import Lineage
 
 @dataclass(frozen=True, slots=True)
 class TrainerIncarnation:
-    """A life of the trainer: the first version it published was `number`, with `step`'s weights."""
+    """One run of the trainer process: it published `step`'s weights as version `number` first."""
 
     lineage: Lineage
     number: int
     step: int
 
     def step_of(self, number: int, *, every: int) -> int:
-        """The step whose weights it published as `number`; a version follows each `every` steps."""
+        """The step whose weights it published as `number`, with a version every `every` steps."""
         if number == self.number:
             return self.step
         return (self.step // every + number - self.number) * every

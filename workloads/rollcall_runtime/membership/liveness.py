@@ -10,7 +10,7 @@ from typing import NoReturn, cast
 
 
 class SilentError(ConnectionError):
-    """Nothing arrived for as long as the bound."""
+    """No bytes arrived for the bound."""
 
 
 class LivenessMonitor:
@@ -22,45 +22,47 @@ class LivenessMonitor:
     def __init__(self, transport: asyncio.Transport, *, suspect_after: float) -> None:
         self.last_received_at = time.monotonic()
         self._transport, self._bound = transport, suspect_after
-        transport.set_protocol(_Tap(cast("asyncio.Protocol", transport.get_protocol()), self._note))
+        transport.set_protocol(
+            _Tap(cast("asyncio.Protocol", transport.get_protocol()), self._received)
+        )
 
     async def watch(self) -> NoReturn:
-        """Raise SilentError when nothing has arrived for the bound.
+        """Raise SilentError when no bytes arrived for the bound.
 
-        An event loop that was held up looks at its sockets before its timers, so that what has
-        arrived meanwhile counts.
+        An event loop that was blocked reads its sockets before it runs its timers, so that bytes
+        that arrived meanwhile count.
         """
         while True:
             left = self.last_received_at + self._bound - time.monotonic()
             if left <= 0:
-                raise SilentError(f"nothing heard for {self._bound:g} s")
+                raise SilentError(f"nothing received for {self._bound:g} s")
             await asyncio.sleep(left)
 
     def abort(self) -> None:
-        """Drop the connection: a close would wait for what cannot be sent any more."""
+        """Drop the connection; a close would wait until the peer reads what is queued."""
         self._transport.abort()
 
-    def _note(self) -> None:
+    def _received(self) -> None:
         self.last_received_at = time.monotonic()
 
 
 class _Tap(asyncio.Protocol):
-    """Hands everything on to the protocol that was there before."""
+    """Reports arrivals, and passes every call on to the protocol that was installed before."""
 
-    def __init__(self, inner: asyncio.Protocol, heard: Callable[[], None]) -> None:
-        self._inner, self._heard = inner, heard
+    def __init__(self, inner: asyncio.Protocol, received: Callable[[], None]) -> None:
+        self._inner, self._on_bytes = inner, received
 
     def data_received(self, data: bytes) -> None:
-        self._heard()
+        self._on_bytes()
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        self._heard()
+        self._on_bytes()
         return self._inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
-            self._heard()
+            self._on_bytes()
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:

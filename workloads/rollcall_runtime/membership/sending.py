@@ -1,4 +1,4 @@
-"""How a trainer rank, as a member of a sync group, sends weights to the others."""
+"""What a trainer rank does as a member of a sync group: it sends weights and receives none."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from rollcall_runtime.sync.memory.buffers import Buffer
 
 
 class WeightSender:
-    """What a seat of the trainer does on any rank, and what it is never asked to do."""
+    """The WeightHandler of a trainer rank; subclasses decide which buffer `transfer` sends."""
 
     def __init__(self, *, stage_timeout: float) -> None:
         self._stage_timeout = stage_timeout
@@ -23,15 +23,15 @@ class WeightSender:
         manifest: WeightManifest,
         delta: WeightDelta | None,
     ) -> None:
-        """Send `buffer`, which the delta's manifest describes if there is one."""
+        """Send `buffer`; with a `delta`, the delta's manifest describes it."""
         described = manifest if delta is None else delta.manifest
         with buffer.pin():
             await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
 
     async def apply(self, version: Version) -> None:
-        """Never asked: COMMIT goes to receivers."""
-        raise SyncError(f"the trainer does not receive weights, yet was told to apply {version}")
+        """Always SyncError: COMMIT goes to receivers only."""
+        raise SyncError(f"the trainer does not receive weights and cannot apply {version}")
 
     async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
-        """Never asked: the trainer is what others catch up from."""
+        """Always SyncError: the trainer does not catch up from others."""
         raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")

@@ -1,9 +1,8 @@
-"""The member's side of the stream to the coordinator: opened again for ever, until closed."""
+"""The member's side of the stream to the coordinator, reopened until it is closed."""
 
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -22,25 +21,25 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_runtime.membership.credentials import CredentialsRefusedError, bearer
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
-from rollcall_runtime.membership.wire import read
+from rollcall_runtime.membership.long_messages import load_message
+from rollcall_runtime.worker.backoff import Backoff
 from rollcall_runtime.worker.concurrency import first_of
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 2  # bounds: to leave a coordinator that is only busy costs a session, and gains nothing
+PATIENCE = 2  # times suspect_after: leaving a coordinator that is only busy costs a session
 OPEN_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
-FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0
+FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between attempts
 MAX_MESSAGE_BYTES = 64 * 2**20  # a manifest names every tensor
 
 
 class MemberStream:
-    """One WebSocket at a time. Messages sent while there is none are dropped: the coordinator has
-    written off what they would have said, and `hello` tells where this member stands.
+    """One WebSocket at a time. Messages sent without one are dropped: `hello` gives the state anew.
 
-    `opened` is called after each Hello, `heard` with each message, both in the event loop. A ping
-    goes out every `bounds.heartbeat`; the stream is lost when nothing, not even the answers to
-    these, was heard for PATIENCE times `bounds.suspect_after`.
+    `opened` is called after each Hello, `received` with each message, both in the event loop. A
+    ping is sent every `bounds.heartbeat` seconds. The stream is lost when no bytes, not even
+    answers to the pings, arrive for PATIENCE times `bounds.suspect_after`.
     """
 
     def __init__(
@@ -50,16 +49,16 @@ class MemberStream:
         token: str,
         hello: Callable[[], Hello],
         opened: Callable[[], None],
-        heard: Callable[[CoordinatorMessage], None],
+        received: Callable[[CoordinatorMessage], None],
         bounds: MembershipConfig,
     ) -> None:
         self._url, self._token = url, token
-        self._hello, self._opened, self._heard = hello, opened, heard
+        self._hello, self._opened, self._received = hello, opened, received
         self._bounds = bounds
         self._outbox: asyncio.Queue[str | None] | None = None
-        self._peer = self._caller = ""
+        self._peer = self._requested_by = ""
         self._closing = False
-        self._poked = asyncio.Event()
+        self._wake = asyncio.Event()
 
     @property
     def connected(self) -> bool:
@@ -67,33 +66,38 @@ class MemberStream:
         return self._outbox is not None
 
     def send(self, message: MemberMessage) -> None:
-        """Queue a message on the stream that is open, if one is."""
+        """Queue a message on the open stream; dropped without one."""
         if self._outbox is not None:
             self._outbox.put_nowait(dumps(message))
 
     def close(self) -> None:
-        """End the stream after what is queued; `run` returns then, and opens none any more."""
+        """End the stream after the queued messages; `run` then returns."""
         self._closing = True
-        self._poked.set()
+        self._wake.set()
         if self._outbox is not None:
             self._outbox.put_nowait(None)
 
-    def register(self, summons: ReconnectRequest) -> bool:
-        """A coordinator misses us: open another stream, by its name.
+    def reconnect(self, request: ReconnectRequest) -> bool:
+        """Handle a coordinator's request to open a stream to it.
 
-        False if the stream that is open leads to it.
+        False if the open stream leads to that coordinator already.
         """
-        if self.connected and self._peer == summons.address:
+        if self.connected and self._peer == request.address:
             return False
-        caller, peer = f"{summons.pod_uid} at {summons.address}", self._peer or "nobody"
-        self._caller = summons.address
-        log.warning("called by coordinator %s, while connected to %s", caller, peer)
-        self._poked.set()
+        self._requested_by = request.address
+        log.warning(
+            "coordinator %s at %s asks for a stream; connected to %s",
+            request.pod_uid,
+            request.address,
+            self._peer or "no coordinator",
+        )
+        self._wake.set()
         return True
 
     async def run(self) -> None:
-        """Keep a stream open until `close`. CredentialsRefusedError when the token is not taken."""
-        reaching = returning = FIRST_DELAY  # before another attempt, before another stream
+        """Keep a stream open until `close`. CredentialsRefusedError if the token is refused."""
+        attempts = Backoff(first=FIRST_DELAY, longest=LONGEST_DELAY)
+        streams = Backoff(first=FIRST_DELAY, longest=LONGEST_DELAY)
         opening = min(OPEN_SECONDS, self._bounds.suspect_after)
         async with aiohttp.ClientSession(
             # The name leads to another pod when rank 0 was replaced.
@@ -110,27 +114,28 @@ class MemberStream:
                     if getattr(error, "status", None) in {401, 403}:
                         raise CredentialsRefusedError(self._url) from error
                     log.info("no stream to the coordinator: %s: %s", type(error).__name__, error)
-                    reaching = await self._rest(reaching)
+                    await self._wait(attempts)
                 else:
-                    reaching, began = FIRST_DELAY, time.monotonic()
+                    attempts.reset()
+                    began = time.monotonic()
                     await self._use(cast("_Socket", socket))
-                    if time.monotonic() - began > LONGEST_DELAY:  # else it was not wanted
-                        returning = FIRST_DELAY
-                    returning = await self._rest(returning)
+                    if time.monotonic() - began > LONGEST_DELAY:  # else the peer refused it
+                        streams.reset()
+                    await self._wait(streams)
 
-    async def _rest(self, delay: float) -> float:
-        """Wait before the next attempt, unless somebody wants it now; returns the next delay."""
+    async def _wait(self, backoff: Backoff) -> None:
+        """Wait before the next attempt, or until `reconnect` or `close` is called."""
         try:
-            async with asyncio.timeout(delay * random.uniform(0.5, 1.0)):  # noqa: S311
-                await self._poked.wait()
+            async with asyncio.timeout(backoff.next_delay()):
+                await self._wake.wait()
         except TimeoutError:
-            return min(LONGEST_DELAY, delay * 2)
+            return
+        backoff.reset()
         if not self._closing:
-            self._poked.clear()
-        return FIRST_DELAY
+            self._wake.clear()
 
     async def _use(self, socket: "_Socket") -> None:
-        """Speak until either side ends the stream."""
+        """Exchange messages until either side ends the stream."""
         liveness = LivenessMonitor(
             socket.transport, suspect_after=PATIENCE * self._bounds.suspect_after
         )
@@ -143,23 +148,25 @@ class MemberStream:
             await first_of(
                 self._write(socket, outbox),
                 self._read(socket),
-                self._beat(socket),
+                self._ping(socket),
                 liveness.watch(),
-                self._called(),
+                self._wait_for_request(),
             )
-            why = "ended by the peer"
+            reason = "ended by the coordinator"
         except SilentError as error:
             liveness.abort()
-            why = str(error)
+            reason = str(error)
         except (aiohttp.ClientError, OSError) as error:
-            why = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
         finally:
             self._outbox, self._peer = None, ""
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await socket.close()
         if not self._closing:
-            log.warning("stream lost: %s (close code %s)", why, socket.close_code)
+            log.warning(
+                "stream to the coordinator lost: %s (close code %s)", reason, socket.close_code
+            )
 
     async def _write(
         self, socket: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[str | None]
@@ -167,32 +174,32 @@ class MemberStream:
         while (text := await outbox.get()) is not None:
             await socket.send_str(text)
 
-    async def _beat(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _ping(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
             await asyncio.sleep(self._bounds.heartbeat)
             await socket.ping()
 
-    async def _called(self) -> None:
+    async def _wait_for_request(self) -> None:
         while True:
-            await self._poked.wait()
+            await self._wake.wait()
             if self._closing:
-                await asyncio.Event().wait()  # the writer ends the stream after what is queued
-            if self._caller != self._peer:
+                await asyncio.Event().wait()  # the writer ends the stream after the queued messages
+            if self._requested_by != self._peer:
                 return
-            self._poked.clear()  # it called while this stream was being opened
+            self._wake.clear()  # the request came while this stream was being opened
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for frame in socket:
             if frame.type is aiohttp.WSMsgType.TEXT:
                 try:
-                    message = await read(frame.data, COORDINATOR_MESSAGES)
+                    message = await load_message(frame.data, COORDINATOR_MESSAGES)
                 except CodecError as error:
                     raise ConnectionResetError(f"malformed message: {error}") from error
-                self._heard(message)
+                self._received(message)
 
 
 class _Socket(aiohttp.ClientWebSocketResponse):
-    """One that tells its transport."""
+    """A client WebSocket that exposes its transport."""
 
     def __init__(
         self,

@@ -1,57 +1,56 @@
-"""A lease in a rollout's hands, and what there is of its samples."""
+"""A prompt lease that a rollout works on, with its responses so far."""
 
 from dataclasses import dataclass, replace
 
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import PromptLease
-from rollcall_runtime.rollout.inference_engine import Generation
+from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.served_versions import ServedVersions
 
 
 @dataclass(slots=True)
 class ActiveLease:
-    """A lease and the generations that there are: those that came with it, or newer ones.
+    """A lease and its responses so far: those that came with it, or newer ones.
 
-    Empty: to be drawn from the beginning. `since` marks the version that the first token drawn here
-    may be of, `attempts` counts calls of the engine that did not finish it.
+    An empty `group` is sampled from the beginning. `since` marks the version that the first token
+    sampled here may have; `attempts` counts engine calls that did not finish the lease.
     """
 
     lease: PromptLease
-    group: list[Generation]
+    group: list[Response]
     since: int | None = None
     attempts: int = 0
 
     @classmethod
     def of(cls, lease: PromptLease, *, keep: bool) -> "ActiveLease":
-        """A lease that has just arrived; with `keep` it goes on from what came with it."""
+        """A lease that has just arrived; with `keep` the responses in it are continued."""
         if lease.begun is None or not keep:
             return cls(replace(lease, begun=None), [])
         responses = lease.begun.responses
-        group = [Generation(r.tokens, r.logprobs, r.versions, r.finished) for r in responses]
-        return cls(lease, group)
+        return cls(lease, list(responses))
 
     @property
-    def moved(self) -> list[int]:
-        """How many tokens of each response were drawn elsewhere."""
+    def resumed_tokens(self) -> list[int]:
+        """The number of tokens of each response that another rollout sampled."""
         if self.lease.begun is None:
             return [0] * self.lease.group_size
         return [len(response.tokens) for response in self.lease.begun.responses]
 
     def own_tokens(self) -> list[int]:
-        """How many tokens of each response were drawn here."""
+        """The number of tokens of each response that were sampled here."""
         return [
-            len(generation.tokens) - moved
-            for generation, moved in zip(self.group, self.moved, strict=False)
+            len(response.tokens) - resumed
+            for response, resumed in zip(self.group, self.resumed_tokens, strict=False)
         ]
 
     def version(self, served: ServedVersions) -> Version | None:
-        """The oldest token's, here or elsewhere; None without a token."""
+        """The version of the oldest token of all responses; None without a token."""
         numbers = {
             number
-            for generation, moved in zip(self.group, self.moved, strict=False)
-            for number in generation.versions[moved:]
+            for response, resumed in zip(self.group, self.resumed_tokens, strict=False)
+            for number in response.versions[resumed:]
         }
         found = [served.oldest(numbers, since=self.since or 0)] if numbers else []
-        if self.lease.begun is not None and any(self.moved):
+        if self.lease.begun is not None and any(self.resumed_tokens):
             found.append(self.lease.begun.version)
         return min(found, default=None)

@@ -1,6 +1,6 @@
-"""The rollout agent: one member of the sync group that draws samples for the trainer.
+"""The rollout agent: a member of the sync group that samples responses for the trainer.
 
-It owns the stream, the generator and the sender of completions; all run in one event loop.
+It owns the stream, the generation worker and the completion sender; all run in one event loop.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ from rollcall_runtime.worker.concurrency import first_of
 from rollcall_runtime.worker.environment import RolloutEnvironment
 from rollcall_runtime.worker.telemetry import MetricsServer, RolloutMetrics
 
-IN_HAND = 2  # batches: one that is drawn, one that waits
+BATCHES_LEASED = 2  # one that is being sampled, one that waits
 CLOSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """The agent's part of a pool's `engine.config`: prompts that the engine takes at once."""
+    """The agent's part of a pool's `engine.config`; `concurrency`: prompts in one engine call."""
 
     concurrency: int = 4
 
@@ -59,7 +59,7 @@ class AgentSettings:
 
 @dataclass(frozen=True, slots=True)
 class AgentDependencies:
-    """What the composition root makes for the agent, which closes the two engines."""
+    """What `app` opens for the agent. The agent closes the two engines."""
 
     engine: InferenceEngine
     sync: OpenEngine
@@ -68,29 +68,34 @@ class AgentDependencies:
     metrics: RolloutMetrics
 
 
-def make_stage(sync: WeightSyncConfig, parts: AgentDependencies) -> StagingArea:
-    """In memory of the model's device, if the job asks for that and the sync engine can reach it.
+def make_stage(sync: WeightSyncConfig, dependencies: AgentDependencies) -> StagingArea:
+    """A staging area in the model's device memory, if the job asks and the sync engine can.
 
-    A delta is put together in host memory.
+    A delta is always applied in host memory.
     """
-    device = parts.engine.device
-    direct = sync.staging == "Device" and not sync.delta and device in parts.sync.engine.memories
+    device = dependencies.engine.device
+    direct = (
+        sync.staging == "Device" and not sync.delta and device in dependencies.sync.engine.memories
+    )
     return StagingArea(memory=device_allocator(device) if direct else None)
 
 
 class Agent:
-    """`run` works until stopped. Raises SpecError or CredentialsRefusedError for what is wrong."""
+    """Runs until stopped. `run` raises SpecError, or CredentialsRefusedError for a wrong token."""
 
     def __init__(
-        self, *, environment: RolloutEnvironment, member: MemberId, parts: AgentDependencies
+        self, *, environment: RolloutEnvironment, member: MemberId, dependencies: AgentDependencies
     ) -> None:
-        self._environment, self._member, self._parts = environment, member, parts
-        self._metrics, self._stage = parts.metrics, make_stage(environment.job.weight_sync, parts)
-        self._asked = 0  # prompts that the coordinator knows we want
+        self._environment, self._member, self._dependencies = environment, member, dependencies
+        self._metrics, self._stage = (
+            dependencies.metrics,
+            make_stage(environment.job.weight_sync, dependencies),
+        )
+        self._credit = 0  # prompts that were asked for and have not come
         algorithm = environment.job.algorithm
-        # Alone, so that what is drawn for a prompt does not depend on who is drawn with it.
-        concurrency = 1 if algorithm.deterministic else parts.settings.concurrency
-        self._target = IN_HAND * concurrency
+        # One at a time, so that the samples of a prompt do not depend on the rest of a batch.
+        concurrency = 1 if algorithm.deterministic else dependencies.settings.concurrency
+        self._target = BATCHES_LEASED * concurrency
         served = ServedVersions()
         self._stream = self._make_stream()
         self._driver = self._make_driver(served)
@@ -98,23 +103,23 @@ class Agent:
         self._stopped = asyncio.Event()
         self._reporter = LeaseProgressReporter(self._stream.send)
         self._generator = GenerationWorker(
-            engine=parts.engine,
-            reward=parts.reward,
+            engine=dependencies.engine,
+            reward=dependencies.reward,
             served=served,
-            metrics=parts.metrics,
+            metrics=dependencies.metrics,
             concurrency=concurrency,
             done=self._done,
-            progress=PartialRollouts(
+            partial=PartialRollouts(
                 algorithm.partial_report,
                 self._report,
                 keep=algorithm.partial_rollout and not algorithm.deterministic,
             ),
         )
         self._sender = CompletionSender(
-            url=f"http://{environment.coordinator}:{env.COMPLETIONS_PORT}{env.COMPLETIONS_ROUTE}",
+            url=environment.coordinator_url(env.COMPLETIONS_PORT, env.COMPLETIONS_ROUTE),
             token=environment.member_token,
-            metrics=parts.metrics,
-            answered=self._top_up,
+            metrics=dependencies.metrics,
+            answered=self._request_prompts,
         )
         self._drain = Drain(
             timeout=environment.pool.drain_timeout,
@@ -122,22 +127,23 @@ class Agent:
             sender=self._sender,
             reporter=self._reporter,
             send=self._stream.send,
-            metrics=parts.metrics,
+            metrics=dependencies.metrics,
         )
 
     def drain(self, reason: str) -> None:
-        """Begin to leave, then stay out until `stop`: a process that ended would be restarted in
-        its pod, and be a member again.
+        """Begin to leave, then stay until `stop`.
+
+        If the process ended, its container would be restarted and join again.
         """
         self._drain.begin(reason)
 
     def stop(self, reason: str) -> None:
-        """Begin to leave; `run` returns when that is done."""
+        """Begin to leave; `run` returns when the rollout is drained."""
         self._stopped.set()
         self._drain.begin(reason)
 
     async def run(self) -> None:
-        """Serve until stopped and drained."""
+        """Work until stopped and drained."""
         address = self._environment.pod.address
         metrics = MetricsServer(self._metrics, healthy=self._generator.stuck, ready=self._ready)
         server = AgentServer(
@@ -146,27 +152,27 @@ class Agent:
             drain=self.drain,
             refused=lambda what: self._metrics.refused(what=what).inc(),
             shard=self._shard,
-            register=self._stream.register,
+            reconnect=self._stream.reconnect,
         )
         try:
             await metrics.start(address)
             await server.start(*{address, self._sync_address})
             await first_of(self._follow(), self._generator.run(), self._sender.run(), self._leave())
         finally:
-            # The engine first: a generation that goes on would keep its thread, and the process.
-            await asyncio.to_thread(self._parts.engine.close)
+            # The engine first: a running generation would keep its thread, and with it the process.
+            await asyncio.to_thread(self._dependencies.engine.close)
             await self._driver.close()
-            await asyncio.to_thread(self._parts.sync.engine.close)
+            await asyncio.to_thread(self._dependencies.sync.engine.close)
             await server.stop()
             await metrics.stop()
 
     @property
     def _sync_address(self) -> str:
-        return self._parts.sync.address or self._environment.pod.address
+        return self._dependencies.sync.address or self._environment.pod.address
 
     @property
     def _shard(self) -> str:
-        return self._parts.sync.shard.key if self._parts.sync.shard else ""
+        return self._dependencies.sync.shard.key if self._dependencies.sync.shard else ""
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -174,34 +180,34 @@ class Agent:
         environment = self._environment
         port, route = env.MEMBERSHIP_PORT, env.MEMBER_STREAM_ROUTE
         return MemberStream(
-            url=f"http://{environment.coordinator}:{port}{route}",
+            url=environment.coordinator_url(port, route),
             token=environment.member_token,
             hello=self._hello,
-            opened=self._opened,
-            heard=self._heard,
+            opened=self._on_open,
+            received=self._on_message,
             bounds=environment.job.membership,
         )
 
     def _make_driver(self, served: ServedVersions) -> MemberDriver:
         job, pool = self._environment.job, self._environment.pool
         sync = job.weight_sync
-        duties = WeightReceiver(
-            engine=self._parts.engine,
+        receiver = WeightReceiver(
+            engine=self._dependencies.engine,
             stage=self._stage,
             served=served,
-            bounds=WeightReceiverSettings(
+            settings=WeightReceiverSettings(
                 PauseMode(sync.pause_mode), sync.stage_timeout, sync.commit_timeout
             ),
             token=self._environment.member_token,
             metrics=self._metrics,
             delta=sync.delta,
-            shard=self._parts.sync.shard,
+            shard=self._dependencies.sync.shard,
         )
         return MemberDriver(
             member=self._member,
             group=f"{job.uid}/{pool.sync_group}",
-            engine=self._parts.sync.engine,
-            duties=duties,
+            engine=self._dependencies.sync.engine,
+            weight_handler=receiver,
             send=self._stream.send,
             join_timeout=sync.join_timeout,
         )
@@ -216,40 +222,40 @@ class Agent:
             pod=pod.name,
             pool=pool.pool,
             address=self._sync_address,
-            descriptor=self._parts.sync.descriptor,
+            descriptor=self._dependencies.sync.descriptor,
             session=machine.session,
             held=machine.held,
             shard=self._shard,
         )
 
-    def _opened(self) -> None:
+    def _on_open(self) -> None:
         self._metrics.reconnects.inc()
-        self._asked = 0
-        self._readiness.opened()
+        self._credit = 0
+        self._readiness.stream_opened()
         if self._drain.draining:
             self._drain.announce()
-        # Whole, and at once: what is not current any more is revoked in answer.
+        # Report everything at once: leases that are not current any more are revoked in answer.
         self._reporter.reset()
         self._report()
-        self._top_up()
+        self._request_prompts()
         self._sender.retry()
 
-    def _heard(self, message: CoordinatorMessage) -> None:
+    def _on_message(self, message: CoordinatorMessage) -> None:
         if isinstance(message, PromptLease):
             self._take(message)
         elif isinstance(message, PromptLeaseRevoked):
             self._generator.revoke(message.lease)
-            self._top_up()
-        elif not isinstance(message, VersionAssigned):  # that is for senders
+            self._request_prompts()
+        elif not isinstance(message, VersionAssigned):  # VersionAssigned is for senders
             self._driver.handle(message)
-            self._readiness.heard(message)
+            self._readiness.message_received(message)
             session = self._driver.machine.session
             if session is not None:
                 self._metrics.epoch.set(session.epoch)
                 self._metrics.session_attempt.set(session.attempt)
 
     def _take(self, lease: PromptLease) -> None:
-        self._asked = max(0, self._asked - 1)
+        self._credit = max(0, self._credit - 1)
         if self._drain.draining:
             self._stream.send(PromptLeaseReturned(lease.lease))
         else:
@@ -258,22 +264,24 @@ class Agent:
     def _report(self) -> None:
         self._reporter.report(self._generator.lease_progress())
 
-    def _done(self, drawn: FinishedLease) -> None:
+    def _done(self, finished: FinishedLease) -> None:
         job = self._environment.job
         self._sender.offer(
-            Completion(job.uid, self._member, drawn.lease.lease, drawn.version, drawn.samples)
+            Completion(
+                job.uid, self._member, finished.lease.lease, finished.version, finished.samples
+            )
         )
-        # After all of a batch: one message instead of one for each of its prompts.
-        asyncio.get_running_loop().call_soon(self._top_up)
+        # Later, so that a batch gives one request instead of one for each prompt.
+        asyncio.get_running_loop().call_soon(self._request_prompts)
 
-    def _top_up(self) -> None:
-        """Ask for as many prompts as are missing, unless completions pile up."""
+    def _request_prompts(self) -> None:
+        """Ask for as many prompts as are missing, fewer while completions wait for delivery."""
         if self._drain.draining or not self._stream.connected:
             return
-        hands = self._generator.in_hand + self._asked
-        missing = min(self._target - hands, CAPACITY - self._sender.backlog - hands)
+        leased = self._generator.leases + self._credit
+        missing = min(self._target - leased, CAPACITY - self._sender.backlog - leased)
         if missing > 0:
-            self._asked += missing
+            self._credit += missing
             self._stream.send(PromptCredit(missing))
 
     async def _follow(self) -> None:
@@ -284,7 +292,7 @@ class Agent:
         await self._drain.complete()
         self._stream.close()
         await self._stopped.wait()
-        await asyncio.sleep(CLOSE_SECONDS)  # `run` ends before, when the stream has
+        await asyncio.sleep(CLOSE_SECONDS)  # `run` ends earlier if the stream does
 
     def _ready(self) -> str:
         if self._drain.draining:

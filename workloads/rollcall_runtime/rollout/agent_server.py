@@ -1,4 +1,4 @@
-"""What a rollout serves to others of its job: weights to newcomers, the drain, and calls."""
+"""The rollout's own port: weights for new members, drain and reconnect requests."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,9 @@ STOP_SECONDS = 2.0
 
 
 class AgentServer:
-    """Listens on this pod's addresses only; all routes want the member token.
+    """Listens on this pod's addresses only; all routes require the member token.
 
-    `register` gets the summons of a coordinator that misses this member.
+    `reconnect` handles the request of a coordinator that has no stream from this member.
     """
 
     def __init__(
@@ -28,34 +28,34 @@ class AgentServer:
         held: Callable[[Version], WeightSnapshot | None],
         drain: Callable[[str], None],
         refused: Callable[[str], None],
-        register: Callable[[ReconnectRequest], bool],
+        reconnect: Callable[[ReconnectRequest], bool],
         shard: str = "",
     ) -> None:
-        async def begin(request: web.Request) -> web.StreamResponse:
+        async def begin_drain(request: web.Request) -> web.StreamResponse:
             drain(request.query.get("reason", "asked to drain"))
             return web.json_response({}, status=202)
 
-        async def summon(request: web.Request) -> web.StreamResponse:
+        async def handle_reconnect(request: web.Request) -> web.StreamResponse:
             try:
-                summons = loads(await request.text(), ReconnectRequest)
+                message = loads(await request.text(), ReconnectRequest)
             except CodecError as error:
                 refused("malformed")
                 return web.json_response({"error": str(error)}, status=400)
-            return web.json_response({"registering": register(summons)})
+            return web.json_response({"registering": reconnect(message)})
 
         application = web.Application()
-        application.router.add_post(env.DRAIN_ROUTE, guard(token, begin, refused))
-        application.router.add_post(env.REGISTER_ROUTE, guard(token, summon, refused))
+        application.router.add_post(env.DRAIN_ROUTE, guard(token, begin_drain, refused))
+        application.router.add_post(env.REGISTER_ROUTE, guard(token, handle_reconnect, refused))
         weights = guard(token, weights_handler(held, shard=shard), refused)
         application.router.add_get(env.WEIGHTS_ROUTE, weights)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
 
     async def start(self, *addresses: str, port: int = env.AGENT_PORT) -> None:
-        """Listen; OSError if the port is taken."""
+        """Listen on `addresses`; OSError if the port is taken."""
         await self._runner.setup()
         for address in addresses:
             await web.TCPSite(self._runner, address, port).start()
 
     async def stop(self) -> None:
-        """Stop listening, and end downloads within bounds."""
+        """Stop listening, and end downloads within STOP_SECONDS."""
         await self._runner.cleanup()

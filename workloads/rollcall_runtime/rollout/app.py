@@ -1,4 +1,4 @@
-"""Puts a rollout together from its environment and runs it until it is stopped."""
+"""Starts a rollout worker: opens its engines from the environment and runs the agent."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ AGENT_KEYS = frozenset({"concurrency"})
 
 
 def run(environment: RolloutEnvironment) -> None:
-    """Run to the end. SpecError when the job asks for what this container cannot do."""
+    """Run until stopped. SpecError names the field that this container cannot satisfy."""
     favour_event_loop()
     asyncio.run(_serve(environment))
 
@@ -36,7 +36,9 @@ def run(environment: RolloutEnvironment) -> None:
 async def _serve(environment: RolloutEnvironment) -> None:
     pod = environment.pod
     member = new_member(pod)
-    agent = Agent(environment=environment, member=member, parts=_parts(environment, member))
+    agent = Agent(
+        environment=environment, member=member, dependencies=_open_dependencies(environment, member)
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop, signal.Signals(number).name)
@@ -44,7 +46,7 @@ async def _serve(environment: RolloutEnvironment) -> None:
     await agent.run()
 
 
-def _parts(environment: RolloutEnvironment, member: MemberId) -> AgentDependencies:
+def _open_dependencies(environment: RolloutEnvironment, member: MemberId) -> AgentDependencies:
     job, pool = environment.job, environment.pool
     own = {key: value for key, value in pool.engine.config.items() if key in AGENT_KEYS}
     modes = [mode.value for mode in PauseMode]

@@ -1,8 +1,7 @@
-"""Delivers samples to the coordinator: buffered, retried, and safe to repeat."""
+"""Delivers completions to the coordinator: buffered, retried, idempotent."""
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +10,7 @@ import aiohttp
 
 from rollcall_protocol.wire.messages import Completion, dumps
 from rollcall_runtime.membership.credentials import CredentialsRefusedError, bearer
+from rollcall_runtime.worker.backoff import Backoff
 from rollcall_runtime.worker.concurrency import first_of
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
@@ -24,11 +24,11 @@ GIVE_UP_SECONDS = 600.0  # a lease has long expired by then
 
 
 class CompletionSender:
-    """Posts completions to `url` in the order they come, a few at once.
+    """Posts completions to `url` in the order they come, POSTS_AT_ONCE at a time.
 
-    200 counts, 409 says that the lease is somebody else's by now, 400 that the completion will
-    never count; 401 ends `run` with CredentialsRefusedError. Anything else is tried again.
-    `answered` is called after each completion that needs no more attempts.
+    200: counted; 409: the lease is not current any more; 400: the completion will never count; 401
+    ends `run` with CredentialsRefusedError. After any other outcome it is sent again. `answered` is
+    called after each completion that is not sent again.
     """
 
     def __init__(
@@ -44,26 +44,26 @@ class CompletionSender:
 
     @property
     def backlog(self) -> int:
-        """Completions without an answer."""
+        """The number of completions without an answer."""
         return self._unsent
 
     def offer(self, completion: Completion) -> None:
-        """Queue a completion; never waits. Whoever leases prompts keeps `backlog` in bounds."""
+        """Queue a completion; never waits. The agent asks for prompts by `backlog`."""
         self._unsent += 1
         self._delivered.clear()
         self._queue.put_nowait(completion)
 
     def retry(self) -> None:
-        """Deliver now what is under way: the coordinator can be reached, perhaps elsewhere.
+        """Send all unanswered completions again now: a new stream to the coordinator is open.
 
-        What was sent to one that is gone with its pod gets no answer, and no error either.
+        A completion that was sent to a pod that has ended gets neither an answer nor an error.
         """
         now = asyncio.get_running_loop().time()
         while self._waiting:
             self._waiting.pop().reschedule(now)
 
     async def flush(self, seconds: float) -> bool:
-        """Wait until all is answered; False if that took too long."""
+        """Wait until every completion is answered; False after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._delivered.wait()
@@ -96,21 +96,23 @@ class CompletionSender:
 
     async def _deliver(self, session: aiohttp.ClientSession, completion: Completion) -> str:
         body, give_up = dumps(completion).encode(), time.monotonic() + GIVE_UP_SECONDS
-        delay, outcome = FIRST_DELAY, ""
+        backoff, outcome = Backoff(first=FIRST_DELAY, longest=LONGEST_DELAY), ""
         while time.monotonic() < give_up:
-            with suppress(TimeoutError):  # `retry` was called, in the attempt or in the rest
+            with suppress(TimeoutError):  # `retry` was called during the attempt or the delay
                 async with self._unless_retried():
                     outcome = await self._attempt(session, body)
                     if outcome in _FINAL:
                         return outcome
-                    log.info("completion not delivered (%s), again in %.1f s", outcome, delay)
-                    await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
-            delay = min(LONGEST_DELAY, delay * 2)
-        log.error("completion given up after %.0f s: %s", GIVE_UP_SECONDS, outcome)
+                    delay = backoff.next_delay()
+                    log.info(
+                        "completion not delivered (%s), next attempt in %.1f s", outcome, delay
+                    )
+                    await asyncio.sleep(delay)
+        log.error("completion dropped after %.0f s of attempts: %s", GIVE_UP_SECONDS, outcome)
         return "given_up"
 
     async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> str:
-        """One of _FINAL, or why there was none."""
+        """One of _FINAL, or why the attempt failed."""
         try:
             async with session.post(self._url, data=body) as answer:
                 if answer.status in {401, 403}:
@@ -124,7 +126,7 @@ class CompletionSender:
 
     @asynccontextmanager
     async def _unless_retried(self) -> AsyncIterator[None]:
-        """Leave with TimeoutError when `retry` is called."""
+        """Raise TimeoutError in the body when `retry` is called."""
         async with asyncio.timeout(None) as waiting:
             self._waiting.add(waiting)
             try:

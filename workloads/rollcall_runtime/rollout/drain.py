@@ -1,4 +1,4 @@
-"""Leaving in order: finish what runs, hand back what waits, deliver, and only then go."""
+"""Drains a rollout: returns waiting leases, finishes running ones, delivers the completions."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ DELIVER_SECONDS = 5.0  # beyond the drain's own bound, for what is ready but not
 class Drain:
     """One drain a process. `begin` may be called more than once; the first reason counts.
 
-    Weights go on being taken meanwhile, so that the session need not be formed before the end.
+    The rollout stays in its session and receives weights until the drain is complete.
     """
 
     def __init__(
@@ -40,32 +40,32 @@ class Drain:
 
     @property
     def draining(self) -> bool:
-        """Whether it began: no prompt is taken any more."""
+        """Whether the drain has begun: the rollout takes no new prompts."""
         return self._reason is not None
 
     def begin(self, reason: str) -> None:
-        """Take no new prompts, and tell so."""
+        """Take no new prompts, report that, and return the waiting leases."""
         if self._reason is not None:
             return
         log.info("draining: %s", reason)
         self._reason, self._began = reason, time.monotonic()
         self._asked.set()
         self.announce()
-        self._return(self._generator.surrender())
+        self._return(self._generator.return_waiting())
 
     def announce(self) -> None:
-        """Tell a coordinator that does not know yet (it may have been restarted)."""
+        """Report the drain; on each new stream again, as the coordinator may have restarted."""
         if self._reason is not None:
             self._send(Draining(self._reason, self._left))
 
     async def complete(self) -> None:
-        """Wait for `begin`, then until nothing is in hand, at most `timeout` seconds."""
+        """Wait for `begin`, then until no lease is left, at most `timeout` seconds."""
         await self._asked.wait()
         try:
             async with asyncio.timeout(self._left):
                 await self._generator.idle()
         except TimeoutError:
-            self._return(self._generator.abandon())
+            self._return(self._generator.return_all())
         if not await self._sender.flush(self._left + DELIVER_SECONDS):
             log.warning("%d completions were not delivered", self._sender.backlog)
         seconds = time.monotonic() - self._began
@@ -76,8 +76,8 @@ class Drain:
     def _left(self) -> float:
         return max(0.0, self._timeout - (time.monotonic() - self._began))
 
-    def _return(self, lease_progress: Sequence[LeaseProgress]) -> None:
-        # In this order, on one stream: others go on from what is reported.
-        self._reporter.report([*lease_progress, *self._generator.lease_progress()])
-        for standing in lease_progress:
-            self._send(PromptLeaseReturned(standing.lease.lease))
+    def _return(self, returned: Sequence[LeaseProgress]) -> None:
+        # In this order, on one stream: another rollout continues from the reported tokens.
+        self._reporter.report([*returned, *self._generator.lease_progress()])
+        for progress in returned:
+            self._send(PromptLeaseReturned(progress.lease.lease))

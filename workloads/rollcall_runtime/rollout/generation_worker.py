@@ -1,4 +1,4 @@
-"""From leases to samples: one worker thread that always draws for all that wait."""
+"""Generates responses for prompt leases in one worker thread."""
 
 import asyncio
 import time
@@ -9,17 +9,18 @@ from dataclasses import dataclass
 
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import PromptLease, Sample
+from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.active_lease import ActiveLease
-from rollcall_runtime.rollout.inference_engine import Generation, InferenceEngine, Watch
+from rollcall_runtime.rollout.inference_engine import InferenceEngine, PartialOutputCallback
 from rollcall_runtime.rollout.lease_progress import LeaseProgress
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.tasks.reward_function import Reward
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
-SLICE_SECONDS = 30.0  # a call of the engine; what is unfinished then is continued
-WHOLE_SECONDS = 600.0  # the same where an unfinished one could only be drawn again
-STUCK_SECONDS = 30.0  # without a sign of life beyond the slice: the thread is taken for stuck
+SLICE_SECONDS = 30.0  # of one engine call; unfinished responses are continued in the next
+WHOLE_SECONDS = 600.0  # of one engine call when unfinished responses would be sampled anew
+STUCK_SECONDS = 30.0  # without a new token beyond the slice: the liveness probe fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +34,28 @@ class FinishedLease:
 
 @dataclass(frozen=True, slots=True)
 class PartialRollouts:
-    """What becomes of generations under way: told every `every` seconds by a call of `tell`.
+    """What happens to unfinished responses: `report` is called every `interval` seconds.
 
-    `keep`: what is unfinished is continued, here or elsewhere, else it is drawn anew.
+    `keep`: they are continued, here or on another rollout; otherwise they are sampled anew.
     """
 
-    every: float
-    tell: Callable[[], None]
+    interval: float
+    report: Callable[[], None]
     keep: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    group: list[Generation]
-    rewards: tuple[float, ...]  # none: not finished
+    group: list[Response]
+    rewards: tuple[float, ...]  # empty: not finished
 
 
 class GenerationWorker:
-    """Works off leases in the order of their arrival, up to `concurrency` in one engine call.
+    """Works on leases in the order of their arrival, up to `concurrency` in one engine call.
 
-    Belongs to the event loop that runs `run`; only drawing and rewarding happen in its thread.
-    `lease_progress` says how far all leases are; `progress` when somebody should ask for them.
+    Belongs to the event loop that runs `run`; only sampling and rewards run in its thread.
+    `lease_progress` returns the responses so far of all leases; `partial.report` is called when
+    there is something new.
     """
 
     def __init__(
@@ -62,76 +64,76 @@ class GenerationWorker:
         engine: InferenceEngine,
         reward: Reward,
         concurrency: int,
-        progress: PartialRollouts,
+        partial: PartialRollouts,
         served: ServedVersions,
         metrics: RolloutMetrics,
         done: Callable[[FinishedLease], None],
     ) -> None:
         self._engine, self._reward, self._served = engine, reward, served
-        self._concurrency, self._progress = concurrency, progress
-        self._slice = SLICE_SECONDS if progress.keep else WHOLE_SECONDS
+        self._concurrency, self._partial = concurrency, partial
+        self._slice = SLICE_SECONDS if partial.keep else WHOLE_SECONDS
         self._metrics, self._done = metrics, done
         self._waiting: deque[ActiveLease] = deque()
         self._running: list[ActiveLease] = []
         self._revoked: set[str] = set()
-        self._alive: float | None = None  # last sign of life of a generation under way
+        self._alive: float | None = None  # when the running generation last reported a token
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="generate")
 
     @property
-    def in_hand(self) -> int:
-        """Leases that wait or run."""
+    def leases(self) -> int:
+        """The number of leases that wait or run."""
         return len(self._waiting) + len(self._running)
 
     def add(self, lease: PromptLease) -> None:
-        """Take a lease."""
-        self._waiting.append(ActiveLease.of(lease, keep=self._progress.keep))
+        """Queue a lease."""
+        self._waiting.append(ActiveLease.of(lease, keep=self._partial.keep))
         self._changed()
         self._arrived.set()
 
     def revoke(self, lease: str) -> None:
-        """Stop working on a lease; one that is being drawn is thrown away at the end."""
+        """Stop working on a lease; the result of a running one is discarded."""
         before = len(self._waiting)
-        self._waiting = deque(work for work in self._waiting if work.lease.lease != lease)
-        if len(self._waiting) == before and any(w.lease.lease == lease for w in self._running):
+        self._waiting = deque(active for active in self._waiting if active.lease.lease != lease)
+        if len(self._waiting) == before and any(a.lease.lease == lease for a in self._running):
             self._revoked.add(lease)
         self._changed()
 
-    def surrender(self) -> list[LeaseProgress]:
-        """Give up what only waits; returns how far it was."""
-        given_up = [self._standing(work) for work in self._waiting]
+    def return_waiting(self) -> list[LeaseProgress]:
+        """Drop the waiting leases and return their progress."""
+        returned = [self._progress_of(active) for active in self._waiting]
         self._waiting.clear()
         self._changed()
-        return given_up
+        return returned
 
-    def abandon(self) -> list[LeaseProgress]:
-        """Give up everything; what is drawn from now on is thrown away."""
-        running = [work for work in self._running if not self._is_revoked(work)]
-        given_up = [self._standing(work) for work in running]
-        self._revoked.update(work.lease.lease for work in running)
-        return [*given_up, *self.surrender()]
+    def return_all(self) -> list[LeaseProgress]:
+        """Drop all leases and return their progress; running results are discarded."""
+        running = [active for active in self._running if not self._is_revoked(active)]
+        returned = [self._progress_of(active) for active in running]
+        self._revoked.update(active.lease.lease for active in running)
+        return [*returned, *self.return_waiting()]
 
     def lease_progress(self) -> list[LeaseProgress]:
-        """How far everything is that is in hand."""
+        """The progress of all leases."""
         in_hand = (*self._running, *self._waiting)
-        return [self._standing(work) for work in in_hand if not self._is_revoked(work)]
+        return [self._progress_of(active) for active in in_hand if not self._is_revoked(active)]
 
     async def idle(self) -> None:
-        """Wait until nothing is in hand."""
+        """Wait until there is no lease."""
         await self._idle.wait()
 
     def stuck(self) -> str:
-        """What is wrong with the thread, for the liveness probe; empty when all is well."""
+        """For the liveness probe: why the thread counts as stuck, or an empty string."""
         alive = self._alive
         seconds = time.monotonic() - alive if alive is not None else 0.0
         if seconds > self._slice + STUCK_SECONDS:
-            return f"no token was drawn for {seconds:.0f} s"
+            return f"no token was sampled for {seconds:.0f} s"
         return ""
 
     async def run(self) -> None:
-        """Work until cancelled. SpecError for prompts or rewards that can never work."""
+        """Work until cancelled. SpecError for an unusable prompt or a reward that fails."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -139,12 +141,14 @@ class GenerationWorker:
                 while not self._waiting:
                     await self._arrived.wait()
                     self._arrived.clear()
-                await asyncio.sleep(0)  # leases that came together are drawn together
+                await asyncio.sleep(0)  # leases that arrive together go into one engine call
                 self._running = self._take()
                 self._mark(self._running)
                 self._alive = time.monotonic()
-                watch = self._watch(self._running, loop)
-                results = await loop.run_in_executor(self._thread, self._draw, self._running, watch)
+                on_partial = self._callback(self._running, loop)
+                results = await loop.run_in_executor(
+                    self._thread, self._generate, self._running, on_partial
+                )
                 self._alive = None
                 self._finish(results)
         finally:
@@ -160,101 +164,105 @@ class GenerationWorker:
 
     def _mark(self, batch: list[ActiveLease]) -> None:
         now = self._served.now()
-        for work in batch:
-            if work.since is None or not work.group:
-                work.since = now
+        for active in batch:
+            if active.since is None or not active.group:
+                active.since = now
 
-    def _watch(self, batch: list[ActiveLease], loop: asyncio.AbstractEventLoop) -> Watch:
-        def tell(groups: list[list[Generation]]) -> bool:
-            """In the engine's thread."""
+    def _callback(
+        self, batch: list[ActiveLease], loop: asyncio.AbstractEventLoop
+    ) -> PartialOutputCallback:
+        def callback(groups: list[list[Response]]) -> bool:
+            """Runs in the engine's thread."""
             try:
                 loop.call_soon_threadsafe(self._progressed, batch, groups)
             except RuntimeError:  # the loop is closed
                 return False
-            return not all(self._is_revoked(work) for work in batch)
+            return not all(self._is_revoked(active) for active in batch)
 
-        return Watch(self._progress.every, tell)
+        return PartialOutputCallback(self._partial.interval, callback)
 
-    def _progressed(self, batch: list[ActiveLease], groups: list[list[Generation]]) -> None:
+    def _progressed(self, batch: list[ActiveLease], groups: list[list[Response]]) -> None:
         if batch is not self._running:
             return
         self._alive = time.monotonic()
-        if self._progress.keep:
-            for work, group in zip(batch, groups, strict=True):
-                work.group = group
-        self._progress.tell()
+        if self._partial.keep:
+            for active, group in zip(batch, groups, strict=True):
+                active.group = group
+        self._partial.report()
 
-    def _draw(self, batch: list[ActiveLease], watch: Watch) -> list[_Result]:
-        """In the thread."""
+    def _generate(
+        self, batch: list[ActiveLease], on_partial: PartialOutputCallback
+    ) -> list[_Result]:
+        """Runs in the thread."""
         if not batch:
             return []
         first = batch[0]
         group_size = first.lease.group_size
-        fresh = [Generation()] * group_size
+        fresh = [Response()] * group_size
         try:
             groups = self._engine.generate(
-                [work.lease.tokens for work in batch],
+                [active.lease.tokens for active in batch],
                 group_size=group_size,
-                # Another for each part: else the same randomness would draw all of them.
+                # Another seed for each slice: the same one would repeat its random numbers.
                 seed=(first.lease.seed + (7919 * first.attempts if first.group else 0)) % 2**63,
                 timeout=self._slice,
-                partials=[work.group or fresh for work in batch]
-                if any(work.group for work in batch)
+                partials=[active.group or fresh for active in batch]
+                if any(active.group for active in batch)
                 else None,
-                watch=watch,
+                on_partial=on_partial,
             )
         except ValueError as error:
-            numbers = ", ".join(str(work.lease.prompt) for work in batch)
+            numbers = ", ".join(str(active.lease.prompt) for active in batch)
             problem = f"one of the prompts {numbers} does not fit the model: {error}"
             raise SpecError("spec.data.prompts", problem) from error
         return [
-            _Result(group, self._rewards(work.lease, group))
-            for work, group in zip(batch, groups, strict=True)
+            _Result(group, self._rewards(active.lease, group))
+            for active, group in zip(batch, groups, strict=True)
         ]
 
-    def _rewards(self, lease: PromptLease, group: list[Generation]) -> tuple[float, ...]:
-        if not all(generation.finished for generation in group):
+    def _rewards(self, lease: PromptLease, group: list[Response]) -> tuple[float, ...]:
+        if not all(response.finished for response in group):
             return ()
-        return tuple(self._reward(lease.tokens, generation.tokens) for generation in group)
+        return tuple(self._reward(lease.tokens, response.tokens) for response in group)
 
     def _finish(self, results: list[_Result]) -> None:
         batch, self._running = self._running, []
-        for work, result in zip(batch, results, strict=True):
-            if self._is_revoked(work):
-                self._revoked.discard(work.lease.lease)
+        for active, result in zip(batch, results, strict=True):
+            if self._is_revoked(active):
+                self._revoked.discard(active.lease.lease)
             elif result.rewards:
-                work.group = result.group
-                self._done(self._drawn(work, result.rewards))
+                active.group = result.group
+                self._done(self._finished(active, result.rewards))
             else:
-                work.group = result.group if self._progress.keep else []
-                work.attempts += 1
-                self._waiting.appendleft(work)
+                active.group = result.group if self._partial.keep else []
+                active.attempts += 1
+                self._waiting.appendleft(active)
         self._changed()
 
-    def _drawn(self, work: ActiveLease, rewards: tuple[float, ...]) -> FinishedLease:
+    def _finished(self, active: ActiveLease, rewards: tuple[float, ...]) -> FinishedLease:
         samples = tuple(
             Sample(g.tokens, g.logprobs, g.versions, reward)
-            for g, reward in zip(work.group, rewards, strict=True)
+            for g, reward in zip(active.group, rewards, strict=True)
         )
-        own = work.own_tokens()
-        self._metrics.drew(
+        own = active.own_tokens()
+        self._metrics.sampled(
             rewards=[reward for reward, tokens in zip(rewards, own, strict=True) if tokens],
             tokens=sum(own),
         )
-        version = work.version(self._served)
+        version = active.version(self._served)
         if version is None:
-            raise RuntimeError(f"the engine drew no token for lease {work.lease.lease}")
-        return FinishedLease(work.lease, version, samples)
+            raise RuntimeError(f"the engine sampled no token for lease {active.lease.lease}")
+        return FinishedLease(active.lease, version, samples)
 
-    def _standing(self, work: ActiveLease) -> LeaseProgress:
-        return LeaseProgress(work.lease, work.version(self._served), tuple(work.group))
+    def _progress_of(self, active: ActiveLease) -> LeaseProgress:
+        return LeaseProgress(active.lease, active.version(self._served), tuple(active.group))
 
-    def _is_revoked(self, work: ActiveLease) -> bool:
-        return work.lease.lease in self._revoked
+    def _is_revoked(self, active: ActiveLease) -> bool:
+        return active.lease.lease in self._revoked
 
     def _changed(self) -> None:
-        self._metrics.requests_running.set(self.in_hand)
-        if self.in_hand:
+        self._metrics.requests_running.set(self.leases)
+        if self.leases:
             self._idle.clear()
         else:
             self._idle.set()

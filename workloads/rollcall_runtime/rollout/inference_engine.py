@@ -1,8 +1,8 @@
-"""What every inference engine offers to the rollout agent.
+"""The interface of inference engines to the rollout agent, and the registry that finds them.
 
-Threads: `generate` runs in worker threads, several at once if the caller likes; `pause`, `resume`
-and `load_weights` are called from others. A swap of weights falls between two decode steps, and
-each token carries the number of the weight version that drew it.
+Threads: `generate` runs in worker threads, possibly several at once; `pause`, `resume` and
+`load_weights` are called from other threads. Weights change between two decode steps, and each
+token carries the number of the weight version that sampled it.
 """
 
 from __future__ import annotations
@@ -19,49 +19,32 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rollcall_protocol.wire.partial_responses import Response
     from rollcall_runtime.sync.weights.shards import Shard
 
 FIELD = "spec.rollouts[].engine"
 
 
 class PauseMode(StrEnum):
-    """What happens to generations that a pause finds under way."""
+    """What a pause does to generations that are running."""
 
-    ABORT = "Abort"  # they end at once, unfinished
-    KEEP = "Keep"  # they stand still and go on after the resume, with the weights then loaded
-    WAIT = "Wait"  # they end in their own time; the pause begins after them
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A response so far. `logprobs` are natural logarithms under the policy that drew the token.
-
-    The three tuples are of one length. Not `finished`: cut short by a pause or a deadline; handed
-    back to `generate` it is continued.
-    """
-
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    versions: tuple[int, ...] = ()
-    finished: bool = False
-
-    def __post_init__(self) -> None:
-        if not len(self.tokens) == len(self.logprobs) == len(self.versions):
-            raise ValueError("tokens, logprobs and versions differ in length")
+    ABORT = "Abort"  # ends them at once, unfinished
+    KEEP = "Keep"  # holds them; after the resume they go on with the weights loaded by then
+    WAIT = "Wait"  # waits until they are finished, then pauses
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Somebody follows a generation: `tell` wants all that there is, about every `every` seconds.
+class PartialOutputCallback:
+    """Receives the responses so far, about every `interval` seconds while a generation runs.
 
-    What it is told has the shape of the result, `group_size` generations for each prompt, and each
-    token of it is in the result too. `tell` never blocks and may be called from any thread, one
-    call at a time, none after the result is returned. False means that nobody wants the result any
+    `callback` gets a value of the result's shape, `group_size` responses for each prompt; each of
+    its tokens is in the result too. It never blocks and may be called from any thread, one call at
+    a time, none after the result is returned. If it returns False the result is not wanted any
     more: the engine ends the generation soon, as after its timeout.
     """
 
-    every: float
-    tell: Callable[[list[list[Generation]]], bool]
+    interval: float
+    callback: Callable[[list[list[Response]]], bool]
 
 
 class WeightMismatchError(ValueError):
@@ -69,13 +52,13 @@ class WeightMismatchError(ValueError):
 
 
 class InferenceEngine(ABC):
-    """One model that serves. It owns what it allocates; `close` frees it."""
+    """One model that generates. It owns what it allocates; `close` frees it."""
 
     @abstractmethod
     def __init__(self, *, model: str, config: Mapping[str, Any]) -> None:
         """Open the model at the path that the job names. `config`: the engine's own settings.
 
-        SpecError for what cannot work.
+        SpecError names the field that cannot work.
         """
 
     @property
@@ -86,14 +69,14 @@ class InferenceEngine(ABC):
     @property
     @abstractmethod
     def version(self) -> int | None:
-        """Number of the weights that serve now; None before the first `load_weights`."""
+        """The version number of the loaded weights; None before the first `load_weights`."""
 
     @property
     def shard(self) -> Shard | None:
-        """What of each tensor this engine serves, always the same; None for everything.
+        """The part of each tensor that this engine loads, which never changes; None for all.
 
-        A rank of a tensor-parallel engine serves a part: `load_weights` gets the rows that the
-        shard names and no others, and where the sync engine allows it no others are received.
+        A rank of a tensor-parallel engine loads a part: `load_weights` gets the rows that the shard
+        names and no others, and where the sync engine allows it no others are received.
         """
         return None
 
@@ -105,32 +88,32 @@ class InferenceEngine(ABC):
         group_size: int,
         seed: int,
         timeout: float,
-        partials: Sequence[Sequence[Generation]] | None = None,
-        watch: Watch | None = None,
-    ) -> list[list[Generation]]:
-        """Draw `group_size` responses to each prompt, all in one batch.
+        partials: Sequence[Sequence[Response]] | None = None,
+        on_partial: PartialOutputCallback | None = None,
+    ) -> list[list[Response]]:
+        """Sample `group_size` responses to each prompt, all in one batch.
 
-        The same prompts, seed and weights draw the same tokens. `partials` (one list a prompt, of
-        `group_size`) are continued instead of starting afresh. After `timeout` seconds, or on a
-        pause that aborts, what there is comes back unfinished. `watch` is told meanwhile: between
-        decode steps, or, by an engine that streams its outputs, as they come; an engine that is
-        told nothing by its library for longer than `watch.every` stays silent too, so that silence
-        means that nothing moves. ValueError for what the model cannot
-        take (an unknown token, too long); RuntimeError before the first weights and after `close`.
+        The same prompts, seed and weights give the same tokens. `partials` (one list a prompt, of
+        `group_size`) are continued. After `timeout` seconds, or on a pause that aborts, the
+        responses so far are returned unfinished. `on_partial` is called between decode steps, or,
+        by an engine that streams its outputs, as they come. An engine whose library reports nothing
+        for longer than `on_partial.interval` does not call it either, so that a missing call means
+        that no token was sampled. ValueError for prompts that the model cannot take (an unknown
+        token, too long); RuntimeError before the first weights and after `close`.
         """
 
     @abstractmethod
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        """Serve these weights from the next decode step on. The tensors are copied.
+        """Use these weights from the next decode step on. The tensors are copied.
 
-        All or nothing: WeightMismatchError leaves the served weights and version as they were.
+        All or nothing: WeightMismatchError leaves weights and version as they were.
         """
 
     @abstractmethod
     def pause(self, mode: PauseMode, *, timeout: float) -> None:
         """No decode step runs from the return of this call until `resume`.
 
-        TimeoutError, and no pause, if generations under way did not end within `timeout` seconds.
+        TimeoutError, and no pause, if running generations do not end within `timeout` seconds.
         """
 
     @abstractmethod
@@ -139,7 +122,7 @@ class InferenceEngine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End generations under way, refuse new ones, free the model."""
+        """End running generations, refuse new ones, free the model."""
 
 
 inference_engines: Registry[InferenceEngine] = Registry(

@@ -1,4 +1,4 @@
-"""Which versions a rollout served, and when."""
+"""The versions that a rollout served, in order."""
 
 import threading
 from collections import deque
@@ -10,9 +10,9 @@ _REMEMBERED = 1024
 
 
 class ServedVersions:
-    """What this rollout served, in order: tells which version a token's bare number means.
+    """Maps the version number of a token to the version that this rollout served.
 
-    A number alone does not: numbers may repeat after a restart of the trainer. Safe in threads.
+    The number alone is ambiguous: numbers may repeat after a restart of the trainer. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -21,18 +21,18 @@ class ServedVersions:
         self._count = 0
 
     def add(self, version: Version) -> None:
-        """`version` begins to serve (call this before the engine loads it)."""
+        """`version` is about to be served; called before the engine loads it."""
         with self._lock:
             self._order.append((self._count, version))
             self._count += 1
 
     def now(self) -> int:
-        """A mark: the version that serves now, and those after it, are `since` this mark."""
+        """A mark for `oldest`: the version served now and all later ones are `since` it."""
         with self._lock:
             return max(0, self._count - 1)
 
     def oldest(self, numbers: Iterable[int], *, since: int) -> Version:
-        """The oldest version of these numbers served since a mark; ValueError if none was."""
+        """The oldest version with one of `numbers` served since a mark; ValueError if none."""
         wanted = set(numbers)
         with self._lock:
             served = [v for at, v in self._order if at >= since and v.number in wanted]

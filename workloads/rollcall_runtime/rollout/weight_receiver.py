@@ -1,4 +1,4 @@
-"""What a rollout does in a session: stage versions beside the served one, then serve them."""
+"""Receives weight versions into the staging area and loads them into the inference engine."""
 
 import asyncio
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ DELTA_BUFFERS = 2  # what is received, and what an aborted session still holds
 
 
 class ApplyFailedError(SyncError):
-    """The inference engine did not take the weights; it serves what it served before."""
+    """The inference engine refused the weights and still serves the former ones."""
 
     own_fault = True
 
 
 @dataclass(frozen=True, slots=True)
 class WeightReceiverSettings:
-    """`pause_mode` is for generations under way at a commit; times are seconds."""
+    """`pause_mode` applies to generations that run at a commit; timeouts in seconds."""
 
     pause_mode: PauseMode
     stage_timeout: float
@@ -42,7 +42,7 @@ class WeightReceiverSettings:
 
 
 class WeightReceiver:
-    """Belongs to one event loop; what blocks runs in threads."""
+    """The WeightHandler of a rollout. Belongs to one event loop; blocking work runs in threads."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class WeightReceiver:
         engine: InferenceEngine,
         stage: StagingArea,
         served: ServedVersions,
-        bounds: WeightReceiverSettings,
+        settings: WeightReceiverSettings,
         token: str,
         metrics: RolloutMetrics,
         delta: DeltaConfig | None = None,
         shard: Shard | None = None,
     ) -> None:
         self._engine, self._stage, self._served = engine, stage, served
-        self._bounds, self._token, self._metrics = bounds, token, metrics
+        self._settings, self._token, self._metrics = settings, token, metrics
         self._delta, self._deltas = delta or DeltaConfig(), GrowingBufferPool(limit=DELTA_BUFFERS)
-        self._shard = shard  # what is received, None for everything
+        self._shard = shard  # the part to receive, None for everything
         self._patched = False  # whether what is staged came as a delta
         self._preparing: asyncio.Future[None] | None = None
         self._newest = -1
@@ -71,8 +71,8 @@ class WeightReceiver:
         manifest: WeightManifest,
         delta: WeightDelta | None,
     ) -> None:
-        """Receive `version` into the stage and verify it, or make it of the base that is served."""
-        self._note(version)
+        """Receive `version` into the staging area and verify it, or apply the delta to its base."""
+        self._track_lag(version)
         self._patched = delta is not None
         if delta is None:
             await asyncio.to_thread(self._receive, session, version, manifest)
@@ -80,17 +80,17 @@ class WeightReceiver:
             await asyncio.to_thread(self._receive_delta, session, version, manifest, delta)
 
     async def apply(self, version: Version) -> None:
-        """Serve what is staged. ApplyFailedError or StagingError leave the old weights, whole."""
+        """Serve the staged version; on ApplyFailedError or StagingError the old one stays."""
         await asyncio.to_thread(self._apply, version)
         self._metrics.weight_version.set(version.number)
-        self._note(version)
-        if self._patched:  # and so will the next one be; nobody waits for this
+        self._track_lag(version)
+        if self._patched:  # the next one is likely to be a delta too: prepare in the background
             loop = asyncio.get_running_loop()
             self._preparing = loop.run_in_executor(None, self._stage.prepare)
 
     async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
         """Stage `version` from the first donor that gives it."""
-        self._note(version)
+        self._track_lag(version)
         self._patched = False
         await fetch(
             version=version,
@@ -108,7 +108,7 @@ class WeightReceiver:
             shard=self._shard,
             stage=self._stage,
             patience=BUFFER_SECONDS,
-            timeout=self._bounds.stage_timeout,
+            timeout=self._settings.stage_timeout,
         )
 
     def _receive_delta(
@@ -122,7 +122,7 @@ class WeightReceiver:
             pin,
             self._stage.patching(version, kept, base=delta.base, timeout=timeout) as (buffer, base),
         ):
-            session.receive(encoded, delta.manifest, timeout=self._bounds.stage_timeout)
+            session.receive(encoded, delta.manifest, timeout=self._settings.stage_timeout)
             decode(
                 encoded.memory,
                 delta.manifest,
@@ -136,12 +136,12 @@ class WeightReceiver:
     def _apply(self, version: Version) -> None:
         with self._stage.committing(version) as weights:
             try:
-                # Half of the time that the coordinator allows: the answer must not come too late.
-                timeout = self._bounds.commit_timeout / 2
-                self._engine.pause(self._bounds.pause_mode, timeout=timeout)
+                # Half of the coordinator's time limit, so that the answer arrives in time.
+                timeout = self._settings.commit_timeout / 2
+                self._engine.pause(self._settings.pause_mode, timeout=timeout)
                 try:
                     self._served.add(version)
-                    # What was received as a part is one already.
+                    # Weights that were received as a shard are cut already.
                     cut = None if self._shard else self._engine.shard
                     self._engine.load_weights(tensors(weights, cut), version=version.number)
                 finally:
@@ -149,7 +149,7 @@ class WeightReceiver:
             except (WeightMismatchError, TimeoutError, RuntimeError) as error:
                 raise ApplyFailedError(f"{version}: {type(error).__name__}: {error}") from error
 
-    def _note(self, version: Version) -> None:
+    def _track_lag(self, version: Version) -> None:
         self._newest = max(self._newest, version.number)
         served = self._engine.version
         self._metrics.weight_lag.set(self._newest - served if served is not None else 0)

@@ -1,4 +1,4 @@
-"""The coordinator's events as metrics and log lines."""
+"""Implements the coordinator's metrics with Prometheus and log lines."""
 
 import logging
 from collections.abc import Mapping
@@ -6,27 +6,27 @@ from typing import Any
 
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
-from rollcall_runtime.coordinator.metrics import Delivery
+from rollcall_runtime.coordinator.sync_group import Publication
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 log = logging.getLogger(__name__)
 
 
 class PrometheusCoordinatorMetrics:
-    """`fields` are those of the log lines: the epoch is kept current in them."""
+    """`fields` are the fields of all log lines; the epoch in them is kept current."""
 
     def __init__(self, metrics: TrainerMetrics, fields: dict[str, Any]) -> None:
         self._metrics, self._fields = metrics, fields
         self._ledger: PromptLedger | None = None
-        self._moved_tokens = 0  # counted
+        self._resumed_tokens = 0  # counted so far
         metrics.watch_prompts(self._outcomes)
 
     def refused(self, what: str) -> None:
-        """Count it: somebody spoke who may not, or who is late."""
+        """Count a refused request or message."""
         self._metrics.refused(what=what).inc()
 
     def session_formed(self, report: SessionReport) -> None:
-        """Note the session; its epoch goes into every log line from now on."""
+        """Record the session; all later log lines carry its epoch."""
         session, metrics = report.session, self._metrics
         self._fields["epoch"] = session.epoch
         metrics.epoch.set(session.epoch)
@@ -35,7 +35,7 @@ class PrometheusCoordinatorMetrics:
         metrics.rebuilds(cause=report.cause.value).inc()
         metrics.rebuild_seconds.observe(report.seconds)
         log.info(
-            "session %s: %d members, %.3f s after %s %s",
+            "session %s formed: %d members, %.3f s after %s %s",
             session,
             report.members,
             report.seconds,
@@ -44,31 +44,31 @@ class PrometheusCoordinatorMetrics:
         )
 
     def suspected(self, cause: SuspicionCause, seconds: float) -> None:
-        """Note how fast a member was found out."""
+        """Record how long the detection took."""
         self._metrics.detect_seconds(cause=cause.value).observe(seconds)
 
-    def published(self, delivery: Delivery) -> None:
-        """Note a version that the live session serves."""
+    def published(self, publication: Publication) -> None:
+        """Record a version that the live session serves."""
         metrics = self._metrics
-        metrics.weight_version.set(delivery.number)
-        metrics.stage_seconds.observe(delivery.stage_seconds)
-        metrics.commit_seconds.observe(delivery.commit_seconds)
-        metrics.sync_bytes.inc(delivery.nbytes * (delivery.members - 1))
-        metrics.deltas.inc(delivery.delta)
+        metrics.weight_version.set(publication.version.number)
+        metrics.stage_seconds.observe(publication.stage_seconds)
+        metrics.commit_seconds.observe(publication.commit_seconds)
+        metrics.sync_bytes.inc(publication.sent_bytes * (publication.members - 1))
+        metrics.deltas.inc(publication.delta)
         log.info(
-            "version %d: %d members, staged in %.3f s, committed in %.3f s",
-            delivery.number,
-            delivery.members,
-            delivery.stage_seconds,
-            delivery.commit_seconds,
+            "version %d published: %d members, staged in %.3f s, committed in %.3f s",
+            publication.version.number,
+            publication.members,
+            publication.stage_seconds,
+            publication.commit_seconds,
         )
 
     def prompts(self, ledger: PromptLedger) -> None:
-        """Keep the ledger: its totals are read when somebody asks."""
+        """Keep the ledger; its totals are read at each scrape."""
         self._ledger = ledger
         self._metrics.buffer_depth.set(ledger.buffered)
-        self._metrics.moved_tokens.inc(ledger.moved_tokens - self._moved_tokens)
-        self._moved_tokens = ledger.moved_tokens
+        self._metrics.moved_tokens.inc(ledger.moved_tokens - self._resumed_tokens)
+        self._resumed_tokens = ledger.moved_tokens
 
     def _outcomes(self) -> Mapping[str, int]:
         ledger = self._ledger

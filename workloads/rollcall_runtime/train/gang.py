@@ -71,7 +71,7 @@ class _Stream:
             await asyncio.sleep(left)
             # After a stall of this process, what has arrived meanwhile is read first.
             await asyncio.sleep(GRACE_SECONDS)
-        raise ConnectionResetError(f"nothing heard for {self._bound:g} s")
+        raise ConnectionResetError(f"nothing received for {self._bound:g} s")
 
 
 class Gang:

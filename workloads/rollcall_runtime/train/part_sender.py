@@ -1,4 +1,4 @@
-"""The seats of a trainer rank that is not rank 0: it sends its own part of the weights.
+"""A trainer rank other than 0 that sends its own part of the weights.
 
 The rank is a member of every sync group, like a rollout, with a stream to the coordinator for each.
 """
@@ -41,25 +41,25 @@ from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 2.0
-KEPT = 2  # snapshots: the one that newcomers may fetch, and the one on its way
+KEPT = 2  # snapshots: the one that new members may fetch, and the one that is being sent
 
 
 @dataclass(slots=True)
 class _Part:
-    """A part of a snapshot, and what makes it of the one before, if that is short."""
+    """A part of a snapshot, and its delta from the part before if that is short."""
 
     weights: WeightSnapshot
     delta: EncodedDelta | None
 
-    def sealed(self, number: int) -> SnapshotPartReady:
-        """What the coordinator must know."""
+    def ready_message(self, number: int) -> SnapshotPartReady:
+        """The message that reports this part to the coordinator."""
         return SnapshotPartReady(
             number, self.weights.manifest, self.delta.manifest if self.delta else None
         )
 
 
 class SnapshotPartSender(WeightSender):
-    """Owns this rank's parts of the newest snapshots, and sends the one that is asked for."""
+    """Owns this rank's parts of the newest snapshots, and sends the part of a version."""
 
     def __init__(
         self, *, rank: int, stage_timeout: float, delta: DeltaConfig | None = None
@@ -72,30 +72,30 @@ class SnapshotPartSender(WeightSender):
 
     @property
     def parts(self) -> list[SnapshotPartReady]:
-        """What the coordinator must know."""
-        return [part.sealed(number) for number, part in self._parts.items()]
+        """The messages that report the held parts to the coordinator."""
+        return [part.ready_message(number) for number, part in self._parts.items()]
 
     async def offer(self, number: int, weights: WeightSnapshot) -> SnapshotPartReady:
-        """Own the part of the `number`-th snapshot; returns what the coordinator must know."""
+        """Take ownership of the part of the `number`-th snapshot; returns the message about it."""
         before = self._parts.get(number - 1)
         delta = None
         if self._encoder is not None and before is not None:
             delta = await self._encoder.encode(before.weights, weights)
         self._parts[number] = _Part(weights, delta)
-        return self._parts[number].sealed(number)
+        return self._parts[number].ready_message(number)
 
     def held(self, version: Version) -> WeightSnapshot | None:
-        """For newcomers that fetch from the trainer."""
+        """The part of `version` for a member that fetches it, if it is held."""
         part = self._parts.get(self._versions.get(version, -1))
         return part.weights if part else None
 
-    def named(self, message: VersionAssigned) -> None:
-        """Learn which version a snapshot is."""
+    def assign_version(self, message: VersionAssigned) -> None:
+        """The coordinator assigned a version to a snapshot."""
         self._versions[message.version] = message.number
-        self._retire(message.number)
+        self._release(message.number)
 
     def close(self) -> None:
-        """Let go of all weights."""
+        """Release all parts."""
         while self._parts:
             self._parts.popitem()[1].weights.release()
 
@@ -106,7 +106,7 @@ class SnapshotPartSender(WeightSender):
         manifest: WeightManifest,
         delta: WeightDelta | None,
     ) -> None:
-        """Send this rank's part of `manifest` or `delta`; SyncError when it was never sealed."""
+        """Send this rank's part of `manifest` or `delta`; SyncError if it is not held."""
         buffer = self._find(manifest, delta, session.memories)
         if buffer is None:
             raise SyncError(f"rank {self._rank} does not hold its part of {version}")
@@ -125,11 +125,11 @@ class SnapshotPartSender(WeightSender):
                     return held.delta.buffer
         return None
 
-    def _retire(self, number: int) -> None:
+    def _release(self, number: int) -> None:
         for older in [n for n in self._parts if n <= number - KEPT]:
             self._parts.pop(older).weights.release()
         for part in [part for n, part in self._parts.items() if n < number]:
-            part.delta = None  # it has arrived, or was sent whole
+            part.delta = None  # it has been delivered, as a delta or whole
         self._versions = {v: n for v, n in self._versions.items() if n in self._parts}
 
 
@@ -143,14 +143,18 @@ class SenderRank:
     def __init__(self, *, environment: TrainerEnvironment, engines: Sequence[OpenEngine]) -> None:
         self._environment = environment
         sync = environment.job.weight_sync
-        self._duties = SnapshotPartSender(
+        self._parts = SnapshotPartSender(
             rank=environment.rank, stage_timeout=sync.stage_timeout, delta=sync.delta
         )
-        self._seats = [_GroupMember(environment, opened, self._duties) for opened in engines]
+        self._members = [_GroupMember(environment, opened, self._parts) for opened in engines]
         self._drafts: asyncio.Queue[WeightSnapshotDraft] = asyncio.Queue()
         app = web.Application()
-        handler = weights_handler(self._duties.held)
-        guarded = guard(environment.member_token, handler, lambda what: log.warning("%s", what))
+        handler = weights_handler(self._parts.held)
+        guarded = guard(
+            environment.member_token,
+            handler,
+            lambda what: log.warning("refused a request: %s", what),
+        )
         app.router.add_get(env.WEIGHTS_ROUTE, guarded)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
 
@@ -158,53 +162,55 @@ class SenderRank:
         """Serve until cancelled."""
         try:
             await self._runner.setup()
-            for address in {seat.address for seat in self._seats}:
+            for address in {member.address for member in self._members}:
                 await web.TCPSite(self._runner, address, env.MEMBERSHIP_PORT).start()
-            await first_of(self._seal(), *(seat.stream.run() for seat in self._seats))
+            await first_of(
+                self._prepare_parts(), *(member.stream.run() for member in self._members)
+            )
         finally:
-            for seat in self._seats:
-                await seat.driver.close()
+            for member in self._members:
+                await member.driver.close()
             await self._runner.cleanup()
-            self._duties.close()
+            self._parts.close()
 
     async def withdraw(self) -> None:
-        """Let go of all parts: what was published has arrived, and its buffer is needed again."""
-        self._duties.close()
+        """Release all parts: the last version has been delivered and its buffer is needed again."""
+        self._parts.close()
 
     def offer(self, draft: WeightSnapshotDraft) -> None:
-        """Take the next part, to be sealed and compared behind training."""
+        """Take the next part; it is finished and encoded in the background."""
         self._drafts.put_nowait(draft)
 
-    async def _seal(self) -> None:
+    async def _prepare_parts(self) -> None:
         for number in count():
             draft = await self._drafts.get()
             part = await asyncio.to_thread(draft.finish)
-            self._seats[0].stream.send(await self._duties.offer(number, part))
+            self._members[0].stream.send(await self._parts.offer(number, part))
 
 
 class _GroupMember:
-    """The rank as a member of one group: an identity, a stream and a driver of its own."""
+    """The rank's membership in one group: an identity, a stream and a driver."""
 
     def __init__(
-        self, environment: TrainerEnvironment, opened: OpenEngine, duties: SnapshotPartSender
+        self, environment: TrainerEnvironment, opened: OpenEngine, parts: SnapshotPartSender
     ) -> None:
-        self._environment, self._opened, self._duties = environment, opened, duties
+        self._environment, self._opened, self._parts = environment, opened, parts
         self._member = new_member(environment.pod)
         job = environment.job
         self.address = opened.address or environment.pod.address
         self.stream = MemberStream(
-            url=f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}",
+            url=environment.coordinator_url(env.MEMBERSHIP_PORT, env.MEMBER_STREAM_ROUTE),
             token=environment.member_token,
             hello=self._hello,
-            opened=self._told,
-            heard=self._heard,
+            opened=self._report_parts,
+            received=self._on_message,
             bounds=job.membership,
         )
         self.driver = MemberDriver(
             member=self._member,
             group=f"{job.uid}/{opened.name}",
             engine=opened.engine,
-            duties=duties,
+            weight_handler=parts,
             send=self.stream.send,
             join_timeout=job.weight_sync.join_timeout,
         )
@@ -223,12 +229,12 @@ class _GroupMember:
             sender=environment.rank,
         )
 
-    def _told(self) -> None:
-        for part in self._duties.parts:
+    def _report_parts(self) -> None:
+        for part in self._parts.parts:
             self.stream.send(part)
 
-    def _heard(self, message: CoordinatorMessage) -> None:
+    def _on_message(self, message: CoordinatorMessage) -> None:
         if isinstance(message, VersionAssigned):
-            self._duties.named(message)
+            self._parts.assign_version(message)
         elif not isinstance(message, (PromptLease, PromptLeaseRevoked)):
             self.driver.handle(message)

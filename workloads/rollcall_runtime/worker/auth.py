@@ -1,4 +1,4 @@
-"""Who may speak: bearer tokens from the job's Secret, compared in constant time."""
+"""Authenticates HTTP requests by the tokens of the job's Secret, compared in constant time."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -13,14 +13,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The member's token opens streams and takes completions; the operator's pushes rosters."""
+    """`member` authorises streams and completions, `operator` roster pushes and job snapshots."""
 
     member: str
     operator: str
 
 
 def guard(token: str, handler: Handler, refused: Callable[[str], None]) -> Handler:
-    """Wrap `handler` so that it answers 401, and counts it, unless the request has `token`."""
+    """Wrap `handler`: without `token` a request is answered with 401 and counted as refused."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")

@@ -1,4 +1,4 @@
-"""Running things side by side with one plain exception for an end, not a group of them."""
+"""Runs coroutines side by side, and keeps the event loop responsive beside busy threads."""
 
 import asyncio
 import sys
@@ -9,14 +9,14 @@ SWITCH_SECONDS = 0.001
 
 
 def favour_event_loop() -> None:
-    """Have other threads' Python code give way often: heartbeats must not wait for it."""
+    """Switch threads every SWITCH_SECONDS, so that heartbeats do not wait for Python code."""
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
 async def first_of(*work: Coroutine[Any, Any, None]) -> None:
-    """Run all until the first ends or fails; the others are cancelled and awaited.
+    """Run all until the first returns or raises; the others are cancelled and awaited.
 
-    Raises what the first one raised.
+    Raises the exception of the first one, not an exception group.
     """
     tasks = [asyncio.ensure_future(one) for one in work]
     try:

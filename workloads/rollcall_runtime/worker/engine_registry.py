@@ -1,7 +1,7 @@
-"""Engines by name: the built-in ones and those that other distributions add by an entry point.
+"""Finds engines by name: built-in ones and those that other distributions add by entry points.
 
-Nothing is imported before it is asked for, so that a missing dependency costs only the engine that
-needs it, and that engine's import error is kept to be shown.
+An engine is imported when it is first used, so that a missing dependency disables only the engine
+that needs it; its import error is shown.
 """
 
 import difflib
@@ -14,8 +14,8 @@ from rollcall_runtime.worker.errors import SpecError
 
 T = TypeVar("T")
 
-# What importing foreign code raises in practice: missing modules and attributes, shared libraries
-# that do not load (OSError), and packages that refuse a machine without their driver.
+# What importing third-party code raises in practice: missing modules and attributes, shared
+# libraries that do not load (OSError), packages that refuse a machine without their driver.
 _LOAD_ERRORS = (
     ImportError,
     AttributeError,
@@ -44,10 +44,10 @@ class Availability:
 class Registry(Generic[T]):
     """Names to classes derived from `base`.
 
-    `kind` is how people call such an engine, `group` the entry point group for third parties,
+    `kind` names such an engine in messages, `group` is the entry point group for third parties,
     `field` the path in the RLJob that names one. `builtins` maps names to "module:Class"; a third
-    party cannot replace a built-in engine. `problem` says why an engine that was imported is of no
-    use here, None if it is; engines are listed by it, and can be got all the same.
+    party cannot replace a built-in engine. `problem` returns why an imported engine cannot work on
+    this machine, else None; such an engine is listed as not available, and `get` still returns it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Registry(Generic[T]):
         }
 
     def get(self, name: str) -> type[T]:
-        """The class of engine `name`; SpecError lists what there is, and why the rest is not."""
+        """The class of engine `name`; SpecError lists the engines and what some of them lack."""
         entry = self._entries().get(name)
         if entry is None:
             raise SpecError(self._field, self._unknown(name))

@@ -1,6 +1,6 @@
-"""What a worker container is told: the operator's environment and mounted token, read once.
+"""Reads what the operator gives a worker container: environment variables and mounted tokens.
 
-Everything wrong here is a SpecError that names the variable or file: a restart does not help.
+Any fault is a SpecError that names the variable or file: a restart does not help.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from rollcall_protocol import env
 from rollcall_protocol.job_config import JobConfig, PoolConfig
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.json_codec import CodecError, decode
 from rollcall_runtime.worker.errors import SpecError
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The pod that this process runs in; `address` is its IP, which listeners bind to."""
+    """The pod that this process runs in; listeners bind to `address`, its IP."""
 
     name: str
     uid: str
@@ -30,7 +31,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEnvironment:
-    """All that a rollout starts from. `coordinator` is the host name of trainer rank 0."""
+    """The configuration of a rollout. `coordinator` is the host name of trainer rank 0."""
 
     job: JobConfig
     pool: PoolConfig
@@ -39,10 +40,14 @@ class RolloutEnvironment:
     member_token: str
     state_dir: Path
 
+    def coordinator_url(self, port: int, route: str) -> str:
+        """The URL of a route of the coordinator."""
+        return f"http://{host_port(self.coordinator, port)}{route}"
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerEnvironment:
-    """All that a trainer rank starts from. `rank` is the pod's ordinal in its StatefulSet."""
+    """The configuration of a trainer rank. `rank` is the pod's ordinal in its StatefulSet."""
 
     job: JobConfig
     pod: Pod
@@ -51,6 +56,10 @@ class TrainerEnvironment:
     operator_token: str
     state_dir: Path
     rank: int
+
+    def coordinator_url(self, port: int, route: str) -> str:
+        """The URL of a route of the coordinator."""
+        return f"http://{host_port(self.coordinator, port)}{route}"
 
 
 def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
@@ -81,7 +90,7 @@ def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
 
 
 def new_member(pod: Pod) -> MemberId:
-    """The identity of this life of the container: each start is another member."""
+    """A new member identity: each start of the container is another member."""
     return MemberId(pod.uid, secrets.token_hex(8))
 
 
@@ -123,7 +132,7 @@ def _token(variables: Mapping[str, str], name: str) -> str:
         problem = f"cannot read the token: {error}; is the job's Secret mounted?"
         raise SpecError(str(path), problem) from error
     if not token:
-        raise SpecError(str(path), "the token is empty; an empty one would let anybody in")
+        raise SpecError(str(path), "the token is empty; write a token into the job's Secret")
     return token
 
 

@@ -1,15 +1,15 @@
-"""Errors that a person can act on because they name the field of the job that caused them."""
+"""Errors whose message says what to change, so that a worker shows no traceback for them."""
 
 
 class FencedError(RuntimeError):
-    """Another trainer took this one's place: it must not go on, nor be restarted for it."""
+    """Another trainer has replaced this one, which must end and not be restarted."""
 
 
 class SpecError(ValueError):
-    """The job's spec asks for something that this container cannot do.
+    """The job's spec asks for what this container cannot do.
 
-    `field` is the path in the RLJob, `problem` says what is wrong and what would help. Only
-    another spec (or another image) helps, so a worker that meets one exits with BAD_CONFIG.
+    `field` is the path in the RLJob, `problem` says what is wrong and what would help. A restart
+    does not help, so the worker exits with BAD_CONFIG.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -18,5 +18,5 @@ class SpecError(ValueError):
         self.problem = problem
 
     def __reduce__(self) -> tuple[type["SpecError"], tuple[str, str]]:
-        """Pickles, which exceptions of two arguments do not by themselves."""
+        """Exceptions of two arguments cannot be pickled without this."""
         return SpecError, (self.field, self.problem)

@@ -1,4 +1,4 @@
-"""Reading an engine's own `config` (free-form in the RLJob) into that engine's dataclass."""
+"""Reads an engine's own `config` (free-form in the RLJob) into that engine's dataclass."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -12,8 +12,8 @@ T = TypeVar("T")
 def read_settings(cls: type[T], config: Mapping[str, Any], *, field: str) -> T:
     """Build the dataclass `cls` from camelCase keys; SpecError names the wrong key under `field`.
 
-    Members are bool, int, float (an integer or a decimal string too: a spec has no floats) or str.
-    `cls` checks ranges in `__post_init__` and raises ValueError, which is passed on as SpecError.
+    Fields are bool, int, str, or float (also given as a decimal string: a spec has no floats).
+    `cls` checks ranges in `__post_init__` by ValueError, which becomes a SpecError.
     """
     hints = get_type_hints(cls)
     names = {_camel(item.name): item.name for item in fields(cls)}  # type: ignore[arg-type]

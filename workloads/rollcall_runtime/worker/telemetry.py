@@ -159,11 +159,11 @@ class RolloutMetrics(Metrics):
         self.weight_version.set(-1)
         self.reward.set(math.nan)
 
-    def drew(self, *, rewards: Iterable[float], tokens: int) -> None:
-        """Note finished samples."""
-        drawn = list(rewards)
-        self._window.extend(drawn)
-        self.samples.inc(len(drawn))
+    def sampled(self, *, rewards: Iterable[float], tokens: int) -> None:
+        """Record finished samples."""
+        new = list(rewards)
+        self._window.extend(new)
+        self.samples.inc(len(new))
         self.tokens.inc(tokens)
         if self._window:
             self.reward.set(math.fsum(self._window) / len(self._window))

@@ -40,8 +40,8 @@ from rollcall_protocol.wire.messages import (
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.coordinator import Coordinator
-from rollcall_runtime.coordinator.metrics import Delivery
 from rollcall_runtime.coordinator.server import CoordinatorServer
+from rollcall_runtime.coordinator.sync_group import Publication
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
 from rollcall_runtime.sync.memory.buffers import HostBuffer
@@ -141,7 +141,7 @@ class Counts:
     def session_formed(self, report: SessionReport) -> None:
         self.sessions.append(report)
 
-    def published(self, delivery: Delivery) -> None:
+    def published(self, delivery: Publication) -> None:
         pass
 
     def prompts(self, ledger: PromptLedger) -> None:
@@ -182,7 +182,7 @@ class Worker:
             member=self.member,
             group="g",
             engine=MemoryEngine(),
-            duties=self,
+            weight_handler=self,
             send=outbox.put_nowait,
             join_timeout=5,
         )

@@ -25,7 +25,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.coordinator import member_connections
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
-from rollcall_runtime.membership import wire
+from rollcall_runtime.membership import long_messages
 from rollcall_runtime.membership.stream import MemberStream
 
 MEMBER = MemberId("uid-1", "boot-1")
@@ -95,7 +95,7 @@ async def test_a_member_that_falls_silent_is_told_as_one_that_missed_heartbeats(
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), plain_member(coordinator):
         loss = await coordinator.lost.get()
-        assert loss == ConnectionLoss(SuspicionCause.HEARTBEAT_MISSED, "nothing heard for 0.5 s")
+        assert loss == ConnectionLoss(SuspicionCause.HEARTBEAT_MISSED, "nothing received for 0.5 s")
         assert coordinator.connections.pods == set()
 
 
@@ -123,7 +123,7 @@ async def test_heartbeats_keep_an_idle_stream_open_on_both_sides(unused_tcp_port
             token="t",
             hello=lambda: HELLO,
             opened=lambda: None,
-            heard=lambda _: None,
+            received=lambda _: None,
             bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
         )
         task = asyncio.create_task(stream.run())
@@ -145,7 +145,7 @@ async def test_what_goes_to_everybody_is_written_out_once(
         written.append(message)
         return dumps(message)
 
-    monkeypatch.setattr(member_connections, "write", write)
+    monkeypatch.setattr(member_connections, "dump_message", write)
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), plain_member(coordinator) as socket:
         join = Join(SessionId(1, 1, 1))
@@ -164,7 +164,7 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
         threads.add(threading.current_thread().name)
         return loads(text, expected)
 
-    monkeypatch.setattr(wire, "loads", slow)
+    monkeypatch.setattr(long_messages, "loads", slow)
     names = (TensorSpec(f"layer.{i}.weight", "float32", (1, 1), 4 * i, 4) for i in range(5000))
     manifest = WeightManifest(tuple(names), 20000, 2**20, (0,))
     stage = Stage(SessionId(1, 1, 1), Version(Lineage(1, 1), 1), manifest)
@@ -176,7 +176,7 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
             token="t",
             hello=lambda: HELLO,
             opened=lambda: None,
-            heard=heard.put_nowait,
+            received=heard.put_nowait,
             bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
         )
         task = asyncio.create_task(stream.run())

@@ -11,21 +11,22 @@ from rollcall_protocol import env
 from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_protocol.wire.roster import RosterMember
 from rollcall_runtime.coordinator import reconnect_requests
-from rollcall_runtime.coordinator.reconnect_requests import MAX_CALLS, ReconnectRequester
+from rollcall_runtime.coordinator.reconnect_requests import MAX_ANSWERED, ReconnectRequester
 
 BOUND = 0.1
-SUMMONS = ReconnectRequest("127.0.0.9", "coordinator-uid")
+REQUEST = ReconnectRequest("127.0.0.9", "coordinator-uid")
 TOKEN = "secret"
 
 
-class World:
-    """A roster of one, who never has a stream, and what the coordinator is told about it."""
+class FakeCoordinator:
+    """A roster of one, who never has a stream, and the reports about it."""
 
     def __init__(self) -> None:
         self.members: tuple[RosterMember, ...] = (
             RosterMember("uid-1", "pod-1", "127.0.0.1", "cpu"),
         )
-        self.told: asyncio.Queue[str] = asyncio.Queue()
+        self.reported: asyncio.Queue[str] = asyncio.Queue()
+        self.reconnect_now = asyncio.Event()
 
     def missing(self) -> tuple[RosterMember, ...]:
         return self.members
@@ -33,17 +34,17 @@ class World:
     def member_unreachable(self, member: RosterMember, reason: str, seconds: float) -> None:
         assert member in self.members
         assert seconds >= BOUND
-        self.told.put_nowait(reason)
+        self.reported.put_nowait(reason)
 
     @asynccontextmanager
     async def calling(
         self, port: int, *, bound: float = BOUND, at_once: bool = False
     ) -> AsyncIterator[None]:
         calls = ReconnectRequester(
-            absence=self, summons=SUMMONS, token=TOKEN, bound=bound, port=port
+            members=self, request=REQUEST, token=TOKEN, bound=bound, port=port
         )
         if at_once:
-            calls.request_now()
+            self.reconnect_now.set()
         task = asyncio.create_task(calls.run())
         try:
             async with asyncio.timeout(20):
@@ -76,34 +77,34 @@ async def agent(
 
 
 async def test_a_member_that_is_missing_for_the_bound_is_called(unused_tcp_port: int) -> None:
-    world = World()
+    world = FakeCoordinator()
     async with agent(unused_tcp_port) as heard, world.calling(unused_tcp_port):
-        assert await heard.get() == SUMMONS
+        assert await heard.get() == REQUEST
         world.members = ()
         await asyncio.sleep(4 * BOUND)
         assert heard.qsize() <= 1, "it has come: nobody calls it any more"
-        assert world.told.empty()
+        assert world.reported.empty()
 
 
 async def test_those_who_are_missing_can_be_called_at_once(unused_tcp_port: int) -> None:
-    world = World()
+    world = FakeCoordinator()
     async with (
         agent(unused_tcp_port) as heard,
         world.calling(unused_tcp_port, bound=100, at_once=True),
     ):
-        assert await heard.get() == SUMMONS
+        assert await heard.get() == REQUEST
     async with world.calling(unused_tcp_port, bound=100, at_once=True):
         await asyncio.sleep(BOUND)
-        assert world.told.empty(), "that nobody listens is no news"
+        assert world.reported.empty(), "that nobody listens is no news"
 
 
 async def test_a_container_that_does_not_listen_yet_is_no_news(unused_tcp_port: int) -> None:
-    world = World()
+    world = FakeCoordinator()
     async with world.calling(unused_tcp_port):
         await asyncio.sleep(6 * BOUND)
-        assert world.told.empty()
+        assert world.reported.empty()
         async with agent(unused_tcp_port) as heard:
-            assert await heard.get() == SUMMONS, "it is called again when it may have started"
+            assert await heard.get() == REQUEST, "it is called again when it may have started"
 
 
 async def test_a_member_that_hangs_is_told_of_once(unused_tcp_port: int) -> None:
@@ -111,30 +112,35 @@ async def test_a_member_that_hangs_is_told_of_once(unused_tcp_port: int) -> None
         await asyncio.sleep(1)
         writer.transport.abort()
 
-    world = World()
+    world = FakeCoordinator()
     server = await asyncio.start_server(hang, "127.0.0.1", unused_tcp_port)
     async with server, world.calling(unused_tcp_port):
-        assert await world.told.get() == "did not answer a call for 0.1 s"
+        assert await world.reported.get() == "did not answer a reconnect request within 0.1 s"
         await asyncio.sleep(5 * BOUND)
-        assert world.told.empty()
+        assert world.reported.empty()
         world.members = ()
         await asyncio.sleep(2 * BOUND)
-        world.members = World().members
-        assert "did not answer a call" in await world.told.get(), "it was here in between"
+        world.members = FakeCoordinator().members
+        assert "did not answer a reconnect request" in await world.reported.get(), (
+            "it was here in between"
+        )
         await asyncio.sleep(1)
 
 
 async def test_a_member_that_answers_and_never_comes_is_told_of(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconnect_requests, "LONGEST_PAUSE", BOUND)
-    world = World()
+    monkeypatch.setattr(reconnect_requests, "LONGEST_DELAY", BOUND)
+    world = FakeCoordinator()
     async with agent(unused_tcp_port) as heard, world.calling(unused_tcp_port):
-        assert await world.told.get() == f"answered {MAX_CALLS} calls and did not register"
-        assert heard.qsize() == MAX_CALLS
+        assert (
+            await world.reported.get()
+            == f"answered {MAX_ANSWERED} reconnect requests and opened no stream"
+        )
+        assert heard.qsize() == MAX_ANSWERED
 
 
 async def test_an_answer_that_makes_no_sense_is_told(unused_tcp_port: int) -> None:
-    world = World()
+    world = FakeCoordinator()
     async with agent(unused_tcp_port, status=404), world.calling(unused_tcp_port):
-        assert await world.told.get() == "answered a call with 404"
+        assert await world.reported.get() == "answered a reconnect request with 404"

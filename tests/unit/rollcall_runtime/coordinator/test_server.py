@@ -52,7 +52,7 @@ async def test_members_form_a_session_and_get_a_version_and_prompts(tmp_path: Pa
         assert await group.complete(a, last) == 409, "somebody else's lease"
         assert await group.complete(a, leases[1], token="guess") == 401
         assert await group.complete(a, leases[1], job_uid="other") == 409
-        expected = ["duplicate_completion"] * 2 + ["unauthenticated", "foreign_completion"]
+        expected = ["duplicate_completion"] * 2 + ["unauthenticated", "wrong_job_completion"]
         assert group.counts.refusals == expected
         assert [member.running for member in group.coordinator.report().members] == [1, 1]
         await eventually(lambda: not seen.empty())

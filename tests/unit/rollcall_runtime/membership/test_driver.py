@@ -53,7 +53,7 @@ async def test_an_error_that_no_engine_should_raise_is_told_and_accuses_nobody(
         member=ME,
         group="g",
         engine=MemoryEngine(),
-        duties=Breaks(),
+        weight_handler=Breaks(),
         send=said.put_nowait,
         join_timeout=5,
     )
@@ -64,5 +64,5 @@ async def test_an_error_that_no_engine_should_raise_is_told_and_accuses_nobody(
         assert await said.get() == Ack(SESSION, AckPhase.JOIN)
         driver.handle(Stage(SESSION, VERSION, MANIFEST))
         assert await said.get() == Ack(SESSION, AckPhase.STAGE, VERSION, "KeyError: 'a bug'")
-    assert "no engine should raise" in caplog.text
+    assert "raised an undeclared error" in caplog.text
     await driver.close()

@@ -47,7 +47,7 @@ async def connected(port: int) -> AsyncIterator[Ends]:
 async def test_silence_for_the_bound_ends_the_connection(unused_tcp_port: int) -> None:
     async with connected(unused_tcp_port) as ends:
         began = time.monotonic()
-        with pytest.raises(SilentError, match=r"nothing heard for 0\.4 s"):
+        with pytest.raises(SilentError, match=r"nothing received for 0\.4 s"):
             await ends.liveness.watch()
         assert time.monotonic() - began >= BOUND
 

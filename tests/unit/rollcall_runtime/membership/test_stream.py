@@ -21,6 +21,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_runtime.membership.credentials import CredentialsRefusedError
 from rollcall_runtime.membership.stream import MemberStream
+from rollcall_runtime.worker.backoff import Backoff
 
 SPOKEN: tuple[type[Hello | PromptCredit], ...] = (Hello, PromptCredit)
 HELLO = Hello("job", "default", MemberId("uid-1", "boot-1"), "pod", "cpu", "127.0.0.2", "")
@@ -75,7 +76,7 @@ class Member:
             token="secret",
             hello=lambda: HELLO,
             opened=self._opened,
-            heard=self.heard.put_nowait,
+            received=self.heard.put_nowait,
             bounds=BOUNDS,
         )
         self.task = asyncio.create_task(self.stream.run())
@@ -122,13 +123,13 @@ async def test_a_long_wait_for_a_coordinator_does_not_delay_the_way_back_to_it(
 ) -> None:
     coordinator = Coordinator(unused_tcp_port)
     member = Member(unused_tcp_port)
-    delays, rest = list[float](), member.stream._rest
+    delays, wait = list[float](), member.stream._wait
 
-    async def noted(delay: float) -> float:
-        delays.append(delay)
-        return await rest(delay)
+    async def noted(backoff: Backoff) -> None:
+        delays.append(backoff._bound)
+        await wait(backoff)
 
-    monkeypatch.setattr(member.stream, "_rest", noted)
+    monkeypatch.setattr(member.stream, "_wait", noted)
     async with asyncio.timeout(10):
         while len(delays) < 4:
             await asyncio.sleep(0.01)
@@ -163,8 +164,8 @@ async def test_a_call_has_it_open_another_stream_unless_it_leads_to_the_caller(
         member = Member(unused_tcp_port)
         while member.opened < 1:
             await asyncio.sleep(0.01)
-        assert not member.stream.register(ReconnectRequest("127.0.0.1", "uid"))
-        assert member.stream.register(ReconnectRequest("127.0.0.9", "uid-of-a-successor"))
+        assert not member.stream.reconnect(ReconnectRequest("127.0.0.1", "uid"))
+        assert member.stream.reconnect(ReconnectRequest("127.0.0.9", "uid-of-a-successor"))
         while member.opened < 2:
             await asyncio.sleep(0.01)
         await member.stop()
@@ -185,7 +186,7 @@ async def test_a_call_of_the_coordinator_that_it_connects_to_just_now_changes_no
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), asyncio.timeout(10):
         member = Member(unused_tcp_port)
-        assert member.stream.register(ReconnectRequest("127.0.0.1", "uid"))
+        assert member.stream.reconnect(ReconnectRequest("127.0.0.1", "uid"))
         assert await member.heard.get() == JOIN
         await asyncio.sleep(0.3)
         assert member.opened == 1

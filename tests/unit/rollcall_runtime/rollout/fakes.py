@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from rollcall_protocol.wire.messages import PromptLease
-from rollcall_protocol.wire.partial_responses import PartialResponses
-from rollcall_runtime.rollout.inference_engine import Generation, InferenceEngine, PauseMode, Watch
+from rollcall_protocol.wire.partial_responses import PartialResponses, Response
+from rollcall_runtime.rollout.inference_engine import (
+    InferenceEngine,
+    PartialOutputCallback,
+    PauseMode,
+)
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 TOKENS = (3, 4, 2)
@@ -56,15 +60,17 @@ class FakeEngine(InferenceEngine):
         group_size: int,
         seed: int,
         timeout: float,
-        partials: Sequence[Sequence[Generation]] | None = None,
-        watch: Watch | None = None,
-    ) -> list[list[Generation]]:
+        partials: Sequence[Sequence[Response]] | None = None,
+        on_partial: PartialOutputCallback | None = None,
+    ) -> list[list[Response]]:
         self.calls.append((len(prompts), partials))
         self.seeds.append(seed)
-        begun = partials or [[Generation()] * group_size] * len(prompts)
+        begun = partials or [[Response()] * group_size] * len(prompts)
         for _ in range(self._tells):
-            assert watch is not None
-            self.wanted.append(watch.tell([[self._draw(g, 1) for g in group] for group in begun]))
+            assert on_partial is not None
+            self.wanted.append(
+                on_partial.callback([[self._draw(g, 1) for g in group] for group in begun])
+            )
         self.called.release()
         if not self.go.wait(WAIT_SECONDS):
             raise TimeoutError("the test never let the engine go")
@@ -73,11 +79,11 @@ class FakeEngine(InferenceEngine):
         count = 1 if len(self.calls) <= self._cut_short else len(TOKENS)
         return [[self._draw(part, count) for part in group] for group in begun]
 
-    def _draw(self, begun: Generation, count: int) -> Generation:
+    def _draw(self, begun: Response, count: int) -> Response:
         count = max(count, len(begun.tokens))
         new = count - len(begun.tokens)
         version = self._version or 0
-        return Generation(
+        return Response(
             tokens=TOKENS[:count],
             logprobs=begun.logprobs + (-1.0,) * new,
             versions=begun.versions + (version,) * new,

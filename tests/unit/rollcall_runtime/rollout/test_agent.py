@@ -130,7 +130,7 @@ class Bench:
         self.agent = Agent(
             environment=environment,
             member=MEMBER,
-            parts=AgentDependencies(
+            dependencies=AgentDependencies(
                 engine=engine,
                 sync=OpenEngine("default", MemoryEngine(), "here"),
                 reward=reward,

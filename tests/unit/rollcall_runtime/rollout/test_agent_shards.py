@@ -94,7 +94,7 @@ class Rank:
         self.agent = Agent(
             environment=environment,
             member=member,
-            parts=AgentDependencies(
+            dependencies=AgentDependencies(
                 engine=self.engine,
                 sync=self.sync,
                 reward=reward,

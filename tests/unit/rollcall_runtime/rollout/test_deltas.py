@@ -57,7 +57,7 @@ class Job:
             engine=FakeEngine(),
             stage=self.stage,
             served=ServedVersions(),
-            bounds=bounds,
+            settings=bounds,
             token="",
             metrics=rollout_metrics(),
             delta=CONFIG,
@@ -75,7 +75,7 @@ class Job:
             parts.append(snapshotter.take([("w", weights)], timeout=0).finish())
         self.first.offer(version(number), parts[0])
         told = await self.second.offer(number, parts[1])
-        self.second.named(VersionAssigned(number, version(number)))
+        self.second.assign_version(VersionAssigned(number, version(number)))
         self._manifest = combine_manifests([part.manifest for part in parts])
         return await self.first.encode(version(number), version(number - 1), [told.delta])
 
@@ -91,7 +91,7 @@ class Job:
         """Stage it, and serve it."""
         await self.send(number, delta)
         await self.rollout.apply(version(number))
-        self.first.retire_all_but(version(number))
+        self.first.release_all_but(version(number))
 
     def serves(self, number: int) -> bool:
         """Whether the rollout has exactly these weights."""

@@ -10,13 +10,13 @@ from rollcall_protocol.wire.messages import (
     MemberMessage,
     PromptLeaseReturned,
 )
+from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.drain import Drain
-from rollcall_runtime.rollout.inference_engine import Generation
 from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
 from tests.unit.rollcall_runtime.rollout.fakes import lease
 
 WAITS = LeaseProgress(lease(1))
-RUNS = LeaseProgress(lease(0), Version(Lineage(1, 1), 7), (Generation((3,), (-1.0,), (7,)),) * 2)
+RUNS = LeaseProgress(lease(0), Version(Lineage(1, 1), 7), (Response((3,), (-1.0,), (7,)),) * 2)
 
 
 class FakeWork:
@@ -28,11 +28,11 @@ class FakeWork:
         self.flushed = False
         self.backlog = 0
 
-    def surrender(self) -> list[LeaseProgress]:
+    def return_waiting(self) -> list[LeaseProgress]:
         given, self.waiting = self.waiting, []
         return given
 
-    def abandon(self) -> list[LeaseProgress]:
+    def return_all(self) -> list[LeaseProgress]:
         given, self.running = self.running, []
         return given
 

@@ -13,7 +13,6 @@ from rollcall_runtime.rollout.generation_worker import (
     GenerationWorker,
     PartialRollouts,
 )
-from rollcall_runtime.rollout.inference_engine import Generation
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.rollout.fakes import TOKENS, FakeEngine, lease, rollout_metrics
@@ -33,7 +32,7 @@ class Bench:
             "engine": engine,
             "reward": lambda _, response: len(response) / 4,
             "concurrency": 4,
-            "progress": PartialRollouts(0.01, self.told.set, keep=keep),
+            "partial": PartialRollouts(0.01, self.told.set, keep=keep),
             "served": self.served,
             "metrics": self.metrics,
             "done": self.drawn.append,
@@ -119,14 +118,14 @@ async def test_a_revoked_lease_is_thrown_away_whether_it_waits_or_runs() -> None
     assert [drawn.lease.prompt for drawn in bench.drawn] == [2]
 
 
-async def test_surrender_gives_up_what_waits_and_abandon_all() -> None:
+async def test_waiting_leases_are_returned_first_then_all() -> None:
     bench = Bench(FakeEngine(blocked=True), concurrency=1)
     async with bench.running():
         for number in range(3):
             bench.generator.add(lease(number))
         await bench.engine_called()
-        assert [s.lease for s in bench.generator.surrender()] == [lease(1), lease(2)]
-        assert [s.lease for s in bench.generator.abandon()] == [lease(0)]
+        assert [s.lease for s in bench.generator.return_waiting()] == [lease(1), lease(2)]
+        assert [s.lease for s in bench.generator.return_all()] == [lease(0)]
         bench.engine.go.set()
         await bench.generator.idle()
     assert not bench.drawn
@@ -140,7 +139,7 @@ async def test_how_far_leases_are_is_known_while_they_are_drawn() -> None:
         await bench.told.wait()
         running, waiting = bench.generator.lease_progress()
         assert (running.lease, running.version) == (lease(0), V0)
-        assert running.group == (Generation((3,), (-1.0,), (0,)),) * 2
+        assert running.group == (Response((3,), (-1.0,), (0,)),) * 2
         assert (waiting.lease, waiting.version, waiting.group) == (lease(1), None, ())
         bench.engine.go.set()
         await bench.generator.idle()
@@ -195,7 +194,7 @@ async def test_an_engine_is_told_when_nobody_wants_its_work_any_more() -> None:
         bench.generator.add(lease(1))
         bench.generator.revoke(lease(0).lease)
         running = bench.engine.wanted.copy()
-        bench.generator.abandon()
+        bench.generator.return_all()
         bench.engine.go.set()
         await bench.generator.idle()
     assert running == [True]

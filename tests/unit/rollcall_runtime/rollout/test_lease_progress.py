@@ -7,17 +7,16 @@ from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.messages import GenerationProgress, PromptLease
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from rollcall_runtime.rollout import lease_progress
-from rollcall_runtime.rollout.inference_engine import Generation
 from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
 from tests.unit.rollcall_runtime.rollout.fakes import lease
 
 V0 = Version(Lineage(1, 1), 0)
 
 
-def generation(count: int, *, finished: bool = False) -> Generation:
+def generation(count: int, *, finished: bool = False) -> Response:
     """Of tokens 0, 1, 2 and so on."""
     tokens = tuple(range(count))
-    return Generation(tokens, tuple(-t / 8 for t in tokens), (0,) * count, finished)
+    return Response(tokens, tuple(-t / 8 for t in tokens), (0,) * count, finished)
 
 
 def standing(*counts: int, of: PromptLease | None = None, finished: bool = False) -> LeaseProgress:
@@ -74,7 +73,7 @@ def test_a_lease_without_tokens_is_told_of_to_keep_it() -> None:
 
 
 def test_much_is_told_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_progress, "TOKENS_AT_ONCE", 5)
+    monkeypatch.setattr(lease_progress, "MAX_TOKENS", 5)
     bench = Bench()
     reports = bench.tells(standing(7, 4, finished=True), standing(2, 2, of=lease(1)))
     assert len(bench.sent) == 3

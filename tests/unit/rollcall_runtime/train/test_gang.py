@@ -74,7 +74,7 @@ async def test_a_rank_that_dies_is_told_at_once() -> None:
 async def test_a_rank_that_hangs_is_told_after_the_bound() -> None:
     async with leader() as (gang, url):
         other = follower(url, asyncio.Event(), heartbeat=100)
-        with pytest.raises(GangBrokenError, match=r"rank 1: nothing heard for 0\.3 s"):
+        with pytest.raises(GangBrokenError, match=r"rank 1: nothing received for 0\.3 s"):
             await gang.watch()
         other.cancel()
 
@@ -87,7 +87,7 @@ async def test_a_leader_that_dies_or_hangs_is_told_too() -> None:
         await other
     async with leader() as (gang, url):
         gang._heartbeat = 100
-        with pytest.raises(GangBrokenError, match=r"rank 0: nothing heard for 0\.3 s"):
+        with pytest.raises(GangBrokenError, match=r"rank 0: nothing received for 0\.3 s"):
             await follower(url, asyncio.Event())
 
 

@@ -67,14 +67,14 @@ async def test_newcomers_get_a_version_that_has_its_name(duties: SnapshotPartSen
     own = part(1.0)
     await duties.offer(0, own)
     assert duties.held(version(7)) is None
-    duties.named(VersionAssigned(0, version(7)))
+    duties.assign_version(VersionAssigned(0, version(7)))
     assert duties.held(version(7)) is own
 
 
 async def test_the_newest_two_are_kept(duties: SnapshotPartSender) -> None:
     for number in range(4):
         await duties.offer(number, part(float(number)))
-        duties.named(VersionAssigned(number, version(number)))
+        duties.assign_version(VersionAssigned(number, version(number)))
     assert [told.number for told in duties.parts] == [2, 3]
     assert duties.held(version(1)) is None
     duties.close()

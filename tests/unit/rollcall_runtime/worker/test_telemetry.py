@@ -32,9 +32,9 @@ def served(metrics: Metrics) -> dict[str, float]:
 
 def test_the_reward_is_the_mean_of_the_newest_samples() -> None:
     metrics = RolloutMetrics(pool="cpu", **JOB)
-    metrics.drew(rewards=[0.0] * 10, tokens=60)
-    metrics.drew(rewards=[1.0] * REWARD_WINDOW, tokens=6 * REWARD_WINDOW)
-    metrics.drew(rewards=[0.0] * (REWARD_WINDOW // 2), tokens=0)
+    metrics.sampled(rewards=[0.0] * 10, tokens=60)
+    metrics.sampled(rewards=[1.0] * REWARD_WINDOW, tokens=6 * REWARD_WINDOW)
+    metrics.sampled(rewards=[0.0] * (REWARD_WINDOW // 2), tokens=0)
     values = served(metrics)
     assert values["rollcall_rollout_reward{cpu}"] == 0.5
     assert values["rollcall_rollout_samples_total{cpu}"] == 10 + 1.5 * REWARD_WINDOW

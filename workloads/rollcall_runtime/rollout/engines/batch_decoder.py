@@ -1,19 +1,19 @@
-"""The token arithmetic of one batched generation: left-padded rows, one new token a step."""
+"""Decodes a batch of prompts with the built-in model: left-padded rows, one token a step."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.models.tiny_decoder import KeyValueCache, TinyDecoder
-from rollcall_runtime.rollout.inference_engine import Generation
 
 
 class BatchDecoder:
-    """Responses in the making, `group_size` rows for each prompt, in the prompts' order.
+    """The responses of one generate call, `group_size` rows for each prompt, in their order.
 
-    Rows of different lengths are padded on the left, so that new tokens form a column. Rows that
-    are finished ride along until all are; what they draw is not kept.
+    Rows of different lengths are padded on the left, so that new tokens form a column. Finished
+    rows are computed until all are finished; what they sample is dropped.
     """
 
     def __init__(
@@ -23,14 +23,14 @@ class BatchDecoder:
         prompts: Sequence[Sequence[int]],
         group_size: int,
         max_tokens: int,
-        partials: Sequence[Sequence[Generation]] | None,
+        partials: Sequence[Sequence[Response]] | None,
     ) -> None:
         _check(model, prompts, group_size=group_size, max_tokens=max_tokens, partials=partials)
         self._model = model
         self._max_tokens = max_tokens
         self._group_size = group_size
         begun = [part for group in partials for part in group] if partials else None
-        self._begun = begun or [Generation()] * (len(prompts) * group_size)
+        self._begun = begun or [Response()] * (len(prompts) * group_size)
         self._shared = not any(part.tokens for part in self._begun)
         contexts = [
             [*prompt, *self._begun[number * group_size + sample].tokens]
@@ -47,27 +47,27 @@ class BatchDecoder:
         self.unfinished = bool(self._alive.any())
 
     @torch.inference_mode()
-    def decode(self, draws: torch.Generator, *, version: int) -> None:
-        """Draw one token for each row that is not finished."""
+    def decode(self, generator: torch.Generator, *, version: int) -> None:
+        """Sample one token for each row that is not finished."""
         logits = self._prefill() if version != self._cache_version else self._advance()
         self._cache_version = version
         logprobs = logits.log_softmax(-1)
-        tokens = torch.multinomial(logprobs.exp(), 1, generator=draws)
+        tokens = torch.multinomial(logprobs.exp(), 1, generator=generator)
         self._drawn.append((tokens[:, 0], logprobs.gather(1, tokens)[:, 0], version))
         self._tokens = torch.cat([self._tokens, tokens], dim=1)
         self._lengths += self._alive
         self._alive &= (tokens[:, 0] != self._model.config.eos) & (self._lengths < self._limit)
         self.unfinished = bool(self._alive.any())
 
-    def results(self) -> list[list[Generation]]:
-        """What there is, `group_size` generations for each prompt."""
+    def results(self) -> list[list[Response]]:
+        """The responses so far, `group_size` for each prompt."""
         steps = len(self._drawn)
         tokens = torch.stack([drawn[0] for drawn in self._drawn], 1).tolist() if steps else []
         logprobs = torch.stack([drawn[1] for drawn in self._drawn], 1).tolist() if steps else []
         versions = tuple(drawn[2] for drawn in self._drawn)
         alive, lengths = self._alive.tolist(), self._lengths.tolist()
         rows = [
-            Generation(
+            Response(
                 tokens=(*begun.tokens, *tokens[row][: lengths[row]]),
                 logprobs=(*begun.logprobs, *logprobs[row][: lengths[row]]),
                 versions=(*begun.versions, *versions[: lengths[row]]),
@@ -81,7 +81,7 @@ class BatchDecoder:
         return [rows[at : at + size] for at in range(0, len(rows), size)]
 
     def _prefill(self) -> Tensor:
-        """Read all tokens so far; samples that still equal their prompt share its computation."""
+        """Process all tokens so far, once for all samples that still equal their prompt."""
         self._cache = KeyValueCache()
         if self._shared and not self._drawn:
             size = self._group_size
@@ -94,13 +94,13 @@ class BatchDecoder:
         return self._forward(self._tokens[:, -1:], self._padding, first=self._tokens.shape[1] - 1)
 
     def _forward(self, tokens: Tensor, padding: Tensor, *, first: int) -> Tensor:
-        """Logits after the last of `tokens`, which stand in the columns from `first` on."""
+        """Logits after the last of `tokens`, which are in the columns from `first` on."""
         columns = torch.arange(first, first + tokens.shape[1])
         positions, mask = columns, None
         if bool(padding.any()):
             positions = (columns - padding[:, None]).clamp(min=0)
             mask = _visible(columns, padding)
-        # Only in rows that are finished already may positions run over.
+        # Positions run over in finished rows only.
         positions = positions.clamp(max=self._model.config.positions - 1)
         logits = self._model(tokens, cache=self._cache, positions=positions, mask=mask)
         last: Tensor = logits[:, -1]
@@ -108,10 +108,10 @@ class BatchDecoder:
 
 
 def _visible(columns: Tensor, padding: Tensor) -> Tensor:
-    """Which keys each of `columns` looks at, bool [rows, 1, columns, keys]."""
+    """The keys that each of `columns` attends to, bool [rows, 1, columns, keys]."""
     keys = torch.arange(int(columns[-1]) + 1)
     seen = (keys <= columns[:, None]) & (keys >= padding[:, None, None])
-    # Padding looks at itself: no row of a softmax may be empty.
+    # Padding attends to itself: no row of a softmax may be empty.
     return (seen | (keys == columns[:, None]))[:, None]
 
 
@@ -128,7 +128,7 @@ def _check(
     *,
     group_size: int,
     max_tokens: int,
-    partials: Sequence[Sequence[Generation]] | None,
+    partials: Sequence[Sequence[Response]] | None,
 ) -> None:
     config = model.config
     if not prompts or group_size < 1:
@@ -140,7 +140,7 @@ def _check(
             raise ValueError(
                 f"prompt {number} has a token outside the vocabulary of {config.vocabulary}"
             )
-        # The last token drawn is never read.
+        # The last sampled token is not processed.
         if len(prompt) + max_tokens - 1 > config.positions:
             raise ValueError(
                 f"prompt {number} has {len(prompt)} tokens; with a response of {max_tokens} that "

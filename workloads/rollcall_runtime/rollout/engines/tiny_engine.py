@@ -10,10 +10,9 @@ import torch
 
 from rollcall_runtime.models.model_source import open_model
 from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
-from rollcall_runtime.rollout.engines.decode_gate import DecodeLock
+from rollcall_runtime.rollout.engines.decode_lock import DecodeLock
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,
-    Generation,
     InferenceEngine,
     PauseMode,
     WeightMismatchError,
@@ -25,15 +24,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rollcall_runtime.rollout.engines.decode_gate import Ticket
-    from rollcall_runtime.rollout.inference_engine import Watch
+    from rollcall_protocol.wire.partial_responses import Response
+    from rollcall_runtime.rollout.engines.decode_lock import Ticket
+    from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
 
 _STEP_SECONDS = 30.0  # far above any decode step of a model this small
 
 
 @dataclass(frozen=True, slots=True)
 class TinySettings:
-    """`engine.config` of a rollout pool: tokens a response may have, cores a step may use."""
+    """`engine.config` of a rollout pool: tokens a response may have, threads a step may use."""
 
     max_tokens: int = 6
     threads: int = 1
@@ -46,8 +46,8 @@ class TinySettings:
 class TinyEngine(InferenceEngine):
     """Batches all prompts of a call; a pause or new weights take effect between two tokens.
 
-    After a swap in mid-generation the cache is computed anew, so that each log-probability is that
-    of one version's policy and not of a mixture.
+    When weights change during a generation the key-value cache is computed anew, so that each
+    log-probability is that of one version and not of a mixture.
     """
 
     def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
@@ -57,7 +57,7 @@ class TinyEngine(InferenceEngine):
         self._eos = source.config.eos
         self._model = source.build().requires_grad_(requires_grad=False)
         self._version: int | None = None
-        self._gate = DecodeLock()
+        self._lock = DecodeLock()
 
     @property
     def version(self) -> int | None:
@@ -70,31 +70,31 @@ class TinyEngine(InferenceEngine):
         group_size: int,
         seed: int,
         timeout: float,
-        partials: Sequence[Sequence[Generation]] | None = None,
-        watch: Watch | None = None,
-    ) -> list[list[Generation]]:
+        partials: Sequence[Sequence[Response]] | None = None,
+        on_partial: PartialOutputCallback | None = None,
+    ) -> list[list[Response]]:
         if self._version is None:
-            raise RuntimeError("no weights were loaded yet")
-        rows = BatchDecoder(
+            raise RuntimeError("no weights have been loaded yet")
+        decoder = BatchDecoder(
             self._model,
             prompts=prompts,
             group_size=group_size,
             max_tokens=self._settings.max_tokens,
             partials=partials,
         )
-        draws = torch.Generator().manual_seed(seed)
-        told, wanted = time.monotonic(), True
-        with self._gate.generation(timeout=timeout) as ticket:
-            while wanted and rows.unfinished and self._step(rows, ticket, draws):
+        generator = torch.Generator().manual_seed(seed)
+        reported, wanted = time.monotonic(), True
+        with self._lock.generation(timeout=timeout) as ticket:
+            while wanted and decoder.unfinished and self._step(decoder, ticket, generator):
                 now = time.monotonic()
-                if watch is not None and now - told >= watch.every:
-                    told, wanted = now, watch.tell(rows.results())
-        return rows.results()
+                if on_partial is not None and now - reported >= on_partial.interval:
+                    reported, wanted = now, on_partial.callback(decoder.results())
+        return decoder.results()
 
-    def _step(self, rows: BatchDecoder, ticket: Ticket, draws: torch.Generator) -> bool:
-        with self._gate.step(ticket) as permitted:
+    def _step(self, decoder: BatchDecoder, ticket: Ticket, generator: torch.Generator) -> bool:
+        with self._lock.step(ticket) as permitted:
             if permitted and self._version is not None:
-                rows.decode(draws, version=self._version)
+                decoder.decode(generator, version=self._version)
         return permitted
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
@@ -109,16 +109,16 @@ class TinyEngine(InferenceEngine):
         ]
         if problems:
             raise WeightMismatchError("; ".join(sorted(problems)))
-        with self._gate.swap(timeout=_STEP_SECONDS), torch.no_grad():
+        with self._lock.update(timeout=_STEP_SECONDS), torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(state[name])
             self._version = version
 
     def pause(self, mode: PauseMode, *, timeout: float) -> None:
-        self._gate.pause(mode, timeout=timeout)
+        self._lock.pause(mode, timeout=timeout)
 
     def resume(self) -> None:
-        self._gate.resume()
+        self._lock.resume()
 
     def close(self) -> None:
-        self._gate.close(timeout=_STEP_SECONDS)
+        self._lock.close(timeout=_STEP_SECONDS)

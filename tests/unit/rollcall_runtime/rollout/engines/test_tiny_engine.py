@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.inference_engine import (
-    Generation,
+    PartialOutputCallback,
     PauseMode,
-    Watch,
     WeightMismatchError,
 )
 from rollcall_runtime.tasks.reverse import EOS, prompt
@@ -41,8 +41,8 @@ def draw(
     prompts: Sequence[Sequence[int]] = PROMPTS,
     *,
     seed: int = 1,
-    partials: Sequence[Sequence[Generation]] | None = None,
-) -> list[list[Generation]]:
+    partials: Sequence[Sequence[Response]] | None = None,
+) -> list[list[Response]]:
     return engine.generate(prompts, group_size=3, seed=seed, timeout=10, partials=partials)
 
 
@@ -62,7 +62,7 @@ def after_steps(engine: TinyEngine, count: int, action: Callable[[], None]) -> N
 
 
 def recomputed(
-    prompt: Sequence[int], generation: Generation, models: dict[int, TinyDecoder]
+    prompt: Sequence[int], generation: Response, models: dict[int, TinyDecoder]
 ) -> list[float]:
     """The log-probabilities of a response, token by token, by the versions that it says."""
     tokens = [*prompt, *generation.tokens]
@@ -158,7 +158,7 @@ def test_a_pause_that_keeps_lets_the_generation_finish_afterwards(engine: TinyEn
         paused.set()
 
     after_steps(engine, 2, pause)
-    results: list[list[list[Generation]]] = []
+    results: list[list[list[Response]]] = []
     thread = threading.Thread(target=lambda: results.append(draw(engine)), daemon=True)
     thread.start()
     assert paused.wait(5)
@@ -169,21 +169,21 @@ def test_a_pause_that_keeps_lets_the_generation_finish_afterwards(engine: TinyEn
 
 
 def test_who_watches_is_told_what_there_is_after_each_step(engine: TinyEngine) -> None:
-    told: list[list[list[Generation]]] = []
+    told: list[list[list[Response]]] = []
 
-    def tell(groups: list[list[Generation]]) -> bool:
+    def tell(groups: list[list[Response]]) -> bool:
         told.append(groups)
         return True
 
     (whole,) = engine.generate(
-        PROMPTS[:1], group_size=3, seed=1, timeout=10, watch=Watch(0.0, tell)
+        PROMPTS[:1], group_size=3, seed=1, timeout=10, on_partial=PartialOutputCallback(0.0, tell)
     )
     assert [whole] == draw(engine, PROMPTS[:1]), "being watched changes nothing"
     assert len(told) == max(len(generation.tokens) for generation in whole)
     for steps, (groups,) in enumerate(told, start=1):
         for generation, end in zip(groups, whole, strict=True):
             count = min(steps, len(end.tokens))
-            assert generation == Generation(
+            assert generation == Response(
                 end.tokens[:count],
                 end.logprobs[:count],
                 end.versions[:count],
@@ -193,21 +193,21 @@ def test_who_watches_is_told_what_there_is_after_each_step(engine: TinyEngine) -
 
 def test_it_is_told_no_more_often_than_wanted(engine: TinyEngine) -> None:
     # A single call would end it: nobody wants the result.
-    watch = Watch(3600.0, lambda _: False)
-    groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, watch=watch)
+    on_partial = PartialOutputCallback(3600.0, lambda _: False)
+    groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, on_partial=on_partial)
     assert all(generation.finished for group in groups for generation in group)
 
 
 def test_a_generation_that_nobody_wants_ends(engine: TinyEngine) -> None:
-    watch = Watch(0.0, lambda _: False)
-    groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, watch=watch)
+    on_partial = PartialOutputCallback(0.0, lambda _: False)
+    groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, on_partial=on_partial)
     assert {len(generation.tokens) for group in groups for generation in group} == {1}
 
 
 def test_a_deadline_gives_back_what_there_is(engine: TinyEngine) -> None:
     engine.pause(PauseMode.WAIT, timeout=1)
     groups = engine.generate(PROMPTS, group_size=2, seed=0, timeout=0.01)
-    assert groups == [[Generation()] * 2] * 4
+    assert groups == [[Response()] * 2] * 4
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_prompts_that_the_model_cannot_take_are_refused(
 
 def test_partials_must_match_the_prompts(engine: TinyEngine) -> None:
     with pytest.raises(ValueError, match="partials must hold"):
-        draw(engine, partials=[[Generation()] * 2] * 4)
+        draw(engine, partials=[[Response()] * 2] * 4)
 
 
 def test_it_serves_only_what_was_loaded() -> None:

@@ -1,4 +1,4 @@
-"""Lets decode steps through one at a time, and holds them back during a pause."""
+"""A lock that admits one decode step or weight update at a time, and none during a pause."""
 
 import time
 from collections.abc import Iterator
@@ -11,35 +11,35 @@ from rollcall_runtime.rollout.inference_engine import PauseMode
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One generation's right to step: until an abort, or `deadline` (time.monotonic())."""
+    """Permits a generation to take steps until an abort or `deadline` (time.monotonic)."""
 
     aborts: int
     deadline: float
 
 
 class DecodeLock:
-    """Decode steps and swaps of weights exclude each other; pauses come between steps.
+    """Decode steps and weight updates exclude each other; pauses begin between steps.
 
-    Any thread may call. One step or swap is inside at a time (a model on one core gains nothing
-    from more), and a swap goes before the steps that wait, so that busy generations cannot starve
-    an update.
+    Any thread may call. One step or update holds the lock at a time (a model on one core gains
+    nothing from more). An update goes before waiting steps, so that busy generations cannot starve
+    it.
     """
 
     def __init__(self) -> None:
         self._condition = Condition()
-        self._inside = False  # a step or a swap
-        self._swaps = 0  # swaps that wait
+        self._inside = False  # a step or an update
+        self._updates = 0  # updates that wait
         self._paused = False
         self._draining = 0  # pauses that wait for generations to end
-        self._running = 0  # generations under way
-        self._aborts = 0  # counted, so that none goes unseen between two steps
+        self._running = 0  # running generations
+        self._aborts = 0  # counted, so that a step notices one since its ticket was issued
         self._closed = False
 
     @contextmanager
     def generation(self, *, timeout: float) -> Iterator[Ticket]:
-        """A generation from before its first step to its end. RuntimeError once closed.
+        """Hold this during a generation. RuntimeError once closed.
 
-        A pause that is on delays the start; if it outlasts `timeout` seconds no step is permitted.
+        A pause delays the start; if it lasts longer than `timeout` seconds no step is permitted.
         """
         deadline = time.monotonic() + timeout
         with self._condition:
@@ -59,7 +59,7 @@ class DecodeLock:
 
     @contextmanager
     def step(self, ticket: Ticket) -> Iterator[bool]:
-        """True: decode now, nothing else is inside. False: end the generation, unfinished."""
+        """True: decode now, the lock is held. False: end the generation, unfinished."""
         with self._condition:
             self._condition.wait_for(
                 lambda: self._aborts != ticket.aborts or self._free(),
@@ -75,12 +75,12 @@ class DecodeLock:
                 self._leave()
 
     @contextmanager
-    def swap(self, *, timeout: float) -> Iterator[None]:
-        """Inside, no decode step runs. TimeoutError if a step lasts longer than `timeout`."""
+    def update(self, *, timeout: float) -> Iterator[None]:
+        """Hold the lock to update weights. TimeoutError if a step lasts longer than `timeout`."""
         with self._condition:
-            self._swaps += 1
+            self._updates += 1
             entered = self._condition.wait_for(lambda: not self._inside, timeout=timeout)
-            self._swaps -= 1
+            self._updates -= 1
             if not entered:
                 self._condition.notify_all()
                 raise TimeoutError(f"a decode step was still running after {timeout} s")
@@ -91,7 +91,7 @@ class DecodeLock:
             self._leave()
 
     def pause(self, mode: PauseMode, *, timeout: float) -> None:
-        """See InferenceEngine.pause. During a pause, only another that aborts does anything."""
+        """See InferenceEngine.pause. During a pause only another one that aborts has an effect."""
         with self._condition:
             if mode is PauseMode.ABORT:
                 self._abort()
@@ -119,14 +119,14 @@ class DecodeLock:
             self._condition.notify_all()
 
     def close(self, *, timeout: float) -> None:
-        """End all generations; TimeoutError if one is still there after `timeout` seconds."""
+        """End all generations; TimeoutError if one still runs after `timeout` seconds."""
         with self._condition:
             self._closed = True
             self._abort()
             self._until_idle(timeout)
 
     def _free(self) -> bool:
-        return not (self._inside or self._swaps or self._paused)
+        return not (self._inside or self._updates or self._paused)
 
     def _leave(self) -> None:
         with self._condition:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rollcall_runtime.rollout.engines.decode_gate import DecodeLock
+from rollcall_runtime.rollout.engines.decode_lock import DecodeLock
 from rollcall_runtime.rollout.inference_engine import PauseMode
 
 BOUND = 5.0  # seconds that no wait here comes near
@@ -125,7 +125,7 @@ def test_a_swap_goes_before_the_steps_that_wait() -> None:
     seen: list[int] = []
 
     def swap() -> None:
-        with gate.swap(timeout=BOUND):
+        with gate.update(timeout=BOUND):
             seen.append(sum(other.done for other in others))
 
     swapping = in_thread(swap)
@@ -141,7 +141,7 @@ def test_a_swap_does_not_wait_for_ever() -> None:
     gate, go = DecodeLock(), threading.Event()
     worker = Worker(gate, steps=2, go=go)
     assert worker.inside.wait(BOUND)
-    with pytest.raises(TimeoutError), gate.swap(timeout=0.01):
+    with pytest.raises(TimeoutError), gate.update(timeout=0.01):
         pytest.fail("the step was still inside")
     go.set()
     worker.join()

@@ -1,4 +1,7 @@
-"""Long messages are read and written in threads: an event loop that parses one answers nobody."""
+"""Decodes and encodes messages, long ones in threads.
+
+Parsing a manifest of many tensors takes long enough to hold up an event loop.
+"""
 
 import asyncio
 from collections.abc import Awaitable
@@ -8,19 +11,19 @@ from rollcall_protocol.wire.messages import CoordinatorMessage, Stage, dumps, lo
 
 M = TypeVar("M")
 
-LONG_TEXT = 1 << 18  # bytes; some milliseconds
+LONG_TEXT = 1 << 18  # bytes; parsing takes some milliseconds
 LONG_MANIFEST = 1000  # tensors
 
 
-async def read(text: str, expected: tuple[type[M], ...]) -> M:
-    """Like `loads`."""
+async def load_message(text: str, expected: tuple[type[M], ...]) -> M:
+    """Decode like `loads`, in a thread if `text` is long."""
     if len(text) < LONG_TEXT:
         return loads(text, expected)
     return await asyncio.to_thread(loads, text, expected)
 
 
-def write(message: CoordinatorMessage) -> str | Awaitable[str]:
-    """Like `dumps`; what is awaitable may be awaited by many."""
+def dump_message(message: CoordinatorMessage) -> str | Awaitable[str]:
+    """Encode like `dumps`; a long message gives an awaitable that several tasks may await."""
     if isinstance(message, Stage) and len(message.manifest.tensors) > LONG_MANIFEST:
         return asyncio.ensure_future(asyncio.to_thread(dumps, message))
     return dumps(message)

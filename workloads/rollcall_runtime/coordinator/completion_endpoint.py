@@ -1,4 +1,4 @@
-"""Completions arrive as callbacks on a listener of their own, apart from weight updates."""
+"""The HTTP endpoint that takes completions, on a listener of its own beside that of weights."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -10,11 +10,11 @@ from rollcall_protocol.wire.messages import Completion, loads
 
 
 class CompletionVerdict(StrEnum):
-    """What became of a completion."""
+    """What the coordinator decided about a completion."""
 
     COUNTED = "counted"
-    DUPLICATE = "duplicate"  # the lease is not the current one any more
-    FOREIGN = "foreign"  # of another job
+    DUPLICATE = "duplicate"  # its lease is not the current one of the prompt
+    WRONG_JOB = "wrong_job"
 
 
 async def handle_completion(
@@ -22,7 +22,7 @@ async def handle_completion(
     complete: Callable[[Completion], CompletionVerdict],
     refused: Callable[[str], None],
 ) -> web.Response:
-    """POST of a completion: 200 counted, 409 dropped for good, 400 malformed. Safe to repeat."""
+    """POST of a completion: 200 counted, 409 dropped for good, 400 malformed. Idempotent."""
     try:
         completion = loads(await request.read(), Completion)
     except CodecError as error:

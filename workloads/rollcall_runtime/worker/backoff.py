@@ -1,0 +1,23 @@
+"""Delays between attempts."""
+
+import random
+
+
+class Backoff:
+    """Exponential delays with jitter: from `first` seconds, doubled each time, up to `longest`.
+
+    Each delay is drawn from the upper half of its bound, so that many clients do not retry at once.
+    """
+
+    def __init__(self, *, first: float, longest: float) -> None:
+        self.first, self.longest = first, longest
+        self._bound = first
+
+    def next_delay(self) -> float:
+        """Seconds to wait before the next attempt."""
+        bound, self._bound = self._bound, min(self.longest, 2 * self._bound)
+        return bound * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+
+    def reset(self) -> None:
+        """Start again from `first`: an attempt succeeded."""
+        self._bound = self.first
