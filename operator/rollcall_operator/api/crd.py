@@ -28,6 +28,7 @@ class CustomResource:
 
     kind: str
     short_name: str
+    description: str
     spec: type[Model]
     status: type[Model]
     rules: tuple[Rule, ...]
@@ -49,32 +50,35 @@ class CustomResource:
 RLJOB = CustomResource(
     kind="RLJob",
     short_name="rlj",
+    description="A reinforcement-learning run: a trainer, and rollouts that generate its samples.",
     spec=RLJobSpec,
     status=RLJobStatus,
     rules=JOB_RULES,
     columns=(
-        ("Phase", "string", ".status.phase", "Where the job stands"),
-        ("Step", "integer", ".status.progress.step", "Optimizer steps done"),
-        ("Version", "integer", ".status.progress.weightVersion", "Latest weight version"),
-        ("Reward", "string", ".status.progress.rolloutReward", "Mean reward of rollouts' samples"),
-        ("Rollouts", "string", ".status.rollouts", "Ready and wanted rollouts"),
-        ("Epoch", "integer", ".status.epoch", "Epoch of the sync group"),
+        ("Phase", "string", ".status.phase", "Phase of the job"),
+        ("Step", "integer", ".status.progress.step", "Optimizer steps completed"),
+        ("Version", "integer", ".status.progress.weightVersion", "Latest published weight version"),
+        ("Reward", "string", ".status.progress.rolloutReward", "Mean reward of the latest samples"),
+        ("Rollouts", "string", ".status.rollouts", "Ready rollouts out of wanted rollouts"),
+        ("Epoch", "integer", ".status.epoch", "Epoch of the job's roster"),
         ("Age", "date", ".metadata.creationTimestamp", "Time since creation"),
     ),
 )
 ROLLOUTPOOL = CustomResource(
     kind="RolloutPool",
     short_name="rpool",
+    description="An elastic pool of rollouts that generate samples for one RLJob. It can be "
+    "applied, scaled and deleted while the job runs.",
     spec=RolloutPoolSpec,
     status=RolloutPoolStatus,
     rules=POOL_RULES,
     columns=(
-        ("Job", "string", ".spec.jobRef.name", "The job served"),
-        ("Desired", "integer", ".spec.replicas", "Rollouts wanted"),
-        ("Ready", "integer", ".status.readyReplicas", "Rollouts ready"),
-        ("InSync", "integer", ".status.inSync", "Rollouts with current weights"),
+        ("Job", "string", ".spec.jobRef.name", "RLJob that the pool serves"),
+        ("Desired", "integer", ".spec.replicas", "Wanted number of rollouts"),
+        ("Ready", "integer", ".status.readyReplicas", "Ready rollouts"),
+        ("InSync", "integer", ".status.inSync", "Rollouts that serve the current weights"),
         ("Version", "integer", ".status.weightVersion.min", "Lowest weight version served"),
-        ("Epoch", "integer", ".status.epoch", "Epoch of the sync group"),
+        ("Epoch", "integer", ".status.epoch", "Epoch of the job's roster"),
         ("Age", "date", ".metadata.creationTimestamp", "Time since creation"),
     ),
     scale={
@@ -140,7 +144,7 @@ def crd(resource: CustomResource) -> Schema:
     """The CustomResourceDefinition of one resource."""
     schema: Schema = {
         "type": "object",
-        "description": " ".join((resource.spec.__doc__ or "").split()),
+        "description": resource.description,
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},

@@ -32,37 +32,38 @@ from rollcall_operator.api.training import (
 
 
 class RolloutSpec(RolloutBase):
-    """Rollouts that the job owns; each entry becomes a RolloutPool."""
+    """A pool of rollouts that the job owns; each entry becomes a RolloutPool."""
 
     name: RolloutName
-    """Its RolloutPool is named <job>-<name>."""
+    """Name of the pool within the job: its RolloutPool is named <job>-<name>."""
 
 
 class DeltaSpec(Model):
-    """Sending only what has changed."""
+    """Delta sync: only the bytes that changed since the last version are sent."""
 
     enabled: bool = False
-    """true compares each version with the one before it and sends the bytes that differ, while all
-    rollouts serve that one."""
+    """true: each version is compared with the one before it, and only the bytes that differ are
+    sent, as long as all rollouts serve that one."""
     max_share: Ratio = "0.5"
-    """Everything is sent when what differs, as it travels, is a larger share of it."""
+    """The whole version is sent instead when the delta would be more than this share of its
+    size."""
     threads: Annotated[int, Field(ge=1, le=64)] = 2
-    """How many threads of trainer and rollouts work on buckets side by side."""
+    """Number of threads that encode (trainer) and decode (rollouts) buckets in parallel."""
     block_size: BucketSize = "1Mi"
-    """So many bytes are compared at a time; they should fit into a core's cache."""
+    """Number of bytes compared at a time; they should fit into the cache of a CPU core."""
 
 
 class ProfileSpec(Model):
     """Traces of weight sync, for chrome://tracing or Perfetto."""
 
     enabled: bool = False
-    """true has each process of trainer and rollouts write one file."""
+    """true: each trainer and rollout process writes one trace file."""
     path: Folder = "/var/lib/rollcall/state/profile"
-    """The folder in the pods. The default is in the pod's own volume and goes with it."""
+    """Directory of the trace files in each pod. The default is deleted together with the pod."""
 
 
 class SyncGroupSpec(Model):
-    """A sync group beside the default one, with a transport of its own."""
+    """A sync group in addition to the default one, with its own transport."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -75,7 +76,7 @@ class SyncGroupSpec(Model):
     )
 
     name: GroupName
-    """What a pool's syncGroup names."""
+    """Name that pools refer to in `syncGroup`."""
     engine: SyncEngineName = "auto"
     """A builtin engine, or one that the image registers by entry point (a qualified name)."""
     config: EngineConfig
@@ -87,12 +88,13 @@ def _unique_groups(groups: list[SyncGroupSpec]) -> bool:
 
 
 class WeightSyncSpec(Model):
-    """How new weights reach the rollouts."""
+    """How new weights are sent from the trainer to the rollouts."""
 
     engine: SyncEngineName = "auto"
-    """auto takes the best that the pods can run."""
+    """Weight-sync engine; auto chooses nccl on CUDA, hccl on Ascend, gloo on CPUs."""
     config: EngineConfig
-    """Settings of the engine, such as operationTimeout or interface. The pods check them."""
+    """Settings of the engine, such as operationTimeout or interface. The pods validate them when
+    they start."""
     groups: Annotated[
         list[SyncGroupSpec],
         Field(
@@ -105,36 +107,41 @@ class WeightSyncSpec(Model):
         ),
         Rule(message="each name may occur once only", holds=_unique_groups),
     ]
-    """More groups, for pools that need another engine; the trainer sends to each of them."""
+    """Additional sync groups, for pools that need another engine. The trainer sends to all
+    groups."""
     enabled: bool = True
-    """false only to compare: rollouts then keep their first weights."""
+    """false: rollouts keep their initial weights. Only for experiments that compare with this."""
     bucket_size: BucketSize = "64Mi"
-    """Weights travel in buckets of this size."""
+    """Size of the buckets in which weights are sent."""
     trigger_parameter_sync_step: Count = 1
-    """Publish weights every so many steps."""
+    """Number of optimizer steps between two published weight versions."""
     pause_mode: Literal["Abort", "Keep", "Wait"] = "Keep"
-    """What happens to running requests while weights are applied."""
+    """What happens to running generation requests while new weights are applied. Abort: they are
+    aborted and their prompts leased again. Keep: they continue with the new weights. Wait: the
+    weights are applied once they have finished."""
     stage_timeout_seconds: Seconds = 30
-    """How long a rollout may take to receive new weights."""
+    """Seconds that a rollout may take to receive a weight version."""
     commit_timeout_seconds: Seconds = 10
-    """How long a rollout may take to serve them."""
+    """Seconds that a rollout may take to apply a received weight version."""
     join_timeout_seconds: Seconds = 10
-    """How long forming the communication group may take."""
+    """Seconds that forming the communication group of a session may take."""
     every_rank_sends: bool = True
-    """true: each trainer rank sends its shards. false: rank 0 gathers and sends all."""
+    """true: each trainer rank sends its own shards. false: rank 0 gathers the model and sends
+    it."""
     blocking: bool = False
-    """true only to compare: training waits until the rollouts have the weights."""
+    """true: training waits until the rollouts have received each version. Only for experiments that
+    compare with this."""
     staging: Literal["Host", "Device", "Streamed"] = "Host"
-    """Where the copy lives that is sent while training goes on. Host: host memory. Device: device
-    memory, which is faster and takes at least twice as much of it as the weights, at rollouts too;
-    engines that cannot send from there get a copy in host memory. Streamed: one copy in host
-    memory, so the next version waits until this one has arrived."""
+    """Where the snapshot of the weights is kept while it is sent and training goes on. Host: in
+    host memory. Device: in device memory, which is faster and needs twice the size of the weights,
+    on rollouts too; engines that cannot send from there get a copy in host memory. Streamed: one
+    copy in host memory, so that the next version waits until this one has been received."""
     delta: DeltaSpec = nested(DeltaSpec)
     profile: ProfileSpec = nested(ProfileSpec)
 
 
 class MembershipSpec(Model):
-    """How the sync group gathers and drops members."""
+    """How rollouts join the sync group, and when they are excluded or replaced."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -148,39 +155,40 @@ class MembershipSpec(Model):
     )
 
     settle_seconds: Annotated[int, Field(ge=0, le=3600)] = 1
-    """Newcomers are gathered this long, so that a scale-up is one epoch."""
+    """Seconds during which new rollouts are gathered, so that a scale-up is one epoch."""
     ack_timeout_seconds: Seconds = 10
-    """How long a member may take to answer before it is left out."""
+    """Seconds that a member may take to acknowledge a step of forming a session before it is
+    excluded."""
     min_rollouts: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Training waits while fewer rollouts are in sync."""
+    """Training pauses while fewer rollouts than this serve current weights."""
     heartbeat_milliseconds: Milliseconds = 1000
-    """Rollouts give the coordinator a sign of life, and want one of it, this often."""
+    """Milliseconds between two heartbeats of a rollout and the coordinator, in both directions."""
     suspect_after_milliseconds: Milliseconds = 3000
-    """A rollout that gave no sign of life for this long, such as a hung one, is left out."""
+    """A rollout that sends nothing for so many milliseconds is excluded from the session."""
     replace_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
-    """A rollout's pod that was left out and did not come back for this long is deleted, so that
-    another takes its place; 0 never deletes one."""
+    """The pod of a rollout that was excluded and has not come back for so many seconds is deleted,
+    so that the Deployment replaces it. 0: never."""
 
 
 class FailureRule(Model):
-    """What an exit code of the trainer means."""
+    """What happens when the trainer ends with one of these exit codes."""
 
     exit_codes: Annotated[
         list[Annotated[int, Field(ge=1, le=255)]],
         Field(min_length=1, max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ]
-    """Codes from 1 to 255."""
+    """Exit codes from 1 to 255."""
     action: Literal["Fail", "Ignore"]
-    """Fail: the job fails at once. Ignore: the restart does not count."""
+    """Fail: the job fails at once. Ignore: the restart does not count against maxRestarts."""
 
 
 class FailurePolicy(Model):
-    """What to do when the trainer ends early. Rollouts are always replaced."""
+    """What happens when the trainer exits with an error. Rollouts are always restarted."""
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
-    """The job fails when the trainer restarts more often than this."""
+    """Number of trainer restarts after which the next one fails the job."""
     stability_window_seconds: LongSeconds = 600
-    """After running this long without a restart, counting begins at zero."""
+    """Restarts are counted from 0 again after so many seconds without one."""
     rules: Annotated[
         list[FailureRule],
         Field(
@@ -189,7 +197,8 @@ class FailurePolicy(Model):
             json_schema_extra={"x-kubernetes-list-type": "atomic"},
         ),
     ]
-    """The first rule with the trainer's exit code decides; other codes count as restarts."""
+    """The first rule that lists the exit code applies; exit codes without a rule count as
+    restarts."""
 
 
 def _unique_names(rollouts: list[RolloutSpec]) -> bool:
@@ -197,7 +206,8 @@ def _unique_names(rollouts: list[RolloutSpec]) -> bool:
 
 
 _SUSPEND_FIRST = (
-    "is immutable while the job is not suspended; set spec.suspend: true first, or make a new job"
+    "is immutable while the job is not suspended; set spec.suspend: true first, or create another "
+    "RLJob"
 )
 
 
@@ -210,7 +220,7 @@ def _frozen(field: str, *, optional: bool = False) -> Rule:
 
 def _frozen_for_good(field: str, why: str) -> Rule:
     return Rule(
-        message=f"is immutable ({why}); make a new job",
+        message=f"is immutable ({why}); create another RLJob",
         cel=f"self.{field} == oldSelf.{field}",
         path=f".{field}",
     )
@@ -224,10 +234,10 @@ def _checkpoints_are_published(spec: "RLJobSpec") -> bool:
 
 
 class RLJobSpec(Model):
-    """Everything that is wanted of a job."""
+    """Desired state of the RLJob."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
-        _frozen_for_good("model", "checkpoints belong to it"),
+        _frozen_for_good("model", "checkpoints hold its weights"),
         _frozen_for_good("trainer.engine.name", "checkpoints are in its format"),
         _frozen("data"),
         _frozen("reward"),
@@ -248,7 +258,8 @@ class RLJobSpec(Model):
     )
 
     suspend: bool = False
-    """true frees all pods and keeps the job; false goes on from the last checkpoint."""
+    """true: all pods of the job are deleted. Set back to false, training resumes from the last
+    checkpoint."""
     model: ModelSpec
     data: DataSpec
     reward: RewardSpec
@@ -265,17 +276,19 @@ class RLJobSpec(Model):
         ),
         Rule(message="each name may occur once only", holds=_unique_names),
     ]
-    """Pools of rollouts that the job owns. More may be lent: apply a RolloutPool."""
+    """Pools of rollouts that the job owns. To add rollouts while it runs, apply a RolloutPool."""
     algorithm: AlgorithmSpec
     weight_sync: WeightSyncSpec = nested(WeightSyncSpec)
     membership: MembershipSpec = nested(MembershipSpec)
     failure_policy: FailurePolicy = nested(FailurePolicy)
     clean_pod_policy: Literal["All", "None"] = "All"
-    """All frees the pods of a finished job; None leaves them running for a look."""
+    """What happens to the pods of a finished job. All: they are deleted. None: they keep running,
+    for inspection."""
     active_deadline_seconds: LongSeconds | None = None
-    """The job fails when it is not done after this long (time suspended does not count)."""
+    """The job fails when it has not finished after so many seconds; time suspended does not
+    count."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
-    """The job is deleted this long after it finished; without it it stays."""
+    """The job is deleted so many seconds after it finished. Unset: it is kept."""
 
 
 JOB_RULES = (named(JOB_NAME_MAX, "its pods are named after it"),)

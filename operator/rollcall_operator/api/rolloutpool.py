@@ -29,14 +29,14 @@ class RolloutEngineSpec(Model):
     name: RolloutEngineName
     """A builtin engine, or one that the image registers by entry point (a qualified name)."""
     config: EngineConfig
-    """Settings that only this engine reads."""
+    """Settings of the engine. The pods validate them when they start."""
 
 
 class DrainSpec(Model):
-    """How a rollout leaves."""
+    """How a rollout stops when its pod is deleted or scaled down."""
 
     timeout_seconds: Seconds = 30
-    """How long a leaving rollout may finish or hand back its prompts."""
+    """Seconds that a rollout may take to finish its prompts or return them to the trainer."""
 
 
 # minReplicas <= replicas <= maxReplicas, whichever are given.
@@ -66,35 +66,36 @@ _BOUNDS = (
 
 
 class RolloutBase(Model):
-    """What an entry of a job's `rollouts` and a RolloutPool have in common."""
+    """Fields that an entry of a job's `rollouts` and a RolloutPool share."""
 
     RULES: ClassVar[tuple[Rule, ...]] = _BOUNDS
 
     replicas: Replicas = 1
-    """How many rollouts to run."""
+    """Number of rollouts to run."""
     min_replicas: Replicas | None = None
-    """The fewest that anybody may scale this pool to."""
+    """Lowest number of replicas that the API server accepts, also from autoscalers."""
     max_replicas: Replicas | None = None
-    """The most that anybody may scale this pool to."""
+    """Highest number of replicas that the API server accepts, also from autoscalers."""
     engine: RolloutEngineSpec
-    """What generates."""
+    """The inference engine that generates samples."""
     sync_group: GroupName = GROUP_DEFAULT
-    """The sync group through which it gets weights: `default`, or one of the job's
+    """Sync group over which the rollouts receive weights: `default`, or one of the job's
     weightSync.groups."""
     drain: DrainSpec = Field(default_factory=DrainSpec, json_schema_extra={"default": {}})
     template: PodTemplate
-    """The pods. The container named `rollout`, or the only one, is the worker."""
+    """Template of the pods. The container named `rollout`, or the only one, is the worker; the
+    operator adds its environment, ports, volumes, probes and security context."""
 
 
 class JobRef(Model):
     """An RLJob of the same namespace."""
 
     name: JobName
-    """The job's name."""
+    """Name of the RLJob."""
 
 
 class RolloutPoolSpec(RolloutBase):
-    """Rollouts lent to one job. May be applied and deleted while the job runs."""
+    """Desired state of the RolloutPool."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         *RolloutBase.RULES,
@@ -106,7 +107,7 @@ class RolloutPoolSpec(RolloutBase):
     )
 
     job_ref: JobRef
-    """The job that the rollouts serve."""
+    """The RLJob that the rollouts generate samples for."""
 
 
 POOL_RULES = (named(POOL_NAME_MAX, "its pods carry it as a label"),)

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 _KEEP = {"x-kubernetes-preserve-unknown-fields": True}
 _SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "A pod template as in a Deployment. The operator adds what a worker needs.",
+    "description": "Pod template, as in a Deployment.",
     **_KEEP,
     "required": ["spec"],
     "properties": {

@@ -25,22 +25,23 @@ def nested(model: type[Model]) -> Any:
 
 
 class ModelSpec(Model):
-    """The weights to begin with."""
+    """The model to train."""
 
     path: Annotated[
         str,
         Field(min_length=1, max_length=512),
         matches(
             f"^(builtin:{_NAME}|/.+|{_NAME}(/{_NAME})?)$",
-            "must be builtin:<name>, an absolute folder such as /models/mine, or a Hugging Face id "
+            "must be builtin:<name>, an absolute path such as /models/mine, or a Hugging Face id "
             "such as org/model",
         ),
     ]
-    """A builtin (builtin:reverse-tiny), a folder in the images or volumes, a Hugging Face id."""
+    """Initial weights: a builtin (builtin:reverse-tiny), a directory in the containers, or a
+    Hugging Face id."""
 
 
 class DataSpec(Model):
-    """The prompts."""
+    """The prompts to train on."""
 
     prompts: Annotated[
         str,
@@ -51,13 +52,14 @@ class DataSpec(Model):
             "set id such as org/prompts",
         ),
     ]
-    """A builtin (builtin:reverse), a JSONL or Parquet file, a data set id."""
+    """A builtin (builtin:reverse), the path of a JSONL or Parquet file, or a Hugging Face data
+    set id."""
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
-    """Order of the prompts and randomness of the builtin tasks."""
+    """Seed for the order of the prompts and the builtin tasks."""
 
 
 class RewardSpec(Model):
-    """How a response is judged."""
+    """How responses are scored."""
 
     function: Annotated[
         str,
@@ -68,7 +70,8 @@ class RewardSpec(Model):
             "must be module:callable, such as my_package.rewards:score, or the name of a verifier",
         ),
     ]
-    """module:callable as the rollout's image can import it, or a verifier by name."""
+    """module:callable that the rollout containers can import, or the name of a builtin verifier. It
+    is called with prompt tokens and response tokens, and returns a number."""
 
 
 class TrainEngineSpec(Model):
@@ -81,23 +84,23 @@ class TrainEngineSpec(Model):
 
 
 class EmptyDir(Model):
-    """A folder that lives as long as the pod."""
+    """A directory that is deleted with the pod."""
 
     size_limit: Annotated[str, Field(min_length=1, max_length=24)] | None = None
-    """A quantity; the pod is evicted when it holds more."""
+    """Largest size, as a quantity; the pod is evicted when it is exceeded."""
     medium: Literal["", "Memory"] | None = None
-    """Memory keeps it in RAM."""
+    """Memory: the directory is kept in memory (tmpfs)."""
 
 
 class PersistentVolumeClaim(Model):
-    """A claim of the same namespace."""
+    """A PersistentVolumeClaim in the job's namespace."""
 
     claim_name: Annotated[str, Field(min_length=1, max_length=253)]
-    """Its name; trainer pods on several nodes need ReadWriteMany."""
+    """Name of the claim. Trainer pods on several nodes need access mode ReadWriteMany."""
 
 
 class CheckpointVolume(Model):
-    """Where checkpoints are kept: exactly one kind."""
+    """Volume for checkpoints: exactly one of emptyDir and persistentVolumeClaim."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -108,60 +111,61 @@ class CheckpointVolume(Model):
     )
 
     empty_dir: EmptyDir | None = None
-    """Survives a restart of the container, not of the pod."""
+    """Checkpoints survive a restart of the container, but not the deletion of the pod."""
     persistent_volume_claim: PersistentVolumeClaim | None = None
-    """Survives everything; shared by all trainer pods."""
+    """Checkpoints survive the deletion of pods; the volume is shared by all trainer pods."""
 
 
 class CheckpointSpec(Model):
-    """How the trainer saves its state."""
+    """How often and where the trainer saves its state."""
 
     every_steps: Count = 20
-    """A checkpoint every so many steps."""
+    """Number of optimizer steps between two checkpoints."""
     volume: CheckpointVolume
-    """Mounted at /var/lib/rollcall/checkpoints."""
+    """Volume for the checkpoints, mounted at /var/lib/rollcall/checkpoints."""
 
 
 class TrainerSpec(Model):
-    """A gang of trainer pods: all or nothing. Rank 0 is the coordinator."""
+    """The trainer: a gang of pods that start and restart together. Rank 0 is the coordinator."""
 
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
     """Number of trainer pods."""
     engine: TrainEngineSpec = nested(TrainEngineSpec)
     checkpoint: CheckpointSpec | None = None
-    """Without it a trainer that restarts begins anew."""
+    """Checkpoints. Without them a restarted trainer begins at step 0."""
     recover_from: Literal["Checkpoint", "Rollouts"] = "Checkpoint"
-    """Where a restarted trainer takes its weights from. Rollouts: from a rollout's memory when it
-    holds a newer version than the newest checkpoint; no step is lost, but the optimizer's state is
-    the checkpoint's, or none."""
+    """Where a restarted trainer takes its weights from. Checkpoint: from the newest checkpoint.
+    Rollouts: from a rollout's memory if that holds a newer version; no published step is lost, but
+    the optimizer state is still that of the checkpoint, or new if there is none."""
     template: PodTemplate
-    """The pods. The container named `trainer`, or the only one, is the worker. A change takes
-    effect when the pods are made again: suspend the job and resume it."""
+    """Template of the pods. The container named `trainer`, or the only one, is the worker; the
+    operator adds its environment, ports, volumes, probes and security context. A change takes
+    effect when the pods are recreated: suspend the job and resume it."""
 
 
 class LossSpec(Model):
     """The policy loss and its off-policy correction."""
 
     type: Literal["decoupled", "tis", "grpo"] = "decoupled"
-    """decoupled corrects for stale samples apart from the clip, tis by truncated importance
-    sampling, grpo not at all."""
+    """decoupled: corrects for stale samples with importance weights separate from the clipped
+    ratio. tis: truncated importance sampling. grpo: no correction."""
     clip: Ratio = "0.2"
     """Clip range of the policy ratio."""
     is_cap: Cap = "5"
-    """Cap of the importance weight."""
+    """Upper limit of the importance weight."""
 
 
 class OptimizerSpec(Model):
     """The optimizer."""
 
     name: Literal["adamw"] = "adamw"
-    """A builtin optimizer."""
+    """Name of the optimizer."""
     learning_rate: LearningRate = "1e-3"
-    """A decimal string."""
+    """Learning rate, as a decimal string."""
 
 
 class AlgorithmSpec(Model):
-    """The asynchronous loop."""
+    """The training algorithm: asynchronous reinforcement learning with bounded staleness."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -174,26 +178,26 @@ class AlgorithmSpec(Model):
     )
 
     name: Literal["grpo"] = "grpo"
-    """Advantages relative to the other samples of the same prompt."""
+    """grpo: the advantage of a sample is relative to the other samples of the same prompt."""
     group_size: Annotated[int, Field(ge=2, le=1024)] = 16
-    """Samples for each prompt; advantages are relative within the group, so two or more."""
+    """Number of samples generated for each prompt."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65_536)] = 16
-    """Prompts for each optimizer step."""
+    """Number of prompts for each optimizer step."""
     max_steps: Count
-    """The job succeeds after so many steps."""
+    """Number of optimizer steps after which the job succeeds."""
     max_staleness: Annotated[int, Field(ge=0, le=1000)] = 2
-    """How many weight versions a sample may lag behind."""
+    """Number of weight versions that a sample may lag behind; older samples are dropped."""
     max_concurrent_rollouts: Annotated[int, Field(ge=1, le=1_000_000)] = 64
-    """How many prompts may be in flight."""
+    """Highest number of prompts leased to rollouts at a time."""
     partial_rollout: bool = True
-    """Go on with half-done responses after new weights came, and on another rollout when theirs
-    is lost."""
+    """true: unfinished responses are continued after a weight update, and on another rollout when
+    theirs is lost."""
     partial_report_seconds: Count = 1
-    """Rollouts hand the tokens of half-done responses to the trainer this often."""
+    """Seconds between two reports of a rollout about the tokens of its unfinished responses."""
     lease_seconds: Count = 120
-    """A prompt is given to another rollout when nothing was heard of it for this long."""
+    """Seconds without a report after which a prompt is leased to another rollout."""
     deterministic: bool = False
-    """true makes runs repeatable, also after a restart: prompts in order, draws that depend on
-    nothing but prompt and weights. Slower; for tests and debugging."""
+    """true: the same spec gives the same losses, also after restarts: prompts are used in order,
+    and sampling depends only on prompt and weights. Slower; for tests and debugging."""
     loss: LossSpec = nested(LossSpec)
     optimizer: OptimizerSpec = nested(OptimizerSpec)

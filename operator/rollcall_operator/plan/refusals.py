@@ -1,4 +1,4 @@
-"""What the world has against a spec: refused children, names that are taken, live numbers."""
+"""Errors of a spec that only live objects show: refused children, taken names, live replicas."""
 
 import json
 import re
@@ -15,7 +15,7 @@ _LONGEST = 800
 
 
 def live_errors(view: JobView) -> Iterator[str]:
-    """What can only be judged beside the objects that are there."""
+    """Errors that show only in comparison with the live objects."""
     yield from _pool_errors(view)
     if view.spec.suspend or view.outcome is not None:
         return
@@ -23,7 +23,7 @@ def live_errors(view: JobView) -> Iterator[str]:
     if running is not None and running != view.spec.trainer.engine.config:
         yield (
             "spec.trainer.engine.config: is immutable while the job is not suspended; set "
-            "spec.suspend: true first, or make a new job"
+            "spec.suspend: true first, or create another RLJob"
         )
 
 
@@ -36,8 +36,8 @@ def _pool_errors(view: JobView) -> Iterator[str]:
             continue
         if not pool.owned and not made_by_other_job(pool.raw, view.uid):
             yield (
-                f"{path}.name: RolloutPool {pool.name} exists and is not this job's; delete it, "
-                "or choose another name"
+                f"{path}.name: RolloutPool {pool.name} exists and is not owned by this RLJob; "
+                "delete it, or choose another name"
             )
         live, most, least = _live_replicas(pool), rollout.max_replicas, rollout.min_replicas
         if str(rollout.replicas) != _recorded(pool):
@@ -55,7 +55,9 @@ def _pool_errors(view: JobView) -> Iterator[str]:
 
 
 def made_by_other_job(manifest: Manifest, uid: str) -> bool:
-    """Whether an earlier job of the same name left this behind; the garbage collector has it."""
+    """Whether the object belongs to an earlier job of the same name and is to be
+    garbage-collected.
+    """
     return any(
         reference.get("kind") == "RLJob" and reference.get("uid") != uid
         for reference in manifest["metadata"].get("ownerReferences") or ()
@@ -73,7 +75,7 @@ def _recorded(pool: PoolView) -> str | None:
 
 
 def _running_engine_config(view: JobView) -> Any:
-    """The training engine's settings that the trainer's pods have now, None if there are none."""
+    """Settings of the training engine in the live StatefulSet; None if it has no pods."""
     name = f"StatefulSet/{labels.trainer_name(view.name)}"
     for child in view.observed.children:
         if apply_needed.key(child) != name or made_by_other_job(child, view.uid):
@@ -87,17 +89,17 @@ def _running_engine_config(view: JobView) -> Any:
     return None
 
 
-# --- children that the API server does not take --------------------------------------------------
+# --- children that the API server refuses -------------------------------------------------------
 
 
 def refused(refusals: Any, child: Manifest) -> str:
-    """Why the API server refused this very child, empty if it did not."""
+    """Why the API server refused exactly this child; empty if it did not."""
     refusal = refusals.get(apply_needed.key(child))
     return refusal.message if refusal and refusal.digest == apply_needed.digest(child) else ""
 
 
 def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ...]:
-    """Refusals in terms of the job's spec. A lent pool's are its own business."""
+    """Refusals with paths in the job's spec; those of a pool that it does not own are left out."""
     places = {
         f"Deployment/{pool.name}": f"{pool.path}.template" for pool in view.pools if pool.owned
     }
@@ -115,7 +117,7 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
 
 
 def explain(child: Manifest, message: str, place: str) -> str:
-    """The API server's words, beginning with the path of the field in the child's source.
+    """The API server's message, beginning with the path of the field in the user's manifest.
 
     `place` is where `spec.template` of a StatefulSet or Deployment, or `spec` of a RolloutPool,
     comes from.
@@ -125,7 +127,7 @@ def explain(child: Manifest, message: str, place: str) -> str:
     text = re.sub(rf"(?<![\w.])\.?{re.escape(inner)}(?=[.\[:\"])", place, text)
     text = _BY_NAME.sub(lambda match: _index(child, *match.groups()), text)
     where = "" if text.startswith(place) else f"{place}: "
-    return f"{where}{text}; correct it (the API server refuses {apply_needed.key(child)})"
+    return f"{where}{text}; correct it (the API server refused {apply_needed.key(child)})"
 
 
 _PREAMBLE = re.compile(r'^(failed to create typed patch object \([^)]*\)|\S+ "[^"]*" is invalid): ')
@@ -133,7 +135,7 @@ _BY_NAME = re.compile(r'\b(containers|initContainers)\[name="([^"]*)"\]')
 
 
 def _index(child: Manifest, kind: str, name: str) -> str:
-    """The position of a container that the API server tells of by name."""
+    """The position of a container that the API server names."""
     template = child["spec"].get("template", child["spec"])
     names = [container.get("name") for container in template["spec"].get(kind) or ()]
     return f"{kind}[{names.index(name)}]" if name in names else f'{kind}[name="{name}"]'

@@ -1,4 +1,4 @@
-"""What is wrong with a spec beyond what the CRD refuses; messages for the Validated condition.
+"""Errors of a spec that the CRD does not refuse; messages for the Validated condition.
 
 Each message reads `path: what is wrong; what to do`.
 """
@@ -79,14 +79,14 @@ def group_errors(spec: RLJobSpec, rollout: RolloutBase, path: str) -> Iterator[s
 
 
 def template_errors(template: Manifest, role: str, path: str) -> Iterator[str]:
-    """What the operator cannot build a worker from. The rest of a template is for the API server,
-    which checks the StatefulSet or Deployment made from it.
+    """Errors of a pod template that keep the operator from building a worker. All else is checked
+    by the API server, when the StatefulSet or Deployment is applied.
     """
     spec, containers = template["spec"], template["spec"]["containers"]
     names = [container["name"] for container in containers]
     if worker_container(template, role) is None:
         yield (
-            f"{path}.spec.containers: which of {', '.join(names)} is the worker? "
+            f"{path}.spec.containers: it is not clear which of {', '.join(names)} is the worker; "
             f"name that container {role!r}"
         )
     if spec.get("restartPolicy", "Always") != "Always":
@@ -96,12 +96,12 @@ def template_errors(template: Manifest, role: str, path: str) -> Iterator[str]:
         )
     for key in (template.get("metadata") or {}).get("labels") or {}:
         if str(key).startswith(f"{labels.GROUP}/"):
-            yield f"{path}.metadata.labels: {key} is the operator's; remove it"
+            yield f"{path}.metadata.labels: {key} is reserved for the operator; remove it"
     for index, volume in enumerate(spec.get("volumes") or ()):
         if isinstance(volume, dict) and volume.get("name") in RESERVED_VOLUMES:
             yield (
-                f"{path}.spec.volumes[{index}].name: {volume['name']} is the operator's; "
-                "choose another name"
+                f"{path}.spec.volumes[{index}].name: {volume['name']} is reserved for the "
+                "operator; choose another name"
             )
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or ()):
@@ -114,8 +114,8 @@ def _container_errors(container: Manifest, path: str) -> Iterator[str]:
         name = variable.get("name") if isinstance(variable, dict) else None
         if isinstance(name, str) and name.startswith(_ENV_PREFIX):
             yield (
-                f"{path}.env[{index}].name: variables that begin with {_ENV_PREFIX} are the "
-                f"operator's; rename {name}"
+                f"{path}.env[{index}].name: variables that begin with {_ENV_PREFIX} are reserved "
+                f"for the operator; rename {name}"
             )
         if isinstance(variable, dict) and not isinstance(variable.get("value", ""), str):
             yield (
@@ -125,8 +125,8 @@ def _container_errors(container: Manifest, path: str) -> Iterator[str]:
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if isinstance(mount, dict) and mount.get("mountPath") in _RESERVED_MOUNTS:
             yield (
-                f"{path}.volumeMounts[{index}].mountPath: {mount['mountPath']} is the operator's; "
-                "mount it elsewhere"
+                f"{path}.volumeMounts[{index}].mountPath: {mount['mountPath']} is reserved for the "
+                "operator; mount it elsewhere"
             )
     resources = container.get("resources")
     for kind in ("requests", "limits"):

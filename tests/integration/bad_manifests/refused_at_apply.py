@@ -239,7 +239,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "another model, even though suspended",
-        ("spec.model", "is immutable (checkpoints belong to it); make a new job"),
+        ("spec.model", "is immutable (checkpoints hold its weights); create another RLJob"),
         {"spec.suspend": True},
         then={"spec.model.path": "org/other"},
     ),

@@ -18,7 +18,7 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
     ),
     _told(
         "two containers and none is the worker",
-        (f"{TRAINER}.containers", "which of main, helper is the worker?", "'trainer'"),
+        (f"{TRAINER}.containers", "not clear which of main, helper is the worker", "'trainer'"),
         {
             f"{TRAINER}.containers[0].name": "main",
             f"{TRAINER}.containers[1]": {"name": "helper", "image": "busybox"},
@@ -35,7 +35,7 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
         {f"{ROLLOUT}.restartPolicy": "Never"},
     ),
     _told(
-        "a variable that is the operator's",
+        "a variable that is reserved",
         (f"{TRAINER}.containers[0].env[0].name", "rename ROLLCALL_CONFIG"),
         {f"{TRAINER}.containers[0].env": [{"name": "ROLLCALL_CONFIG", "value": "{}"}]},
     ),
@@ -45,13 +45,13 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
         {f"{ROLLOUT}.containers[0].env": [{"name": "OMP_NUM_THREADS", "value": 1}]},
     ),
     _told(
-        "a volume that is the operator's",
+        "a volume that is reserved",
         (f"{ROLLOUT}.volumes[0].name", "choose another name"),
         {f"{ROLLOUT}.volumes": [{"name": "rollcall-state", "emptyDir": {}}]},
     ),
     _told(
-        "a label that is the operator's",
-        ("spec.trainer.template.metadata.labels", "rollcall.dev/job is the operator's"),
+        "a label that is reserved",
+        ("spec.trainer.template.metadata.labels", "rollcall.dev/job is reserved for the operator"),
         {"spec.trainer.template.metadata.labels": {"rollcall.dev/job": "mine"}},
     ),
     _told(
@@ -76,7 +76,7 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
     ),
     _told(
         "a pool's name that is taken",
-        ("spec.rollouts[0].name", "RolloutPool bad-cpu exists and is not this job's"),
+        ("spec.rollouts[0].name", "RolloutPool bad-cpu exists and is not owned by this RLJob"),
         {},
         before=(changed(pool(), {"metadata.name": "bad-cpu"}),),
     ),

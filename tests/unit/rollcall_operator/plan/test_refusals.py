@@ -128,7 +128,7 @@ def test_somebody_elses_pool_of_the_same_name_is_left_alone() -> None:
     plan = simulator.reconcile()
     assert not plan.applies
     assert simulator.condition("Validated")["message"].startswith(
-        "spec.rollouts[0].name: RolloutPool bad-cpu exists and is not this job's"
+        "spec.rollouts[0].name: RolloutPool bad-cpu exists and is not owned by this RLJob"
     )
 
 
