@@ -5,22 +5,28 @@ IMAGE_TAG ?= dev
 SECONDS ?= 600
 SEED ?= 1
 TRIALS ?= 50
+COMMANDS ?= demo test
 BIN := .venv/bin
 CLUSTER := $(BIN)/python -m hack.cluster
+TOOLS := .venv/.tools
 STAMP := .venv/.stamp
+INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo test lint unit mutants test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos lock venv
+.PHONY: help demo test fresh lint unit mutants test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos lock venv
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
-demo: $(STAMP) ## All set-up, then the main job with a scale-up and a kill, and a verdict
+demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, and a verdict
 	$(BIN)/python -m hack.demo
 
 test: lint unit ## All set-up, then everything that CI runs
 	$(BIN)/pytest tests/unit tests/local -m slow
 	$(BIN)/pytest tests/integration
 	$(BIN)/pytest tests/e2e
+
+fresh: $(TOOLS) ## COMMANDS="demo test" in a minimal Debian root made for it, with times and peak disk; CACHES=1 hands in yours
+	$(BIN)/python -m hack.fresh $(if $(CACHES),--caches) $(COMMANDS)
 
 lint: $(STAMP) ## Style, types, layers, drift of the generated files
 	$(BIN)/ruff check .
@@ -41,16 +47,16 @@ test-gpu: $(STAMP) ## Sync tests and snapshot figures with real NCCL or HCCL: 4 
 	$(SYNC) bench --engine auto --staging host --size 2Gi --json
 	$(SYNC) bench --engine auto --staging device --size 2Gi --json
 
-cluster: $(STAMP) ## The local cluster alone (kind), or check the one of ROLLCALL_USE_KUBECONFIG=1
+cluster: $(TOOLS) ## The local cluster alone (kind), or check the one of ROLLCALL_USE_KUBECONFIG=1
 	$(CLUSTER) up
 
-cluster-down: $(STAMP) ## Remove the local cluster and every trace of it but the cache
+cluster-down: $(TOOLS) ## Remove the local cluster and every trace of it but the cache
 	$(CLUSTER) down
 
-kubeconfig: $(STAMP) ## Print the path of the cluster's kubeconfig (make -s kubeconfig)
+kubeconfig: $(TOOLS) ## Print the path of the cluster's kubeconfig (make -s kubeconfig)
 	@$(CLUSTER) kubeconfig
 
-images: $(STAMP) ## Build the images; IMAGE_PREFIX= and IMAGE_TAG= name them
+images: $(TOOLS) ## Build the images; IMAGE_PREFIX= and IMAGE_TAG= name them
 	$(CLUSTER) images --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)
 
 push: images ## Push the images to the registry that IMAGE_PREFIX names
@@ -70,18 +76,19 @@ lock: $(STAMP) ## Write requirements/*.txt anew from pyproject.toml
 	requirements/lock.sh
 
 venv: $(STAMP) ## The Python environment alone
-$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml
+$(TOOLS): requirements/bootstrap.txt requirements/cluster.txt
 	@test ! -L .venv || { echo ".venv is a link: make it anew where it points to (--clear would empty that)"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
-	  echo "python3-venv is missing; installing it"; apt-get update -qq && apt-get install -y -qq python3-venv; }
-	@ldconfig -p | grep -q libibverbs.so.1 && ldconfig -p | grep -q libcurl.so.4 || { \
-	  echo "installing what Mooncake loads: libibverbs1 and libcurl4"; \
-	  apt-get update -qq && apt-get install -y -qq libibverbs1 libcurl4; }
-	@command -v cc >/dev/null || { \
-	  echo "a C compiler, which builds the doubles of NCCL and HCCL, is missing; installing it"; \
-	  apt-get update -qq && apt-get install -y -qq gcc libc6-dev; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || hack/install-packages.sh python3-venv
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r requirements/bootstrap.txt
-	$(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps -r requirements/dev.txt
+	$(INSTALL) -r requirements/cluster.txt
+	@touch $@
+
+# Mooncake loads libibverbs and libcurl; the compiler builds the doubles of NCCL and HCCL.
+$(STAMP): $(TOOLS) requirements/dev.txt pyproject.toml
+	@ldconfig -p | grep -q libibverbs.so.1 || hack/install-packages.sh libibverbs1
+	@ldconfig -p | grep -q libcurl.so.4 || hack/install-packages.sh libcurl4
+	@command -v cc >/dev/null || hack/install-packages.sh gcc libc6-dev
+	$(INSTALL) -r requirements/dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

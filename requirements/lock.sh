@@ -16,6 +16,7 @@ compile dev.txt --extra operator --extra runtime --extra torch $engines \
     --excludes requirements/excludes-dev.txt --group dev
 # What builds the project's own wheel in the images.
 compile build.txt --group build -c requirements/dev.txt
+compile cluster.txt --group cluster -c requirements/dev.txt
 compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
 compile worker.txt --extra runtime $engines \

@@ -43,9 +43,13 @@ _FROM_HOST = (
 )
 
 
-def place() -> str:
-    """What our own engine's folder, bridge and control group are called: one set for a cache."""
-    return f"rollcall-{cache.digest(str(cache.root()))[:5]}"
+def place(root: Path | None = None) -> str:
+    """What our own engine's folder, bridge and control group are called: one set for a cache.
+
+    Args:
+        root: another cache's folder than the one in use.
+    """
+    return f"rollcall-{cache.digest(str(root or cache.root()))[:5]}"
 
 
 def run_folder() -> Path:

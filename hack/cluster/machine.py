@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PROC = Path("/proc")
 SYS_CGROUP = Path("/sys/fs/cgroup")
 _CAP_SYS_RESOURCE = 24
+_RTM_DELLINK, _REQUEST_AND_ACK = 17, 1 | 4  # linux/rtnetlink.h, linux/netlink.h
 
 # What kubelet, kube-proxy and a Docker engine set on the machine as a whole.
 WATCHED_SYSCTLS = (
@@ -178,9 +179,23 @@ def routes() -> list[ipaddress.IPv4Network]:
 
 
 def delete_link(name: str) -> None:
-    """Deletes a network link, if it is there."""
-    if Path("/sys/class/net", name).exists():
-        run(["ip", "link", "delete", name], timeout_s=30)
+    """Deletes a network link, if it is there, without `ip`, which a minimal Debian lacks.
+
+    Raises:
+        OSError: the kernel refused it.
+    """
+    try:
+        index = socket.if_nametoindex(name)
+    except OSError:
+        return
+    body = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, 0, 0)  # struct ifinfomsg
+    header = struct.pack("=IHHII", 16 + len(body), _RTM_DELLINK, _REQUEST_AND_ACK, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.settimeout(30)
+        kernel.send(header + body)
+        (error,) = struct.unpack_from("=i", kernel.recv(4096), 16)  # struct nlmsgerr
+    if error:
+        raise OSError(-error, f"cannot delete the network link {name}: {os.strerror(-error)}")
 
 
 def _cgroups(name: str) -> list[Path]:

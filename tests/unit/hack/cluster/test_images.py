@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hack.cluster import archive, base_image, image_load, images
+from hack.cluster import archive, image_load, images, package_clients
 from hack.cluster.shell import ClusterError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_pips_configuration_of_the_machine_goes_into_the_base() -> None:
         "global.cert='/srv/bundle.pem'\nglobal.index-url='https://packages.test/simple'\n"
         ":env:.index-url='https://nearer.test/simple'\ninstall.user='true'\n"
     )
-    assert base_image.pip_configuration(listed) == (
+    assert package_clients.pip_configuration(listed) == (
         "[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n"
         "index-url = https://nearer.test/simple\ndefault-timeout = 180\n"
     )
