@@ -53,7 +53,7 @@ def run_targets(targets: Sequence[str], *, with_caches: bool) -> list[Outcome]:
     caches = {namespace.ROLLCALL: cache.root(), "uv": _uv_cache()} if with_caches else {}
     environment = debian_root.environment(namespace.home_of(folder))
     with namespace.Namespaces(folder, caches=caches) as inside:
-        clone = f"cd && git clone --quiet {debian_root.BUNDLE} rollcall"
+        clone = f"cd && git -c advice.detachedHead=0 clone --quiet {debian_root.BUNDLE} rollcall"
         if inside.run(clone, environment=environment):
             raise ClusterError("the committed tree could not be cloned in the new root")
         return [_run(inside, target, environment) for target in (*targets, "cluster-down")]

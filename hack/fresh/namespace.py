@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.cluster import engine, machine
-from hack.cluster.shell import ClusterError, run
+from hack.cluster.shell import ClusterError, run, wait_for
 from hack.fresh import debian_root
 
 if TYPE_CHECKING:
@@ -144,34 +144,39 @@ def main() -> int:
     with _holding(folder):
         try:
             debian_root.make(folder / "root", home=home_of(folder))
-            holder = _enter(folder, {name: Path(path) for name, path in caches.items()})
-            print(_child_of(holder.pid), flush=True)
-            sys.stdin.read()
-            os.kill(_child_of(holder.pid), signal.SIGKILL)
-            holder.wait(timeout=60)
+            with _entered(folder, {name: Path(path) for name, path in caches.items()}) as first:
+                with suppress(BrokenPipeError):  # the starter was killed meanwhile
+                    print(first, flush=True)
+                sys.stdin.read()
         finally:
             _clean(folder)
     return 0
 
 
-def _enter(folder: Path, caches: Mapping[str, Path]) -> subprocess.Popen[str]:
+@contextmanager
+def _entered(folder: Path, caches: Mapping[str, Path]) -> Iterator[int]:
+    """Gives the id of the first process in the namespaces; afterwards there is none in them."""
     root = folder / "root"
     lines = ["set -eu", *(shlex.join(map(str, words)) for words in mounts(folder, caches))]
     lines += [f"mkdir {root}/machine", f"cd {root}", "pivot_root . machine"]
     lines += [f"exec chroot . /bin/sh -c {shlex.quote(_LAST)}"]
-    holder = subprocess.Popen(
-        ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child",
-         "/bin/sh", "-c", "\n".join(lines)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert holder.stdout is not None
-    if holder.stdout.readline() != "entered\n":
-        raise ClusterError(f"{root} cannot be entered: exit status {holder.wait(timeout=10)}")
-    return holder
-
-
-def _child_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    with subprocess.Popen(
+        ["setpriv", "--pdeathsig=KILL", *unshare, "/bin/sh", "-c", "\n".join(lines)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        if holder.stdout.readline() != "entered\n":
+            raise ClusterError(f"{root} cannot be entered: exit status {holder.wait(timeout=10)}")
+        first = int(Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text())
+        try:
+            yield first
+        finally:
+            holder.kill()  # and with it the first process, and with that all others
+            gone = Path("/proc", str(first))
+            wait_for("the end of its processes", lambda: not gone.exists(), timeout_s=60)
 
 
 def _clean(folder: Path) -> None:
