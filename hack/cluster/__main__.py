@@ -6,8 +6,8 @@ import argparse
 import shlex
 import sys
 
-from hack.cluster import go_build, images, local
-from hack.cluster.shell import ClusterError
+from hack.cluster import cache, go_build, images, local, progress
+from hack.cluster.errors import ClusterError, explain
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,8 +15,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         _run(arguments)
-    except ClusterError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ClusterError, OSError) as error:
+        print(explain(error, log=cache.keep_output(error)), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -38,8 +38,10 @@ def _run(arguments: argparse.Namespace) -> None:
             for name in arguments.name:
                 print(local.program(name))
         case "images":
-            for name in images.build(arguments.name, prefix=arguments.prefix, tag=arguments.tag):
-                print(name)
+            names = arguments.name or images.DEFAULT
+            with progress.plan(images.steps(names, prefix=arguments.prefix, tag=arguments.tag)):
+                built = images.build(names, prefix=arguments.prefix, tag=arguments.tag)
+            print("\n".join(built))
         case "load":
             images.load(arguments.image)
         case "image-id":

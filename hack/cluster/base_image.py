@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache, debian, package_clients
-from hack.cluster.shell import say
+from hack.cluster import cache, debian, package_clients, progress
+from hack.cluster.progress import Step
 
 if TYPE_CHECKING:
     from hack.cluster.engine import Engine
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 STANDARD = "debian:trixie-slim"
 SUITE = "trixie"
 LABEL = "rollcall.local-base"
+BUILD = Step("building the base image", 10)
+
+
+def steps() -> list[Step]:
+    """What making it shows."""
+    return [debian.root_step(SUITE, name="base"), BUILD]
 
 
 def ensure(engine: Engine) -> str:
@@ -31,7 +37,7 @@ def ensure(engine: Engine) -> str:
     plain = f"rollcall.local/debian-plain:{root.stem.rsplit('-', 1)[-1]}"
     if not engine.holds(plain):
         engine.docker("import", root, plain, timeout_s=300)
-    with cache.scratch() as folder:
+    with progress.step(BUILD), cache.scratch() as folder:
         for path, text in files.items():
             target = folder / "tree" / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -40,5 +46,4 @@ def ensure(engine: Engine) -> str:
             f'FROM {plain}\nCOPY tree/ /\nLABEL {LABEL}=1\nCMD ["bash"]\n'
         )
         engine.docker("build", "--quiet", "--tag", name, folder, timeout_s=300)
-    say(f"base image: {name}, for this machine alone")
     return name

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.cluster import machine
-from hack.cluster.shell import ClusterError
+from hack.cluster.errors import ClusterError, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,15 @@ def log(name: str) -> Path:
     folder = root() / "log"
     folder.mkdir(exist_ok=True)
     return folder / f"{name}.log"
+
+
+def keep_output(error: Exception) -> Path | None:
+    """Writes what a failed program said to a log file; none if it has one or said nothing."""
+    if not isinstance(error, CommandError) or error.log or not error.output.strip():
+        return None
+    path = log("failed-command")
+    path.write_text(f"{error.failure}\n{error.output.strip()}\n")
+    return path
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.cluster import go_build
-from hack.cluster.shell import CommandError, run, tail_of, wait_for
+from hack.cluster.errors import CommandError
+from hack.cluster.shell import run, tail_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

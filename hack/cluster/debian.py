@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache
-from hack.cluster.shell import ClusterError, run, say
+from hack.cluster import cache, progress
+from hack.cluster.errors import ClusterError
+from hack.cluster.progress import Step
+from hack.cluster.shell import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -189,6 +191,11 @@ def unpack(packages: Sequence[str], *, suite: str, target: Path) -> None:
             run(["dpkg", "-x", deb, target], timeout_s=120)
 
 
+def root_step(suite: str, *, name: str) -> Step:
+    """What making such an archive shows."""
+    return Step(f"unpacking Debian {suite} packages for {name}", 60)
+
+
 def root_file_system(
     suite: str, packages: Sequence[str], *, name: str, variant: str = "minbase"
 ) -> Path:
@@ -210,12 +217,11 @@ def root_file_system(
                 "no Docker registry answers, and making images from Debian packages takes root: "
                 "run this as root, or give Docker access to a registry"
             )
-        say(f"{name}: Debian {suite} ({variant}) with {len(packages)} packages")
-        with cache.fresh(archive) as made:
+        log = cache.log(f"rootfs-{name}")
+        with progress.step(root_step(suite, name=name), log=log), cache.fresh(archive) as made:
             programs = _mmdebstrap_folder()
             words: list[str | Path] = [
                 programs / "mmdebstrap",
-                "--quiet",
                 f"--variant={variant}",
                 "--mode=root",
                 "--dpkgopt=path-exclude=/usr/share/doc/*",
@@ -233,7 +239,7 @@ def root_file_system(
                     # mmdebstrap runs programs of its own package, such as mmtarfilter, by name.
                     "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
                 },
-                log=cache.log(f"rootfs-{name}"),
+                log=log,
             )
         return archive
 

@@ -18,13 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache, debian, machine
-from hack.cluster.shell import ClusterError, CommandError, run, say, wait_for
+from hack.cluster import cache, debian, machine, progress
+from hack.cluster.errors import ClusterError, CommandError
+from hack.cluster.progress import Step
+from hack.cluster.shell import run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NETWORK = "kind"
+STEP = Step("starting a Docker engine of our own", 12)
 REGISTRY_TIMEOUT_S = 20.0
 _SUBNETS = "10.213.{}.0"
 _PROGRAMS = ("dockerd", "docker", "docker-proxy", "containerd", "containerd-shim-runc-v2", "runc")
@@ -134,7 +137,8 @@ def select(*, start: bool = True) -> Engine | None:
         )
     with cache.lock("engine"):
         if not (socket().exists() and own.answers()):
-            _start()
+            with progress.step(STEP):
+                _start()
     return _own()
 
 
@@ -162,7 +166,6 @@ def _own() -> Engine:
 
 
 def _start() -> None:
-    started = time.monotonic()
     home = install()
     engine = _own()
     for name in ("dockerd", "containerd"):
@@ -189,7 +192,9 @@ def _start() -> None:
     def ready() -> bool:
         if daemon.poll() is not None:
             raise CommandError(
-                f"dockerd: exit status {daemon.returncode}", output=log.read_text(errors="replace")
+                f"dockerd: exit status {daemon.returncode}",
+                output=log.read_text(errors="replace"),
+                log=log,
             )
         return socket().exists() and engine.answers()
 
@@ -203,7 +208,6 @@ def _start() -> None:
             f"--opt=com.docker.network.bridge.name={place()}",
             NETWORK,
         )
-    say(f"a Docker engine of our own runs ({time.monotonic() - started:.1f} s)")
 
 
 def free_subnet(taken: Sequence[ipaddress.IPv4Network]) -> str:
@@ -245,7 +249,6 @@ def install() -> Path:
     home = _home_parent() / f"{suite}-{cache.digest(*_FROM_NEWER, *_FROM_HOST, '2')}"
     if home.exists():
         return home
-    say(f"the Docker engine: unpacking packages of {suite}")
     with cache.fresh(home) as made:
         debian.unpack(_FROM_NEWER, suite=suite, target=made)
         debian.unpack(_FROM_HOST, suite=host, target=made)

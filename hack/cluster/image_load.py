@@ -6,7 +6,7 @@ import subprocess
 import tarfile
 from typing import IO, TYPE_CHECKING
 
-from hack.cluster.shell import CommandError
+from hack.cluster.errors import CommandError
 
 if TYPE_CHECKING:
     from pathlib import Path

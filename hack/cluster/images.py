@@ -9,8 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import base_image, cache, engine, image_load, kind, local
-from hack.cluster.shell import ClusterError, CommandError, run, say
+from hack.cluster import base_image, cache, engine, image_load, kind, local, progress
+from hack.cluster.errors import ClusterError, CommandError
+from hack.cluster.progress import Step, say
+from hack.cluster.shell import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,6 +34,12 @@ _PASSED_ON = (
     "NO_PROXY",
     "PIP_INDEX_URL",
 )
+
+
+def steps(names: Sequence[str] = DEFAULT, *, prefix: str = PREFIX, tag: str = TAG) -> list[Step]:
+    """What building these images and loading them shows."""
+    full = [_full(name, prefix, tag) for name in names]
+    return [*base_image.steps(), *map(_build_step, full), *map(_load_step, full)]
 
 
 def build(names: Sequence[str], *, prefix: str = PREFIX, tag: str = TAG) -> list[str]:
@@ -94,7 +102,7 @@ def push(names: Sequence[str], *, prefix: str, tag: str) -> None:
                 f"addresses and certificates of its network; build it where {base_image.STANDARD} "
                 f"can be pulled"
             )
-        say(f"{full}: pushing")
+        say(f"pushing {full}")
         chosen.docker("push", "--quiet", full, timeout_s=PUSH_TIMEOUT_S)
 
 
@@ -104,38 +112,50 @@ def _load(chosen: Engine, image: str, nodes: Sequence[str]) -> None:
         node for node in nodes if not image_load.is_there(chosen, node, image=image, identity=built)
     ]
     if not missing:
-        say(f"{image}: in the nodes already")
         return
-    with cache.scratch() as folder, ThreadPoolExecutor(max_workers=len(missing)) as pool:
+    with (
+        progress.step(_load_step(image)),
+        cache.scratch() as folder,
+        ThreadPoolExecutor(max_workers=len(missing)) as pool,
+    ):
         saved = folder / "image.tar"
         chosen.docker("save", "--output", saved, image, timeout_s=600)
-        sent = pool.map(
-            lambda node: image_load.load_into_node(chosen, node, saved=saved, identity=built),
-            missing,
+        list(
+            pool.map(
+                lambda node: image_load.load_into_node(chosen, node, saved=saved, identity=built),
+                missing,
+            )
         )
-        say(f"{image}: loaded, {max(sent) / 1e6:.0f} MB a node")
 
 
 def _build(chosen: Engine, name: str, *, base: str, full: str) -> str:
-    say(f"{full}: building")
     arguments = [f"{key}={os.environ[key]}" for key in _PASSED_ON if os.environ.get(key)]
     if base != base_image.STANDARD and name in DEFAULT:
         arguments.append(f"BASE={base}")
     before = chosen.docker("images", "--quiet", full).strip()
     words: list[str | Path] = ["docker", "build", "--file", _dockerfile(name), "--tag", full]
     words += [word for argument in arguments for word in ("--build-arg", argument)]
-    run(
-        [*words, *chosen.build_options(), REPOSITORY_ROOT],
-        timeout_s=BUILD_TIMEOUT_S,
-        env=chosen.env,
-        log=cache.log(f"image-{name}"),
-    )
+    log = cache.log(f"image-{name}")
+    with progress.step(_build_step(full), log=log):
+        run(
+            [*words, *chosen.build_options(), REPOSITORY_ROOT],
+            timeout_s=BUILD_TIMEOUT_S,
+            env=chosen.env,
+            log=log,
+        )
     if before and chosen.docker("images", "--quiet", full).strip() != before:
         # Its lower layers stay, as those of the new one; a container may still need the rest.
         with suppress(CommandError):
             chosen.docker("rmi", before)
-    say(f"{full}: built")
     return full
+
+
+def _build_step(full: str) -> Step:
+    return Step(f"building the image {full}", 90 if "worker" in full else 30)
+
+
+def _load_step(full: str) -> Step:
+    return Step(f"loading {full} into the nodes", 25 if "worker" in full else 5)
 
 
 def _dockerfile(name: str) -> Path:

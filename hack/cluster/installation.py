@@ -1,70 +1,72 @@
 """Installs what a job needs: the cluster, the images and the operator's chart."""
 
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Sequence
+from pathlib import Path
 
+from hack.cluster import cache, go_build, images, local, progress
 from hack.cluster.kubectl import OPERATOR_IMAGE, PREFIX, ROOT, TAG, WORKER_IMAGE, Kubectl
+from hack.cluster.progress import Step
+from hack.cluster.shell import run
 
-EXISTING = os.environ.get("ROLLCALL_USE_KUBECONFIG") == "1"
+EXISTING = local.uses_existing()
 RELEASE = "rollcall-operator"
 SYSTEM_NAMESPACE = "rollcall-system"
+INSTALL = Step("installing the operator with its chart", 10)
+
+
+def steps() -> list[Step]:
+    """What `ensure` shows."""
+    own = [] if EXISTING else [*local.steps(), *images.steps(prefix=PREFIX, tag=TAG)]
+    return [*own, *go_build.steps(["kubectl", "helm"]), INSTALL]
 
 
 def ensure(namespace: str = "default") -> Kubectl:
-    """Make the cluster, the images and the operator, as far as they are missing; idempotent."""
-    _cluster("up")
-    if not EXISTING:
-        _cluster("images", "--prefix", PREFIX, "--tag", TAG)
-        _cluster("load", OPERATOR_IMAGE, WORKER_IMAGE)
-    kubectl = connect(namespace)
-    began = time.monotonic()
-    install(kubectl)
-    print(f"operator installed ({time.monotonic() - began:.0f} s)", file=sys.stderr)
+    """Make the cluster, the images and the operator, as far as they are missing; idempotent.
+
+    Raises:
+        ClusterError: one of them could not be made.
+    """
+    with progress.plan(steps()):
+        local.up()
+        if not EXISTING:
+            images.build(images.DEFAULT, prefix=PREFIX, tag=TAG)
+            images.load([OPERATOR_IMAGE, WORKER_IMAGE])
+        kubectl = connect(namespace)
+        helm = local.program("helm")
+        log = cache.log("helm-upgrade")
+        with progress.step(INSTALL, log=log):
+            install(kubectl, helm=helm, log=log)
     return kubectl
 
 
 def connect(namespace: str = "default") -> Kubectl:
     """The running cluster."""
-    config = _output("kubeconfig")
-    return Kubectl(binary=_output("bin", "kubectl"), kubeconfig=config, namespace=namespace)
+    binary, kubeconfig = local.program("kubectl"), local.kubeconfig()
+    return Kubectl(binary=str(binary), kubeconfig=str(kubeconfig), namespace=namespace)
 
 
-def install(kubectl: Kubectl) -> None:
+def install(kubectl: Kubectl, *, helm: Path, log: Path) -> None:
     """Install or upgrade the chart, with the image that was loaded, and wait for it."""
-    config = _output("kubeconfig")
-    helm = _output("bin", "helm")
     # The image's id makes a rebuilt image of the same name a new rollout of the operator.
-    built = TAG if EXISTING else _output("image-id", OPERATOR_IMAGE)
-    subprocess.run(
+    built = TAG if EXISTING else images.identity(OPERATOR_IMAGE)
+    run(
         [
             helm,
             "upgrade",
             "--install",
             RELEASE,
-            str(ROOT / "charts" / "rollcall-operator"),
-            "--kubeconfig",
-            config,
-            "--namespace",
-            SYSTEM_NAMESPACE,
+            ROOT / "charts" / "rollcall-operator",
+            f"--kubeconfig={local.kubeconfig()}",
+            f"--namespace={SYSTEM_NAMESPACE}",
             "--create-namespace",
-            "--set",
-            f"image.repository={PREFIX}/operator",
-            "--set",
-            f"image.tag={TAG}",
-            "--set",
-            "image.pullPolicy=IfNotPresent",
-            "--set-string",
-            f"podAnnotations.image={built}",
+            f"--set=image.repository={PREFIX}/operator",
+            f"--set=image.tag={TAG}",
+            "--set=image.pullPolicy=IfNotPresent",
+            f"--set-string=podAnnotations.image={built}",
             "--wait",
-            "--timeout",
-            "180s",
+            "--timeout=180s",
         ],
-        check=True,
-        timeout=240,
-        stdout=sys.stderr,
+        timeout_s=240,
+        log=log,
     )
     kubectl.run(
         "wait",
@@ -73,18 +75,3 @@ def install(kubectl: Kubectl) -> None:
         "crd/rolloutpools.rollcall.dev",
         "--timeout=60s",
     )
-
-
-def _cluster(*arguments: str) -> None:
-    subprocess.run(_command(arguments), check=True, cwd=ROOT)
-
-
-def _output(*arguments: str) -> str:
-    done = subprocess.run(
-        _command(arguments), check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    return done.stdout.strip()
-
-
-def _command(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "hack.cluster", *arguments]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache, go_build, machine
+from hack.cluster import cache, go_build, machine, progress
 from hack.cluster.engine import NETWORK, Engine
-from hack.cluster.shell import ClusterError, CommandError, run, say, wait_for
+from hack.cluster.errors import ClusterError, CommandError
+from hack.cluster.progress import Step, say
+from hack.cluster.shell import run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +19,7 @@ NAME = "rollcall"
 WORKERS = (f"{NAME}-worker", f"{NAME}-worker2")  # as kind names them
 NODES = (f"{NAME}-control-plane", *WORKERS)
 CREATE_TIMEOUT_S = 600.0
+CREATE = Step(f"creating the cluster of {len(NODES)} nodes", 40)
 READY_TIMEOUT_S = 180.0
 
 
@@ -60,18 +62,22 @@ def up(engine: Engine, *, choose_image: Callable[[], str | None]) -> None:
     """
     states = _states(engine)
     if states and healthy(engine):
-        say("the cluster: runs already")
+        say("the cluster runs already")
         return
     # The kubeconfig is written last: without it nobody ever finished making the cluster.
     complete = kubeconfig().exists() and set(states) == set(NODES)
     if complete and _start_again(engine, states):
         return
     if states:
-        say("the cluster: deleting what is left of an earlier one")
+        say("deleting what is left of an earlier cluster")
         _delete(engine)
     image = choose_image()
-    started = time.monotonic()
-    say(f"the cluster: creating {len(NODES)} nodes")
+    log = cache.log("kind-create")
+    with progress.step(CREATE, log=log):
+        _create(engine, image=image, log=log)
+
+
+def _create(engine: Engine, *, image: str | None, log: Path) -> None:
     config = configuration(
         sys_resource=machine.has_sys_resource(), cgroup_v2=machine.has_cgroup_v2()
     )
@@ -97,10 +103,9 @@ def up(engine: Engine, *, choose_image: Callable[[], str | None]) -> None:
             timeout_s=CREATE_TIMEOUT_S,
             env=engine.env,
             stdin=json.dumps(config),
-            log=cache.log("kind-create"),
+            log=log,
         )
     _wait_ready(engine)
-    say(f"the cluster: ready ({time.monotonic() - started:.0f} s)")
 
 
 def down(engine: Engine) -> None:
@@ -173,17 +178,16 @@ def _states(engine: Engine) -> dict[str, str]:
 
 
 def _start_again(engine: Engine, states: dict[str, str]) -> bool:
-    started = time.monotonic()
     stopped = sorted(name for name, state in states.items() if state != "running")
-    say(f"the cluster: waiting for it, {len(stopped)} of its nodes started again")
+    again = Step(f"waiting for the cluster, after starting {len(stopped)} stopped nodes", 10)
     try:
-        if stopped:
-            engine.docker("start", *stopped, timeout_s=60)
-        _wait_ready(engine)
+        with progress.step(again):
+            if stopped:
+                engine.docker("start", *stopped, timeout_s=60)
+            _wait_ready(engine)
     except CommandError as error:
-        say(f"the cluster: it does not come back: {error}")
+        say(f"the cluster did not become ready and is made anew: {error.failure}")
         return False
-    say(f"the cluster: ready again ({time.monotonic() - started:.0f} s)")
     return True
 
 

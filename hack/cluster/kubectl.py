@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from hack.cluster.errors import ClusterError
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +23,7 @@ OPERATOR_IMAGE = f"{PREFIX}/operator:{TAG}"
 WORKER_IMAGE = f"{PREFIX}/worker-cpu:{TAG}"
 
 
-class KubectlError(RuntimeError):
+class KubectlError(ClusterError):
     """kubectl failed; the message has its standard error."""
 
 

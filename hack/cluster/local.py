@@ -7,8 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
-from hack.cluster import cache, engine, go_build, kind, machine, node_image
-from hack.cluster.shell import ClusterError, CommandError, run, say
+from hack.cluster import cache, engine, go_build, kind, machine, node_image, progress
+from hack.cluster.errors import ClusterError, CommandError
+from hack.cluster.progress import Step, say
+from hack.cluster.shell import run
 
 
 def uses_existing() -> bool:
@@ -31,12 +33,17 @@ def kubeconfig() -> Path:
     return path
 
 
+def steps() -> list[Step]:
+    """What making the cluster shows."""
+    return [engine.STEP, *node_image.steps(), kind.CREATE]
+
+
 def up() -> None:
     """Makes the cluster run; does nothing but a look if it does."""
     if uses_existing():
         _check_existing()
         return
-    with cache.lock("cluster"):
+    with cache.lock("cluster"), progress.plan(steps()):
         cache.sweep()
         _note_settings()
         chosen = engine.select()
@@ -48,7 +55,7 @@ def up() -> None:
 def down() -> None:
     """Removes the cluster and what it changed on the machine; the cache stays."""
     if uses_existing():
-        say("an existing cluster is in use: nothing to remove")
+        say("ROLLCALL_USE_KUBECONFIG is set: the existing cluster is left as it is")
         return
     with cache.lock("cluster"):
         try:
@@ -59,11 +66,11 @@ def down() -> None:
         except CommandError as error:
             if not engine.traces():
                 raise
-            say(f"the cluster: removed by force: {error}")
+            say(f"the engine could not remove the cluster, which is removed by force: {error}")
         if engine.traces():
             engine.stop()
         _restore_settings()
-        say("the cluster: gone")
+        say("the cluster is removed; the cache stays")
 
 
 def environment() -> dict[str, str]:
@@ -99,7 +106,7 @@ def _check_existing() -> None:
         timeout_s=30,
     )
     version = json.loads(said)["serverVersion"]["gitVersion"]
-    say(f"the cluster: the existing one of {kubeconfig()}, Kubernetes {version}")
+    say(f"using the existing cluster of {kubeconfig()}, Kubernetes {version}")
 
 
 def _note() -> Path:

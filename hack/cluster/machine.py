@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster.shell import CommandError, run
+from hack.cluster.errors import CommandError
+from hack.cluster.shell import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -17,10 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import archive, cache, debian, go_build
+from hack.cluster import archive, cache, debian, go_build, progress
 from hack.cluster.archive import Layer
+from hack.cluster.errors import ClusterError
+from hack.cluster.progress import Step
 from hack.cluster.recipes import KUBERNETES, RECIPES
-from hack.cluster.shell import ClusterError, run, say, wait_for
+from hack.cluster.shell import run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 FILES = Path(__file__).parent / "node"
 REPOSITORY = "rollcall.local/node"
+PACK = Step("packing the node image", 60)
 STANDARD = "kindest/node:v1.36.1"  # what this release of kind runs unless told otherwise
 SUITE = "bookworm"  # its systemd still runs on control groups of version 1
 PACKAGES = (
@@ -97,6 +100,12 @@ disabled_plugins = [
 """
 
 
+def steps() -> list[Step]:
+    """What making the image shows."""
+    roots = [debian.root_step(SUITE, name=name) for name in ("node", "tools")]
+    return [*roots, *go_build.steps(PROGRAMS), PACK]
+
+
 def choose(engine: Engine) -> str | None:
     """The node image to use: none, for kind's own, where that can be had; else one of ours."""
     if engine.pulls(STANDARD):
@@ -116,9 +125,8 @@ def ensure(engine: Engine) -> str:
                 packages = pool.submit(_root_file_systems)
                 programs = go_build.programs(PROGRAMS)
                 node, tools = packages.result()
-            base = _base(engine, node)
-            say("node image: packing")
-            with cache.scratch() as folder:
+            with progress.step(PACK), cache.scratch() as folder:
+                base = _base(engine, node)
                 _lay_out(folder / "tree", programs)
                 _preload(folder, programs, tools=tools)
                 shutil.copy(FILES / "Dockerfile", folder / "Dockerfile")
@@ -134,7 +142,6 @@ def ensure(engine: Engine) -> str:
                     timeout_s=600,
                 )
             _drop_older(engine, name)
-            say(f"node image: {name}")
     return name
 
 

@@ -28,6 +28,7 @@ class Recipe:
         module: its path, or an empty string for a program of our own.
         version: its version.
         programs: the binary's name, and its package or the path of our own source file.
+        usual_s: seconds that building it takes on 2 cores.
         tags: build tags.
         ldflags: linker flags on top of those that drop symbols.
     """
@@ -35,6 +36,7 @@ class Recipe:
     module: str
     version: str
     programs: Mapping[str, str]
+    usual_s: float
     tags: str = ""
     ldflags: tuple[str, ...] = ()
 
@@ -55,6 +57,7 @@ RECIPES: dict[str, Recipe] = {
                 "kubectl",
             )
         },
+        usual_s=520,
         ldflags=tuple(
             f"-X {package}.{key}={value}"
             for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
@@ -65,6 +68,7 @@ RECIPES: dict[str, Recipe] = {
         module="go.etcd.io/etcd/server/v3",
         version="v3.6.8",
         programs={"etcd": "go.etcd.io/etcd/server/v3"},
+        usual_s=35,
     ),
     "containerd": Recipe(
         module="github.com/containerd/containerd/v2",
@@ -73,6 +77,7 @@ RECIPES: dict[str, Recipe] = {
             name: f"github.com/containerd/containerd/v2/cmd/{name}"
             for name in ("containerd", "containerd-shim-runc-v2", "ctr")
         },
+        usual_s=70,
         tags="no_btrfs no_devmapper no_zfs",
         ldflags=("-X github.com/containerd/containerd/v2/version.Version=v2.2.9",),
     ),
@@ -80,20 +85,31 @@ RECIPES: dict[str, Recipe] = {
         module="github.com/coredns/coredns",
         version="v1.14.2",
         programs={"coredns": "coredns.go"},
+        usual_s=110,
     ),
     "kind": Recipe(
-        module="sigs.k8s.io/kind", version="v0.32.0", programs={"kind": "sigs.k8s.io/kind"}
+        module="sigs.k8s.io/kind",
+        version="v0.32.0",
+        programs={"kind": "sigs.k8s.io/kind"},
+        usual_s=30,
     ),
     "local-path-provisioner": Recipe(
         module="github.com/rancher/local-path-provisioner",
         version="v0.0.30",
         programs={"local-path-provisioner": "github.com/rancher/local-path-provisioner"},
+        usual_s=20,
     ),
     "helm": Recipe(
-        module="helm.sh/helm/v3", version="v3.19.5", programs={"helm": "helm.sh/helm/v3/cmd/helm"}
+        module="helm.sh/helm/v3",
+        version="v3.19.5",
+        programs={"helm": "helm.sh/helm/v3/cmd/helm"},
+        usual_s=75,
     ),
     "kwok": Recipe(
-        module="sigs.k8s.io/kwok", version="v0.7.0", programs={"kwok": "sigs.k8s.io/kwok/cmd/kwok"}
+        module="sigs.k8s.io/kwok",
+        version="v0.7.0",
+        programs={"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+        usual_s=110,
     ),
-    "pause": Recipe(module="", version="v1", programs={"pause": "pause.go"}),
+    "pause": Recipe(module="", version="v1", programs={"pause": "pause.go"}, usual_s=2),
 }

@@ -5,39 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
+
+from hack.cluster.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-_START = time.monotonic()
-_TAIL = 2000
-
-
-class ClusterError(RuntimeError):
-    """Something about the cluster went wrong; the message says what, and what to do."""
-
-
-class CommandError(ClusterError):
-    """A program failed or ran past its deadline.
-
-    Attributes:
-        output: everything that it wrote to standard error, and to standard output if captured.
-    """
-
-    def __init__(self, message: str, *, output: str) -> None:
-        tail = output.strip()[-_TAIL:]
-        super().__init__(f"{message}\n{tail}" if tail else message)
-        self.output = output
-
-
-def say(message: str) -> None:
-    """Prints one line of progress with the seconds since the start, on standard error."""
-    print(f"[{time.monotonic() - _START:5.0f} s] {message}", file=sys.stderr, flush=True)
+_TAIL_BYTES = 16_000
 
 
 def run(
@@ -83,11 +61,13 @@ def run(
             )
     except subprocess.TimeoutExpired as error:
         said = tail_of(log) if log else _text(error.stdout) + _text(error.stderr)
-        raise CommandError(f"{shown}: not done after {timeout_s:.0f} s", output=said) from error
+        raise CommandError(
+            f"{shown}: not done after {timeout_s:.0f} s", output=said, log=log
+        ) from error
     out = _text(done.stdout)
     if done.returncode != 0:
         said = tail_of(log) if log else f"{out}\n{_text(done.stderr)}"
-        raise CommandError(f"{shown}: exit status {done.returncode}", output=said)
+        raise CommandError(f"{shown}: exit status {done.returncode}", output=said, log=log)
     return out
 
 
@@ -113,7 +93,9 @@ def wait_for(
     while not ready():
         if time.monotonic() > deadline:
             raise CommandError(
-                f"{what}: not ready after {timeout_s:.0f} s", output=tail_of(log) if log else ""
+                f"{what}: not ready after {timeout_s:.0f} s",
+                output=tail_of(log) if log else "",
+                log=log,
             )
         time.sleep(every_s)
 
@@ -121,7 +103,7 @@ def wait_for(
 def tail_of(path: Path) -> str:
     """The last part of a log file, or nothing if there is none."""
     try:
-        return path.read_text(errors="replace")[-_TAIL:]
+        return path.read_text(errors="replace")[-_TAIL_BYTES:]
     except FileNotFoundError:
         return ""
 

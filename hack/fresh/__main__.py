@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.cluster import cache
-from hack.cluster.shell import ClusterError, say
+from hack.cluster.errors import ClusterError, explain
+from hack.cluster.progress import say
 from hack.fresh import debian_root, namespace
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ def main() -> int:
         return 1
     try:
         outcomes = run_targets(options.target, with_caches=options.caches)
-    except ClusterError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ClusterError, OSError) as error:
+        print(explain(error, log=cache.keep_output(error)), file=sys.stderr)
         return 1
     print("\n".join(outcome.line() for outcome in outcomes))
     return 1 if any(outcome.status for outcome in outcomes) else 0

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.cluster import engine, machine
-from hack.cluster.shell import ClusterError, run, wait_for
+from hack.cluster.errors import ClusterError
+from hack.cluster.shell import run, wait_for
 from hack.fresh import debian_root
 
 if TYPE_CHECKING:

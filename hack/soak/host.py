@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.cluster import engine
+from hack.cluster.errors import ClusterError
 from hack.cluster.kind import NODES, WORKERS
-from hack.cluster.shell import ClusterError, run
+from hack.cluster.shell import run
 from hack.soak.history import ROLLOUT, TRAINER, Worker
 from rollcall_protocol import env
 

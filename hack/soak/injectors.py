@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from hack.cluster.errors import ClusterError
 from hack.cluster.installation import SYSTEM_NAMESPACE
-from hack.cluster.shell import ClusterError
 from hack.soak import host
 from hack.soak.history import ROLLOUT, TRAINER, Worker
 from hack.soak.plan import Fault, Kind

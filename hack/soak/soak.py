@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from hack.cluster.errors import ClusterError
 from hack.cluster.kubectl import Kubectl, KubectlError, wait_for
-from hack.cluster.shell import ClusterError
 from hack.soak import host, injectors, job, leaks
 from hack.soak.figures import figures
 from hack.soak.history import ROLLOUT, History, Injected, Reading

@@ -16,8 +16,8 @@ from hack.bench.recovery import chart, faults, join, limit, naive, report, scale
 from hack.bench.recovery.bench_job import BenchJob, Settings
 from hack.bench.recovery.stats import Record, summarize
 from hack.cluster import installation
+from hack.cluster.errors import ClusterError
 from hack.cluster.kubectl import ROOT, KubectlError
-from hack.cluster.shell import ClusterError
 
 OUT = ROOT / "docs" / "measurements" / "recovery.jsonl"
 CHART = OUT.with_suffix(".svg")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster import cache
-from hack.cluster.shell import ClusterError
+from hack.cluster.errors import ClusterError
 
 REPOSITORY_ROOT = Path(__file__).parents[4]
 

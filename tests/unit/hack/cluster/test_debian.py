@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hack.cluster import debian
-from hack.cluster.shell import ClusterError
+from hack.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ def test_mmdebstrap_of_the_cache_finds_the_programs_beside_it(
     folder = tmp_path / "host-tools" / "mmdebstrap" / "usr" / "bin"
     folder.mkdir(parents=True)
     for name, line in (
-        ("mmdebstrap", 'shift 7; exec mmtarfilter "$1"'),
+        ("mmdebstrap", 'shift 6; exec mmtarfilter "$1"'),
         ("mmtarfilter", 'touch "$1"'),
     ):
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")

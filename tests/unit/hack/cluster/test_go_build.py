@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hack.cluster import go_build
-from hack.cluster.shell import ClusterError
+from hack.cluster.errors import ClusterError
 
 GO_MOD = """\
 module k8s.io/kubernetes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hack.cluster import archive, image_load, images, package_clients
-from hack.cluster.shell import ClusterError
+from hack.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
     from pathlib import Path

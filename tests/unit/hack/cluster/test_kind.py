@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hack.cluster import engine, kind, local, machine, shell
-from hack.cluster.shell import ClusterError, CommandError
+from hack.cluster.errors import ClusterError, CommandError
 
 if TYPE_CHECKING:
     from pathlib import Path
