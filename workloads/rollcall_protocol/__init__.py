@@ -1,6 +1,6 @@
-"""The contract between operator and workloads: messages, state machines, environment.
+"""The contract between operator and workloads: messages, state machines, prompts, environment.
 
-Standard library only, no I/O, no clock, so that the operator, the workers and the model test
+Standard library only, no I/O, no clock, so that the operator, the workers and the exhaustive model
 share one definition.
 """
 

@@ -14,14 +14,14 @@ STATE_DIR = "ROLLCALL_STATE_DIR"  # emptyDir that outlives a container restart (
 
 MEMBER_TOKEN_FILE = "member"  # noqa: S105 - in every worker pod
 OPERATOR_TOKEN_FILE = "operator"  # noqa: S105 - in trainer pods only: who may push rosters
-TERMINATION_LOG = "/dev/termination-log"  # why a container gave up; shown in the job's conditions
+TERMINATION_LOG = "/dev/termination-log"  # why a container exited; shown in the job's conditions
 
 READINESS_GATE = "rollcall.dev/weights-in-sync"
 
 # Ports of worker pods.
 MEMBERSHIP_PORT = 7070  # coordinator: operator and members
 COMPLETIONS_PORT = 7071  # coordinator: completions, apart from membership and weight updates
-AGENT_PORT = 7072  # rollout: weights for peers, drain, calls of the coordinator
+AGENT_PORT = 7072  # rollout: weights for peers, drain, reconnect requests
 RENDEZVOUS_PORT = 7073  # trainer rank 0: the training engine's own process group
 METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
 
@@ -32,7 +32,7 @@ MEMBER_STREAM_ROUTE = "/v1/members/stream"  # WebSocket, member token
 COMPLETIONS_ROUTE = "/v1/completions"  # POST, member token
 WEIGHTS_ROUTE = "/v1/weights"  # GET, member token: one version whole, for a newcomer
 REGISTER_ROUTE = "/v1/register"  # POST, member token: open another stream
-GANG_ROUTE = "/v1/gang"  # WebSocket, member token: the trainer's ranks watch each other
+GANG_ROUTE = "/v1/gang"  # WebSocket, member token: heartbeats between the trainer's ranks
 DRAIN_ROUTE = "/v1/drain"  # POST, member token
 
 # The operator sends its token as `Authorization: Bearer ...` and, without a prefix, in this header:
@@ -45,5 +45,5 @@ class ExitCode(IntEnum):
 
     OK = 0
     FAILED = 1  # a fault worth a restart
-    BAD_CONFIG = 64  # nothing but another spec helps: the job fails at once
+    BAD_CONFIG = 64  # the spec must be changed: the job fails at once
     FENCED = 65  # another coordinator took over

@@ -1,4 +1,4 @@
-"""The job as its pods see it: one JSON value in the environment, written by the operator."""
+"""Configuration of a job for its pods: one JSON value in the environment, set by the operator."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,9 +67,9 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeltaConfig:
-    """Sending what has changed, if that is at most `max_share` of the whole.
+    """Sending only the changed bytes of a version, if they are at most `max_share` of it.
 
-    `threads` work on buckets side by side, and `block_bytes` are compared at a time.
+    `threads` encode buckets in parallel, `block_bytes` are compared at a time.
     """
 
     max_share: float = 0.5
@@ -109,7 +109,7 @@ class WeightSyncConfig:
 
 @dataclass(frozen=True, slots=True)
 class MembershipConfig:
-    """How the coordinator gathers and drops members; times are seconds."""
+    """How the coordinator admits and excludes members; times are seconds."""
 
     settle: float
     ack_timeout: float
@@ -120,7 +120,7 @@ class MembershipConfig:
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """Everything that a trainer and its rollouts must agree on."""
+    """Settings that the trainer and its rollouts share."""
 
     namespace: str
     job: str
@@ -140,7 +140,7 @@ class JobConfig:
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """What only the rollouts of one pool need."""
+    """Settings of the rollouts of one pool."""
 
     pool: str
     sync_group: str

@@ -9,7 +9,7 @@ from rollcall_protocol.wire.messages import SessionMessage
 
 @dataclass(frozen=True, slots=True)
 class ProtocolTimeouts:
-    """Bounds of every wait, seconds."""
+    """The longest time of each wait, seconds."""
 
     settle: float
     ack_timeout: float
@@ -28,7 +28,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """Close the member's stream: it has to register again."""
+    """Close the member's stream, so that it registers again."""
 
     to: MemberId
     reason: str
@@ -36,8 +36,8 @@ class CloseStream:
 
 @dataclass(frozen=True, slots=True)
 class MemberSuspected:
-    """A member is out of the session from now on. `since`: when the question was asked that it
-    did not answer (the machine's clock); None when its own stream or somebody's word told.
+    """A member is excluded from the session. `since`: when the message was sent that it did not
+    answer (the machine's clock); None when its stream, a report or a roster showed the failure.
     """
 
     member: MemberId
@@ -79,7 +79,7 @@ CoordinatorEffect = (
 
 
 class RosterRefusedError(ValueError):
-    """A push that must not count; the message says why, `epoch` is the one held."""
+    """A roster that the coordinator must not follow; `epoch` is that of the roster it follows."""
 
     def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)

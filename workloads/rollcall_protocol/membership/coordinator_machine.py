@@ -291,7 +291,7 @@ class CoordinatorMachine:
             return
         if formation.due is None:
             formation.due = now + self.timeouts.settle
-        # Versions may come faster than `settle` passes: who was overtaken must not wait again.
+        # Versions may follow each other faster than `settle`: do not let an overtaken member wait.
         hurried = any(m.catch_ups > 1 and m.id not in self.seated for m in eligible)
         if now >= formation.due or len(wanted) == len(roster.members) or hurried:
             if self.session is None:

@@ -1,8 +1,8 @@
-"""A member's side of the protocol as a pure state machine: fencing, staging, committing.
+"""A member's state machine: fencing of sessions, staging and committing of versions.
 
-The driver feeds messages and the outcomes of slow work (join, receive, apply, fetch) and carries
-out the effects; the machine decides what is allowed. The trainer's sender is a member too: for it
-"receive" means send, and it gets no COMMIT.
+The driver feeds messages and the outcomes of slow work (join, transfer, apply, fetch) and carries
+out the effects; the machine decides which are allowed. The trainer's sender is a member too: its
+transfer sends instead of receiving, and it gets no COMMIT.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class SendToCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class AbortEngine:
-    """Drop the engine session that is open, if any; never waits."""
+    """Drop the open engine session, if there is one, without waiting for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ MemberEffect = (
 
 
 class MemberMachine:
-    """What one member believes: the highest session, what is staged, what is served.
+    """State of one member: the highest session, the staged version, the served version.
 
     There is one stage, which a transfer or a fetch fills and an Apply empties, and one Apply at a
     time: two that overlap could end in the wrong order.
@@ -116,7 +116,10 @@ class MemberMachine:
         return self._commit(message)
 
     def joined(self, session: SessionId, *, error: str = "") -> list[MemberEffect]:
-        """The engine's join ended; only the session that is still current is acknowledged."""
+        """The engine's join ended, well unless there is an `error`.
+
+        Acknowledged only if that session is still the current one.
+        """
         if session != self.session:
             return []
         return [SendToCoordinator(Ack(session, AckPhase.JOIN, error=error))]
@@ -124,7 +127,7 @@ class MemberMachine:
     def staged(
         self, session: SessionId, version: Version, *, error: str = "", own_fault: bool = False
     ) -> list[MemberEffect]:
-        """The transfer of `version` ended, whole and verified unless `error` says otherwise."""
+        """The transfer of `version` ended, whole and verified unless there is an `error`."""
         if session != self.session:
             return []
         self._staged = None if error else version
@@ -133,7 +136,7 @@ class MemberMachine:
     def applied(
         self, version: Version, session: SessionId | None, *, error: str = ""
     ) -> list[MemberEffect]:
-        """`version` is served from now on, or the old one still is and `error` says why."""
+        """`version` is served from now on; with an `error` the former one still is."""
         self._applying = None
         if not error:
             self.held = version
@@ -143,14 +146,14 @@ class MemberMachine:
         return replies
 
     def fetched(self, version: Version, *, error: str = "") -> list[MemberEffect]:
-        """A catch-up ended."""
+        """The fetch of a catch-up ended, whole and verified unless there is an `error`."""
         if error:
             return [SendToCoordinator(CaughtUp(version, error))]
         self._staged = version
         return self._apply(ApplyVersion(version, None))
 
     def _apply(self, effect: ApplyVersion) -> list[MemberEffect]:
-        """Begin, or wait for what is being applied; versions never go back."""
+        """Apply it now, or after the version that is being applied; versions never go back."""
         version, session = effect.version, effect.session
         if self.held is not None and version <= self.held:
             return [self._already(version, session)]

@@ -1,4 +1,4 @@
-"""What the coordinator knows of the members of a sync group: roster, states, who is current."""
+"""The coordinator's table of a sync group: its roster, and state and version of each member."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -37,7 +37,11 @@ def is_newer_roster(
 
 @dataclass(slots=True)
 class MemberRecord:
-    """A registered worker. `ready`: may sit in the next session. `deadline` bounds a catch-up."""
+    """A registered worker. `ready`: it may have a seat in the next session.
+
+    `held` is the version that it serves, `deadline` the end of its catch-up (the machine's clock),
+    `catch_ups` the number of catch-ups in a row, `donors` the addresses that it was sent.
+    """
 
     hello: Hello
     state: MemberState = MemberState.REGISTERED
@@ -52,7 +56,7 @@ class MemberRecord:
 
     @property
     def id(self) -> MemberId:
-        """Its identity: pod and boot."""
+        """Its pod and boot id."""
         return self.hello.member
 
     def seat(self) -> Seat:
@@ -60,14 +64,14 @@ class MemberRecord:
         return Seat(self.id, self.hello.address, self.hello.descriptor)
 
     def out(self, state: MemberState, reason: str, cause: SuspicionCause | None = None) -> None:
-        """Take it out of service; the first reason is kept, later ones follow from it."""
+        """Exclude it; the first reason is kept, since later ones follow from it."""
         if self.state is not state or not self.reason:
             self.reason, self.cause = reason, cause
         self.state, self.ready = state, False
         self.deadline, self.donors = None, ()
 
     def report(self) -> MemberReport:
-        """What the operator is told."""
+        """Its entry in the report to the operator."""
         version = self.held.number if self.held else None
         pod, pool = self.hello.pod, self.hello.pool
         cause = self.cause if self.state is MemberState.SUSPECT else None
@@ -78,8 +82,9 @@ class MemberTable:
     """Registered members of one group, the roster they are checked against, and their versions.
 
     `current` is the newest version that a COMMIT went out for; `max_staleness` counts versions.
-    `fallback_donor` (the trainer) comes last, so that catching up costs it nothing while a peer
-    lives.
+    `fallback_donor` (the trainer) is the last donor, so that a catch-up costs it nothing while a
+    rollout holds the version. `absent` has the pods of the roster that did not register in time,
+    with the reason.
     """
 
     def __init__(
@@ -100,7 +105,7 @@ class MemberTable:
         self._max_staleness = max_staleness
         self.fallback_donor = fallback_donor
         self._catch_up_timeout = catch_up_timeout
-        self.absent: dict[str, str] = {}  # pods that never came, and what was found out about them
+        self.absent: dict[str, str] = {}
 
     @property
     def listed(self) -> set[str]:
@@ -108,12 +113,12 @@ class MemberTable:
         return {member.pod_uid for member in self.roster.members} if self.roster else set()
 
     def find(self, member: MemberId) -> MemberRecord | None:
-        """The member, unless another life of its pod took its place."""
+        """The member, unless another incarnation of its pod took its place."""
         known = self.by_pod.get(member.pod_uid)
         return known if known is not None and known.id == member else None
 
     def belongs(self, hello: Hello) -> bool:
-        """Whether a newcomer is of this job and group."""
+        """Whether a hello names this job and group."""
         return (hello.job_uid, hello.group) == self._job
 
     def take_roster(self, roster: Roster) -> bool:
@@ -132,16 +137,16 @@ class MemberTable:
         return True
 
     def disconnected(self, member: MemberRecord) -> None:
-        """Its stream is gone; nothing is kept of those that are not on the roster either."""
+        """Its stream ended; a member that is not on the roster either is removed."""
         member.connected = False
         if member.id.pod_uid not in self.listed:
             self.by_pod.pop(member.id.pod_uid, None)
 
     def eligible(self, committing: set[MemberId]) -> list[MemberRecord]:
-        """Who may sit in the next session, in the order of ranks.
+        """Members that may have a seat in the next session, in the order of ranks.
 
-        Whom a COMMIT has overtaken since it got ready has to catch up again, unless it is one of
-        those that are `committing`.
+        A member that a COMMIT has overtaken since it became ready must catch up again, unless it is
+        one of those that are `committing`.
         """
         ready = [
             m
@@ -161,7 +166,7 @@ class MemberTable:
         )
 
     def admit_waiting(self, now: float, *, but: set[MemberId]) -> list[SendMessage]:
-        """Let those who wait in, or have them catch up. `but`: who sits in the session."""
+        """Mark waiting members as ready, or have them catch up. `but`: the members with a seat."""
         asked = []
         for uid, member in sorted(self.by_pod.items()):
             waiting = member.state in {
@@ -174,7 +179,7 @@ class MemberTable:
         return asked
 
     def overdue(self, now: float) -> set[MemberId]:
-        """Newcomers that take too long or too many turns to catch up."""
+        """Newcomers whose catch-up took too long or too many attempts."""
         return {
             m.id
             for m in self.by_pod.values()

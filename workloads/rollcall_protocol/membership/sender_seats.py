@@ -6,7 +6,7 @@ from rollcall_protocol.wire.messages import Hello, Seat
 
 
 class SenderSeats:
-    """Who sends, in the order of ranks; `first` is always there."""
+    """The trainer ranks that send, in the order of ranks; rank 0 (`first`) is always present."""
 
     def __init__(self, first: Seat, *, expected: int) -> None:
         self._expected = expected
@@ -14,37 +14,37 @@ class SenderSeats:
 
     @property
     def complete(self) -> bool:
-        """Whether all of them are there; no session is formed before."""
+        """Whether all senders are registered; no session is formed before."""
         return len(self._seats) == self._expected
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """The seats that are taken."""
+        """Seats of the registered senders."""
         return tuple(seat for _, seat in sorted(self._seats.items()))
 
     @property
     def members(self) -> tuple[MemberId, ...]:
-        """Who sits there."""
+        """Members of these seats."""
         return tuple(seat.member for seat in self.seats)
 
     @property
     def donors(self) -> str:
-        """Where a newcomer finds all parts of a version that no rollout holds."""
+        """Addresses that together hold all parts of a version: the last donor of a newcomer."""
         return "+".join(f"{seat.address}:{MEMBERSHIP_PORT}" for seat in self.seats)
 
     def at(self, rank: int) -> MemberId | None:
-        """Who sits at `rank`."""
+        """The member at `rank`."""
         return self._seats[rank].member if rank in self._seats else None
 
     def enter(self, rank: int, hello: Hello) -> str:
-        """Seat one; otherwise why not."""
+        """Give `rank` to a sender; returns the reason if that is refused, else an empty string."""
         if not 0 < rank < self._expected:
             return f"sender {rank} of {self._expected}"
         self._seats[rank] = Seat(hello.member, hello.address, hello.descriptor)
         return ""
 
     def leave(self, member: MemberId) -> int | None:
-        """The rank that `member` leaves, if it had one beside rank 0."""
+        """Free the rank of `member` and return it; None for rank 0 and for a member without one."""
         for rank, seat in self._seats.items():
             if rank and seat.member == member:
                 del self._seats[rank]

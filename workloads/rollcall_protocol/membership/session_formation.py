@@ -131,7 +131,7 @@ class SessionFormation:
         self.roster_epoch, self.due = epoch, None
 
     def engine_failed(self) -> bool:
-        """Note a failure of the engine; True with the third in a row: somebody is left out."""
+        """Note a failure of the engine; True with the third in a row: members are excluded."""
         self._failures += 1
         if self._failures < MAX_ENGINE_FAILURES:
             return False

@@ -9,7 +9,7 @@ from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import Commit, Stage, WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
-MAX_STAGE_FAILURES = 3  # in a row, before the members that did not acknowledge are left out
+MAX_STAGE_FAILURES = 3  # in a row, before the members that did not acknowledge are excluded
 
 
 class PublicationStep(StrEnum):
@@ -38,7 +38,7 @@ class VersionPublication:
 
 
 class VersionPublisher:
-    """The version that is being published, if there is one, and who has to acknowledge it.
+    """The version that is being published, and the members that have not acknowledged it.
 
     Which members those are, and what becomes of one that fails, is decided by `CoordinatorMachine`.
     """
@@ -114,7 +114,7 @@ class VersionPublisher:
         return not waiting
 
     def stage_failed(self) -> bool:
-        """Note that a transfer failed; True with the third in a row: somebody is left out.
+        """Note that a transfer failed; True with the third in a row: members are excluded.
 
         From now on the whole version is sent instead of the delta.
         """

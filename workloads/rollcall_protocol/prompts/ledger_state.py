@@ -1,7 +1,7 @@
-"""What a checkpoint keeps of the prompts; plain data, saved as JSON by the codec.
+"""The part of a checkpoint that the prompt ledger restores; plain data, saved as JSON.
 
-An age counts versions from the oldest token's to the one that the checkpoint's weights are
-published as after a restart.
+An age counts versions from the oldest token's to the one as which the checkpoint's weights are
+published after a restart.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from rollcall_protocol.wire.partial_responses import PartialResponses
 
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
-    """What became of prompts so far; `rejected` by reason."""
+    """Number of prompts by outcome; `rejected` by reason."""
 
     dispatched: int = 0
     accepted: int = 0
@@ -24,7 +24,7 @@ class LedgerCounts:
 
 @dataclass(frozen=True, slots=True)
 class SavedPartial:
-    """What there is of a prompt that waits."""
+    """Partial responses of a prompt that waits."""
 
     prompt: int
     partial: PartialResponses
@@ -42,8 +42,8 @@ class SavedSamples:
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """The data cursor (the next new prompt), prompts to be drawn again (with what there is of
-    some of them), samples that wait for a batch, and the counters.
+    """The data cursor (the next new prompt), the prompts that wait for another lease, partial
+    responses of some of them, samples that wait for a batch, and the counters.
     """
 
     cursor: int

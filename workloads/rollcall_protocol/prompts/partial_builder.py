@@ -25,7 +25,7 @@ class _Row:
 
 
 class PartialBuilder:
-    """A group of responses as it grows by reports; begins with what came from elsewhere."""
+    """A group of responses that grows by reports, from the `begun` ones of an earlier lease on."""
 
     def __init__(self, size: int, begun: PartialResponses | None = None) -> None:
         self._version = begun.version if begun else None
@@ -35,7 +35,7 @@ class PartialBuilder:
                 row.take(0, response)
 
     def take(self, report: PartialReport) -> bool:
-        """Add what is new; False, and nothing changes, if something before it is missing."""
+        """Add the new tokens; False, and nothing changes, if tokens before them are missing."""
         rows = self._rows
         if report.version is None or len(report.since) != len(rows):
             return False
@@ -47,7 +47,7 @@ class PartialBuilder:
         return True
 
     def partial(self) -> PartialResponses | None:
-        """All that there is; None without a token."""
+        """The tokens so far; None without one."""
         if self._version is None or not any(row.tokens for row in self._rows):
             return None
         return PartialResponses(self._version, tuple(row.frozen() for row in self._rows))

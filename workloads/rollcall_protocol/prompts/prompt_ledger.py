@@ -1,13 +1,13 @@
-"""The ledger of prompts: who works on what, and that each dispatched prompt is counted once.
+"""The prompt ledger: leases prompts to rollouts and counts each dispatched prompt exactly once.
 
-`dispatched = accepted + rejected + requeued + in flight` holds after every call; what lies in the
-buffer is still in flight, because it may yet be too stale to train on. Admission follows AReaL
-(arXiv 2505.24298): what is running may not outgrow what a batch can take within the staleness
-bound.
+`dispatched = accepted + rejected + requeued + in flight` holds after every call; samples in the
+buffer are still in flight, because they may become too stale to train on. Admission follows AReaL
+(arXiv 2505.24298): no more prompts run than batches can take within the staleness bound.
 
-Versions are compared by their distance from this life's first one. What a checkpoint kept has ages
-instead: numbers go on above whatever any rollout saw, so they tell nothing of how many updates lie
-between old tokens and the restored weights.
+Versions are compared by their distance from the first one of this incarnation of the trainer. The
+samples and tokens of a checkpoint have ages instead: version numbers continue above the highest one
+that any rollout has seen, so their difference is not the number of updates between old tokens and
+the restored weights.
 """
 
 from collections import Counter, deque
@@ -38,7 +38,7 @@ __all__ = ["CompletedPrompt", "LedgerState", "PromptLedger", "RejectionReason"]
 
 
 class RejectionReason(StrEnum):
-    """Why the samples of a prompt were thrown away."""
+    """Why the samples of a prompt were discarded."""
 
     STALE = "Stale"
     ABANDONED_LINEAGE = "AbandonedLineage"
@@ -46,9 +46,10 @@ class RejectionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CompletedPrompt:
-    """A prompt (in its lease), the samples that came back, and how many versions behind they are.
+    """A prompt (in its lease), its samples, and their age in versions.
 
-    Use `age`, not the difference of numbers: after a restart of the trainer that is too large.
+    Use `age`, not the difference of version numbers: after a restart of the trainer that is too
+    large.
     """
 
     lease: PromptLease
@@ -59,14 +60,15 @@ class CompletedPrompt:
 class PromptLedger:
     """Leases prompts to rollouts and gathers their samples until a batch is full.
 
-    `source` gives the tokens of prompt number i; on each version `batches_per_version` batches are
-    trained. Nothing is leased before the first version is `published`. With `keep_partial` a prompt
-    whose lease is lost goes on with the tokens that were reported.
+    `source` gives the tokens of prompt number i; `batches_per_version` batches are trained on each
+    version. No prompt is leased before the first version is `published`. With `keep_partial` the
+    next lease of a prompt continues the tokens that were reported of its last one.
 
     `deterministic`: seeds follow from the prompt, batches are made of the next prompts in their
-    order, and what cannot be trained on is drawn again from the beginning, never left out. So a
-    batch depends on the weights alone, if rollouts draw each lease in a call of its own, no version
-    may be stale (`max_staleness` 0), and a checkpoint is taken at a version's last batch.
+    order, and samples that cannot be trained on are generated again from the beginning, never left
+    out. So a batch depends on the weights alone, if rollouts generate each lease in a call of its
+    own, no version may be stale (`max_staleness` 0), and a checkpoint is taken at a version's last
+    batch.
 
     Not thread-safe: one event loop owns it.
     """
@@ -100,7 +102,7 @@ class PromptLedger:
         self._keeps, self._deterministic = keep_partial and not deterministic, deterministic
         self._first: Version | None = None
         self._published, self._trained = 0, -1  # newest versions, from the first
-        self._accepted_before = self.accepted  # by former lives
+        self._accepted_before = self.accepted  # by earlier incarnations
         self._wanted: dict[MemberId, int] = {}
         self._leases = LeaseTable()
         begun = [b for b in state.begun if len(b.partial.responses) == group_size and self._keeps]
@@ -115,17 +117,17 @@ class PromptLedger:
     # --- rollouts ------------------------------------------------------------------------------
 
     def want(self, member: MemberId, prompts: int) -> None:
-        """`member` can take `prompts` more."""
+        """`member` can take `prompts` more prompts, in addition to earlier credits."""
         self._wanted[member] = self._wanted.get(member, 0) + max(0, prompts)
 
     def want_nothing(self, member: MemberId) -> None:
-        """`member` speaks on a new stream: what it asked for on the old one is void."""
+        """`member` opened a new stream: the credits that it sent on the old one are void."""
         self._wanted.pop(member, None)
 
     def dispatch(
         self, serving: Iterable[MemberId], now: float
     ) -> list[tuple[MemberId, PromptLease]]:
-        """Lease prompts round robin to serving members that want some, as far as admitted."""
+        """Lease prompts round robin to serving members with credit, as far as admission allows."""
         leases = []
         takers = deque(m for m in serving if self._wanted.get(m, 0) > 0)
         while self._first is not None and takers and self.capacity > 0:
@@ -137,7 +139,7 @@ class PromptLedger:
         return leases
 
     def progressed(self, report: PartialReport, member: MemberId, now: float) -> bool:
-        """Renew a lease and keep its new tokens; False when it is not the current one any more."""
+        """Renew a lease and keep its new tokens; False if it is not current any more."""
         held = self._leases.current(report.lease, member)
         if held is None:
             return False
@@ -147,7 +149,7 @@ class PromptLedger:
         return True
 
     def complete(self, completion: Completion) -> bool:
-        """Take samples; False (and counted) when the lease is not the current one any more."""
+        """Take samples; False, and counted as a duplicate, if the lease is not current any more."""
         held = self._leases.current(completion.lease, completion.member)
         if held is None:
             self.duplicates += 1
@@ -164,19 +166,19 @@ class PromptLedger:
         return True
 
     def give_back(self, lease: str, member: MemberId) -> None:
-        """A rollout will not finish this lease: the prompt goes to somebody else."""
+        """A rollout returns a lease unfinished: the prompt is requeued."""
         held = self._leases.current(lease, member)
         if held is not None:
             self._requeue(held)
 
     def forget(self, member: MemberId) -> None:
-        """A rollout is lost: all of its prompts go to others."""
+        """A rollout is lost: all of its prompts are requeued."""
         self._wanted.pop(member, None)
         for held in self._leases.of(member):
             self._requeue(held)
 
     def expire(self, now: float) -> list[tuple[MemberId, str]]:
-        """Requeue leases past their deadline; returns whom to tell about which lease."""
+        """Requeue leases past their deadline; returns their holders and ids, to be revoked."""
         late = self._leases.late(now)
         for held in late:
             self._requeue(held)
@@ -185,17 +187,17 @@ class PromptLedger:
     # --- trainer -------------------------------------------------------------------------------
 
     def outdate(self, versions: int) -> None:
-        """Begin with weights that much newer than those which the state led to."""
+        """The weights are newer than the restored state by `versions`: its samples get older."""
         self._waiting.outdate(versions)
         self._buffer.outdate(versions)
 
     def published(self, version: Version) -> None:
-        """Rollouts serve `version` from now on, the first in this life or a later one."""
+        """Rollouts serve `version` from now on: this incarnation's first one or a later one."""
         self._first = self._first or version
         self._published = version.number - self._first.number
 
     def take_batch(self, number: int) -> list[CompletedPrompt] | None:
-        """A batch fit to train on version `number`, oldest first; None while there is none."""
+        """A batch fit to train on version `number`, oldest first; None while there are too few."""
         if self._first is None:
             return None
         self._trained = number - self._first.number
@@ -221,26 +223,26 @@ class PromptLedger:
 
     @property
     def running(self) -> int:
-        """Prompts that rollouts are working on."""
+        """Number of leased prompts."""
         return len(self._leases)
 
     def held_by(self) -> Counter[str]:
-        """The same, by the pod (uid) of the rollout."""
+        """Number of leased prompts by the rollout's pod uid."""
         return self._leases.by_pod()
 
     @property
     def buffered(self) -> int:
-        """Prompts whose samples wait for a batch."""
+        """Number of prompts whose samples wait for a batch."""
         return len(self._buffer)
 
     @property
     def in_flight(self) -> int:
-        """Dispatched prompts without an outcome."""
+        """Number of dispatched prompts without an outcome."""
         return self.running + self.buffered
 
     @property
     def capacity(self) -> int:
-        """How many more prompts may be dispatched now."""
+        """Number of prompts that may be dispatched now; at or below 0 none."""
         room = (self._max_staleness + self._published + 1) * self._per_version
         spent = self.accepted - self._accepted_before
         return min(
@@ -252,11 +254,11 @@ class PromptLedger:
         return self._leases.next_deadline()
 
     def state(self) -> LedgerState:
-        """For a checkpoint of what the batch that was taken last leads to.
+        """State for a checkpoint of the weights that the batch taken last leads to.
 
-        What is running is requeued in it, as it will be; the buffer stays, since the versions that
-        drew it lead to the checkpoint's weights. It is as large as admission lets it grow. In the
-        deterministic mode it is drawn again.
+        Running prompts are requeued in it; the buffer stays, since the versions that generated it
+        lead to the checkpoint's weights. Admission bounds its size. In the deterministic mode its
+        prompts are generated again.
         """
         waiting = self._waiting.items()
         waiting |= {held.lease.prompt: self._kept(held) for held in self._leases}
@@ -282,10 +284,10 @@ class PromptLedger:
             ),
         )
 
-    # --- inside --------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------
 
     def _born(self, version: Version, held: HeldLease) -> int | None:
-        """Which version that is, from this life's first; None if it does not lead to this life."""
+        """Distance of `version` from this incarnation's first; None if it is of a lost lineage."""
         if self._first is not None and version.lineage == self._first.lineage:
             return version.number - self._first.number
         if held.kept is not None and version == held.kept.partial.version:
@@ -311,7 +313,7 @@ class PromptLedger:
         return lease
 
     def _next_prompt(self) -> tuple[int, ResumablePartial | None]:
-        """The oldest that waits, or a new one. Tokens that nobody could train on are left out."""
+        """The oldest that waits, or a new one. Tokens too stale to train on are dropped."""
         waiting = self._waiting.pop()
         if waiting is None:
             self.cursor += 1
@@ -336,7 +338,7 @@ class PromptLedger:
         return ResumablePartial(partial, born) if partial is not None and born is not None else None
 
     def _first_missing(self) -> int:
-        """The first prompt whose samples are not here yet; all before were trained on, or are."""
+        """The first prompt without samples; all before it are finished or were trained on."""
         unfinished: list[int] = [held.lease.prompt for held in self._leases]
         unfinished += [*self._waiting, self.cursor]
         return min(unfinished)

@@ -1,7 +1,7 @@
-"""Where prompts are: waiting to be drawn, with a rollout, waiting for a batch.
+"""Prompts by state: waiting for a lease, leased, finished and waiting for a batch.
 
-`born` is a version by its distance from the first one of the trainer's present life; what a former
-life drew has a negative one.
+`born` is the version of a prompt's oldest token, as its distance from the first version of the
+trainer's present incarnation; it is negative for tokens of an earlier one.
 """
 
 import heapq
@@ -17,14 +17,14 @@ from rollcall_protocol.wire.partial_responses import PartialResponses
 
 @dataclass(frozen=True, slots=True)
 class ResumablePartial:
-    """Tokens of a prompt that is to go on elsewhere; `born` is the oldest one's version."""
+    """Tokens of a prompt that another lease continues."""
 
     partial: PartialResponses
     born: int
 
 
 class PendingPrompts:
-    """Prompts to be drawn again, the oldest (lowest number) first."""
+    """Prompts that wait for another lease, the oldest (lowest number) first."""
 
     def __init__(self, prompts: Iterable[int], kept: Mapping[int, ResumablePartial]) -> None:
         self._kept: dict[int, ResumablePartial | None] = {
@@ -36,11 +36,11 @@ class PendingPrompts:
         return iter(self._kept)
 
     def items(self) -> dict[int, ResumablePartial | None]:
-        """What there is of each, as a copy."""
+        """The kept tokens of each prompt, as a copy."""
         return dict(self._kept)
 
     def outdate(self, versions: int) -> None:
-        """Make all tokens that much older."""
+        """Make all tokens older by `versions`."""
         self._kept = {
             prompt: replace(kept, born=kept.born - versions) if kept else None
             for prompt, kept in self._kept.items()
@@ -52,7 +52,7 @@ class PendingPrompts:
         heapq.heappush(self._order, prompt)
 
     def pop(self) -> tuple[int, ResumablePartial | None] | None:
-        """Take out the oldest; None if there is none."""
+        """Take out the oldest; None if no prompt waits."""
         if not self._order:
             return None
         prompt = heapq.heappop(self._order)
@@ -61,7 +61,7 @@ class PendingPrompts:
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease that is out; `kept` is what it began with."""
+    """A current lease; `kept` are the tokens that it began with."""
 
     lease: PromptLease
     member: MemberId
@@ -71,7 +71,7 @@ class HeldLease:
 
 
 class LeaseTable:
-    """The leases that are out."""
+    """The current leases, by lease id."""
 
     def __init__(self) -> None:
         self._held: dict[str, HeldLease] = {}
@@ -91,16 +91,16 @@ class LeaseTable:
         del self._held[held.lease.lease]
 
     def current(self, lease: str, member: MemberId) -> HeldLease | None:
-        """The lease of this name, if it is out and `member` holds it."""
+        """The lease of this id, if it is current and `member` holds it."""
         held = self._held.get(lease)
         return held if held is not None and held.member == member else None
 
     def of(self, member: MemberId) -> list[HeldLease]:
-        """What `member` holds."""
+        """The leases that `member` holds."""
         return [held for held in self if held.member == member]
 
     def late(self, now: float) -> list[HeldLease]:
-        """Those past their deadline."""
+        """Leases past their deadline."""
         return [held for held in self if now >= held.deadline]
 
     def next_deadline(self) -> float | None:
@@ -108,13 +108,13 @@ class LeaseTable:
         return min((held.deadline for held in self), default=None)
 
     def by_pod(self) -> Counter[str]:
-        """How many there are, by the pod (uid) of the holder."""
+        """Number of leases by the holder's pod uid."""
         return Counter(held.member.pod_uid for held in self)
 
 
 @dataclass(frozen=True, slots=True)
 class BufferedSamples:
-    """Samples that wait for a batch; `born` is their oldest token's version."""
+    """Finished samples of one prompt that wait for a batch."""
 
     lease: PromptLease
     completion: Completion
@@ -122,7 +122,7 @@ class BufferedSamples:
 
 
 class SampleBuffer:
-    """Samples until a batch takes them."""
+    """Finished samples until a batch takes them."""
 
     def __init__(self, items: Iterable[BufferedSamples] = ()) -> None:
         self._items = list(items)
@@ -134,7 +134,7 @@ class SampleBuffer:
         return iter(self._items)
 
     def outdate(self, versions: int) -> None:
-        """Make all samples that much older."""
+        """Make all samples older by `versions`."""
         self._items = [replace(item, born=item.born - versions) for item in self._items]
 
     def put(self, item: BufferedSamples) -> None:
@@ -142,13 +142,13 @@ class SampleBuffer:
         self._items.append(item)
 
     def drop_older(self, born: int) -> list[BufferedSamples]:
-        """Take out what is older than `born`."""
+        """Take out the samples of versions before `born`."""
         old = [item for item in self._items if item.born < born]
         self._remove(old)
         return old
 
     def take_oldest(self, count: int) -> list[BufferedSamples] | None:
-        """Take out `count`, those of the oldest versions first; None if there are less."""
+        """Take out `count`, those of the oldest versions first; None if there are fewer."""
         return self._take(sorted(self._items, key=lambda item: item.born), count)
 
     def take_next(self, count: int, *, before: int) -> list[BufferedSamples] | None:

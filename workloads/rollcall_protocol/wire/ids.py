@@ -1,4 +1,4 @@
-"""Identities and their order: who a member is, which session speaks, which weights are newer."""
+"""Identities and their order: members, sessions, lineages and versions of weights."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class SessionId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Lineage:
-    """One life of the trainer: the epoch that first named its pod, and the container's boot."""
+    """One incarnation of the trainer: the epoch that first named its pod, and its boot."""
 
     epoch: int
     boot: int
@@ -39,7 +39,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MemberId:
-    """One life of a worker container. A restart is another member of the same pod."""
+    """One incarnation of a worker container. A restart is another member of the same pod."""
 
     pod_uid: str
     boot_id: str

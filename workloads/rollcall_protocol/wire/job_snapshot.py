@@ -1,15 +1,15 @@
-"""What the coordinator tells the operator: one JSON object a line, encoded as `messages` says."""
+"""The coordinator's report to the operator: members, sessions, progress, result."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rollcall_protocol.wire.ids import SessionId
 
-KEPT_SESSIONS = 20  # so many are told of, however late somebody asks
+KEPT_SESSIONS = 20  # the newest ones that a report lists
 
 
 class MemberState(StrEnum):
-    """PROTOCOL: what the coordinator knows of a roster member."""
+    """State of a member of the roster, as the coordinator sees it."""
 
     REGISTERED = "Registered"
     CATCHING_UP = "CatchingUp"
@@ -30,21 +30,22 @@ class SessionCause(StrEnum):
 
 
 class SuspicionCause(StrEnum):
-    """What showed that something is wrong with a member."""
+    """The observation for which a member was excluded."""
 
     CONNECTION_LOST = "ConnectionLost"  # its stream ended
-    HEARTBEAT_MISSED = "HeartbeatMissed"  # nothing was heard on its stream for the bound
+    HEARTBEAT_MISSED = "HeartbeatMissed"  # no bytes arrived on its stream in time
     ENGINE_ERROR = "EngineError"  # its sync engine failed
-    ACK_TIMEOUT = "AckTimeout"  # it was asked and did not answer in time
+    ACK_TIMEOUT = "AckTimeout"  # it did not answer a message in time
     REFUSED = "Refused"  # it follows another session
-    NOT_REGISTERED = "NotRegistered"  # on the roster, and does not come
-    LEFT_ROSTER = "LeftRoster"  # the operator saw it go before its stream showed it
+    NOT_REGISTERED = "NotRegistered"  # it is on the roster and opens no stream
+    LEFT_ROSTER = "LeftRoster"  # the operator removed it before its stream ended
 
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """The state of one member; `reason` says why when it is not InSync, `cause` what showed that
-    a Suspect is one. `running` counts the prompts that it has in hand, None when that is not told.
+    """State of one member. `reason` is why it is not InSync, `cause` why it is a Suspect.
+
+    `version` is the number that it serves, `running` its leased prompts (None: not reported).
     """
 
     pod_uid: str
@@ -64,7 +65,7 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """A session is usable. `seconds` from its cause to now; `time` is now, Unix seconds."""
+    """A session that became usable at `time` (Unix seconds), `seconds` after its `cause`."""
 
     session: SessionId
     cause: SessionCause
@@ -76,9 +77,9 @@ class SessionReport:
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """Where training stands; `rollout_reward` is the mean over samples drawn by rollouts.
+    """Progress of training. `rollout_reward` is the mean over the rollouts' own samples.
 
-    `paused` says why it waits, `warning` what is wrong though it goes on.
+    `paused` is the reason why training waits, `warning` a problem that does not stop it.
     """
 
     step: int
@@ -91,7 +92,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """The trainer did its `max_steps` (error empty) or gave up."""
+    """Training ended at `step`: after `max_steps`, or for `error`."""
 
     step: int
     error: str = ""
@@ -115,10 +116,10 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """First line of the operator's stream and again after each change: the whole state.
+    """The whole state of a job, sent to the operator first and after each change.
 
-    The default one comes first in `groups`. A group whose members stay the same keeps its epoch
-    while the job's goes up.
+    The default group comes first in `groups`. A group whose members stay the same keeps its epoch
+    while the job's grows.
     """
 
     pod_uid: str
@@ -132,9 +133,9 @@ class JobSnapshot:
 
     @property
     def session(self) -> SessionReport | None:
-        """The default group's."""
+        """The default group's last usable session."""
         return self.groups[0].session if self.groups else None
 
     def group(self, name: str) -> GroupReport | None:
-        """What is told of the sync group `name`."""
+        """Report of the sync group `name`, None if there is none."""
         return next((group for group in self.groups if group.name == name), None)

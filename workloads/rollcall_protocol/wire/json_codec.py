@@ -1,7 +1,7 @@
-"""Frozen dataclasses to JSON and back, strictly: the wire has no pickle and no guesses.
+"""Frozen dataclasses to JSON and back, strictly: no pickle and no coercion of types.
 
 `decode` refuses unknown fields, missing fields and wrong types, and names the path of the field,
-so that a message from another release fails loudly instead of being half understood.
+so that a message of another release fails instead of losing fields.
 """
 
 import dataclasses

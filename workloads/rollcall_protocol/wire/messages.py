@@ -1,4 +1,4 @@
-"""Everything that crosses a wire, as frozen dataclasses.
+"""All messages between coordinator, members and operator, as frozen dataclasses.
 
 `dumps` and `loads` add and read a `type` field. Streams are authenticated once, when opened; what
 must be fenced carries the session (or, for prompts, the lease) in each message.
@@ -33,9 +33,9 @@ class Hello:
     """First message of a member's stream. `descriptor` is the sync engine's, base64.
 
     `held` is the version it serves, `session` the highest it has seen, `address` the pod's IP.
-    `sender` is a trainer's rank that sends its own part of the weights; a rollout has none. Rank 0
-    is the coordinator itself. `shard` is what the member holds of the weights, empty if it is
-    everything; members of one shard hold the same.
+    `sender` is the rank of a trainer that sends its own part of the weights; a rollout has none.
+    Rank 0 is the coordinator itself. `shard` names the part of the weights that the member holds,
+    empty for all; members of one shard hold the same part.
     """
 
     job_uid: str
@@ -55,8 +55,8 @@ class Hello:
 class Ack:
     """Outcome of one phase. `error` is empty when it went well; `version` with STAGE, COMMIT.
 
-    `own_fault` says that the cause lies in this member (checksum, memory), so that the session is
-    better off without it; a collective that failed because of somebody else leaves it false.
+    `own_fault`: the cause lies in this member (checksum, memory), so that it is excluded. It is
+    false for a collective that failed because of a peer.
     """
 
     session: SessionId
@@ -68,7 +68,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """A newcomer fetched and applied `version` from a peer, or says why it could not."""
+    """A newcomer serves `version`, which it fetched from a donor; or could not, for `error`."""
 
     version: Version
     error: str = ""
@@ -84,14 +84,14 @@ class SessionRefused:
 
 @dataclass(frozen=True, slots=True)
 class PromptCredit:
-    """The rollout can take `prompts` more prompts (a credit, not a total)."""
+    """The rollout can take `prompts` more prompts, in addition to earlier credits."""
 
     prompts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """The rollout is leaving: no new prompts; it goes within `seconds`."""
+    """The rollout takes no new prompts and exits within `seconds`."""
 
     reason: str
     seconds: float
@@ -99,7 +99,7 @@ class Draining:
 
 @dataclass(frozen=True, slots=True)
 class GenerationProgress:
-    """How far the rollout is with its leases; those that only wait are named too."""
+    """Progress of all leases of a rollout; a lease that only waits has an empty report."""
 
     reports: tuple[PartialReport, ...]
 
@@ -113,9 +113,10 @@ class PromptLeaseReturned:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPartReady:
-    """A sender's part of the trainer's `number`-th snapshot is ready; `part` describes it.
+    """A sender's part of the trainer's `number`-th snapshot of the weights is ready.
 
-    `delta` describes what makes it of this sender's part of the snapshot before, if that is short.
+    `part` is its manifest; `delta` that of the bytes which turn the former snapshot's part into it,
+    None if these are too many.
     """
 
     number: int
@@ -163,8 +164,8 @@ class SessionReady:
 
 @dataclass(frozen=True, slots=True)
 class WeightDelta:
-    """What is sent instead of a whole version: `manifest` describes the bytes that make it of
-    `base`, in as many parts as there are senders.
+    """Sent instead of a whole version: `manifest` describes the bytes that turn `base` into the
+    version, in as many parts as there are senders.
     """
 
     base: Version
@@ -191,7 +192,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Fetch `version` from one of `donors` (host:port, best first), apply it, say CaughtUp.
+    """Fetch `version` from one of `donors` (host:port, best first), apply it, send CaughtUp.
 
     A donor of several addresses, joined by "+", has one part of the version at each.
     """
@@ -202,7 +203,7 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class VersionAssigned:
-    """To a sender: the trainer's `number`-th snapshot is `version`, which newcomers may fetch."""
+    """To a sender: the `number`-th snapshot is `version`; newcomers may fetch it from here."""
 
     number: int
     version: Version
@@ -212,7 +213,7 @@ class VersionAssigned:
 class PromptLease:
     """One prompt to sample `group_size` responses for; completions quote `lease`.
 
-    `begun` is what somebody else has drawn already, to be continued.
+    `begun` are the responses that another rollout has begun, to be continued.
     """
 
     lease: str
@@ -225,14 +226,14 @@ class PromptLease:
 
 @dataclass(frozen=True, slots=True)
 class PromptLeaseRevoked:
-    """Stop working on `lease`; its completion will not count."""
+    """Stop working on `lease`; its completion would be a duplicate."""
 
     lease: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReconnectRequest:
-    """To a member's own port: the coordinator, a pod of this `address`, misses a stream from it."""
+    """To a member's own port: open a stream to the coordinator, the pod at this `address`."""
 
     address: str
     pod_uid: str
@@ -292,7 +293,7 @@ def dumps(message: WireMessage) -> str:
 
 
 def loads(text: str | bytes, expected: type[M] | tuple[type[M], ...]) -> M:
-    """Read a message of one of the `expected` classes; CodecError says what is wrong."""
+    """Read a message of one of the `expected` classes. CodecError names the field that is wrong."""
     try:
         body = json.loads(text)
     except ValueError as error:

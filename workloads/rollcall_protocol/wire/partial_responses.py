@@ -1,6 +1,6 @@
-"""Samples that are not finished: what travels when a prompt goes on elsewhere.
+"""Unfinished samples: their tokens are reported, so that another rollout can continue them.
 
-A rollout reports only what is new of each response, from a cursor on: at a thousand tokens each,
+A rollout reports only the new tokens of each response, from a cursor on: at a thousand tokens each,
 a hundred prompts of sixteen responses are some 50 MB as text, too much to send every second. The
 stream keeps the order, so a gap can only come from a stream that broke; its successor begins at 0.
 """
@@ -31,23 +31,23 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class PartialResponses:
-    """All that there is of a group of responses; `version` is the oldest token's."""
+    """The tokens so far of a group of responses; `version` is the oldest token's."""
 
     version: Version
     responses: tuple[Response, ...]
 
     @property
     def tokens(self) -> int:
-        """How many there are in all."""
+        """Number of tokens of all responses."""
         return sum(len(response.tokens) for response in self.responses)
 
 
 @dataclass(frozen=True, slots=True)
 class PartialReport:
-    """What is new of a lease: `responses[i]` has the tokens from number `since[i]` on.
+    """New tokens of a lease: `responses[i]` has those from number `since[i]` on.
 
-    `version` is the oldest token's of all so far, also of those told before. Without responses it
-    says no more than that the lease is worked on. ValueError if the lists do not fit together.
+    `version` is that of the oldest token so far, also of those reported before. A report without
+    responses only renews the lease. ValueError if the lists differ in length.
     """
 
     lease: str

@@ -1,4 +1,4 @@
-"""The roster of a sync group: who may be a member, decided by the operator under an epoch."""
+"""The roster of a sync group: the pods that may be members, decided by the operator."""
 
 import hashlib
 import json
@@ -33,10 +33,10 @@ class RosterMember:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who may be a member in `epoch`; pushed whole, never as a change.
+    """The pods that may be members in `epoch`; pushed whole, never as a change.
 
-    The operator's roster is of the whole job, and says so by the default `group`. Each group's own
-    roster is the part of it whose members belong there.
+    The operator's roster is of the whole job and has the default `group`. A group's own roster is
+    the part whose members belong to it.
     """
 
     job_uid: str

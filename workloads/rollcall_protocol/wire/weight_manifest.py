@@ -1,4 +1,4 @@
-"""What a version consists of: tensors laid out in one flat buffer, cut into buckets."""
+"""Layout of a version of the weights: tensors in one flat buffer, cut into buckets."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
