@@ -98,7 +98,7 @@ async def kill_with_tokens_saved(job: SlowJob, folder: Path) -> None:
     deadline = time.monotonic() + STEP_SECONDS
     while time.monotonic() < deadline:
         newest = max(folder.glob("step-*/state.json"), default=None)
-        if newest is not None and json.loads(newest.read_text())["state"]["ledger"]["begun"]:
+        if newest is not None and json.loads(newest.read_text())["state"]["ledger"]["partials"]:
             job.trainer.send(signal.SIGKILL)
             await job.trainer.exited(seconds=5)
             if newest == max(folder.glob("step-*/state.json")):
@@ -174,7 +174,7 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
         victim, survivor = job.rollouts
         await in_mid_generation(job, victim)
         victim.send(signal.SIGKILL)
-        values = await job.trainer.reaches("moved_tokens_total", 1, seconds=STEP_SECONDS)
+        values = await job.trainer.reaches("resumed_tokens_total", 1, seconds=STEP_SECONDS)
         await job.steps(6, seconds=STEP_SECONDS)
         prompts = await job.prompts()
         assert prompts.balanced
@@ -186,7 +186,7 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
     moved = moved_from(job, victim)
     assert moved, "the survivor was given what the victim had told, token for token"
     count = sum(len(generation.tokens) for moment in moved for generation in moment.group)
-    assert count <= values["moved_tokens_total"]
+    assert count <= values["resumed_tokens_total"]
     rows = trained_rows(job.record, prompt_length=PROMPT_LENGTH)
     for begun in moved:
         continued = [row for row in rows if goes_on(row, begun)]
@@ -214,7 +214,7 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
         before = set(moments(job.record))
         job.trainer.start()
         await job.roll.until(lambda s: s.boot == 2 and all_in_sync(job)(s), seconds=START_SECONDS)
-        await job.trainer.reaches("moved_tokens_total", 1, seconds=STEP_SECONDS)
+        await job.trainer.reaches("resumed_tokens_total", 1, seconds=STEP_SECONDS)
         await job.steps(4, seconds=STEP_SECONDS)
         assert (await job.prompts()).balanced
         job.trainer.send(signal.SIGTERM)
@@ -244,5 +244,5 @@ async def test_it_learns_while_rollouts_are_killed_in_turn(tmp_path: Path) -> No
         rewards = [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]
         assert min(rewards) >= 0.9, rewards
         assert kills >= 2
-        assert (await job.trainer.metrics())["moved_tokens_total"] > 0
+        assert (await job.trainer.metrics())["resumed_tokens_total"] > 0
         assert (await job.prompts()).balanced

@@ -18,7 +18,7 @@ class LedgerCounts:
     accepted: int = 0
     requeued: int = 0
     duplicates: int = 0
-    moved_tokens: int = 0
+    resumed_tokens: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
 
 
@@ -48,6 +48,6 @@ class LedgerState:
 
     cursor: int
     pending: tuple[int, ...]
-    begun: tuple[SavedPartial, ...] = ()
+    partials: tuple[SavedPartial, ...] = ()
     buffer: tuple[SavedSamples, ...] = ()
     counts: LedgerCounts = field(default_factory=LedgerCounts)

@@ -92,7 +92,7 @@ class PromptLedger:
         counts = state.counts
         self.dispatched, self.accepted = counts.dispatched, counts.accepted
         self.requeued, self.duplicates = counts.requeued, counts.duplicates
-        self.moved_tokens = counts.moved_tokens
+        self.resumed_tokens = counts.resumed_tokens
         self.rejected = Counter({RejectionReason(why): n for why, n in counts.rejected.items()})
         self.cursor = state.cursor
         self._source, self._group_size = source, group_size
@@ -103,9 +103,11 @@ class PromptLedger:
         self._first: Version | None = None
         self._published, self._trained = 0, -1  # newest versions, from the first
         self._accepted_before = self.accepted  # by earlier incarnations
-        self._wanted: dict[MemberId, int] = {}
+        self._credits: dict[MemberId, int] = {}
         self._leases = LeaseTable()
-        begun = [b for b in state.begun if len(b.partial.responses) == group_size and self._keeps]
+        begun = [
+            b for b in state.partials if len(b.partial.responses) == group_size and self._keeps
+        ]
         self._waiting = PendingPrompts(
             state.pending,
             {item.prompt: ResumablePartial(item.partial, -item.age) for item in begun},
@@ -116,31 +118,31 @@ class PromptLedger:
 
     # --- rollouts ------------------------------------------------------------------------------
 
-    def want(self, member: MemberId, prompts: int) -> None:
+    def add_credit(self, member: MemberId, prompts: int) -> None:
         """`member` can take `prompts` more prompts, in addition to earlier credits."""
-        self._wanted[member] = self._wanted.get(member, 0) + max(0, prompts)
+        self._credits[member] = self._credits.get(member, 0) + max(0, prompts)
 
-    def want_nothing(self, member: MemberId) -> None:
+    def reset_credit(self, member: MemberId) -> None:
         """`member` opened a new stream: the credits that it sent on the old one are void."""
-        self._wanted.pop(member, None)
+        self._credits.pop(member, None)
 
     def dispatch(
         self, serving: Iterable[MemberId], now: float
     ) -> list[tuple[MemberId, PromptLease]]:
         """Lease prompts round robin to serving members with credit, as far as admission allows."""
         leases = []
-        takers = deque(m for m in serving if self._wanted.get(m, 0) > 0)
+        takers = deque(m for m in serving if self._credits.get(m, 0) > 0)
         while self._first is not None and takers and self.capacity > 0:
             member = takers.popleft()
-            self._wanted[member] -= 1
+            self._credits[member] -= 1
             leases.append((member, self._lease(member, self._first.lineage, now)))
-            if self._wanted[member] > 0:
+            if self._credits[member] > 0:
                 takers.append(member)
         return leases
 
-    def progressed(self, report: PartialReport, member: MemberId, now: float) -> bool:
+    def report_progress(self, report: PartialReport, member: MemberId, now: float) -> bool:
         """Renew a lease and keep its new tokens; False if it is not current any more."""
-        held = self._leases.current(report.lease, member)
+        held = self._leases.current(report.lease_id, member)
         if held is None:
             return False
         held.deadline = now + self._lease_seconds
@@ -150,14 +152,14 @@ class PromptLedger:
 
     def complete(self, completion: Completion) -> bool:
         """Take samples; False, and counted as a duplicate, if the lease is not current any more."""
-        held = self._leases.current(completion.lease, completion.member)
+        held = self._leases.current(completion.lease_id, completion.member)
         if held is None:
             self.duplicates += 1
             return False
         born = self._born(completion.version, held)
         if born is not None:
             self._leases.drop(held)
-            self._buffer.put(BufferedSamples(replace(held.lease, begun=None), completion, born))
+            self._buffer.put(BufferedSamples(replace(held.lease, partial=None), completion, born))
         elif self._deterministic:
             self._requeue(held)
         else:
@@ -165,15 +167,15 @@ class PromptLedger:
             self.rejected[RejectionReason.ABANDONED_LINEAGE] += 1
         return True
 
-    def give_back(self, lease: str, member: MemberId) -> None:
+    def return_lease(self, lease: str, member: MemberId) -> None:
         """A rollout returns a lease unfinished: the prompt is requeued."""
         held = self._leases.current(lease, member)
         if held is not None:
             self._requeue(held)
 
-    def forget(self, member: MemberId) -> None:
+    def rollout_lost(self, member: MemberId) -> None:
         """A rollout is lost: all of its prompts are requeued."""
-        self._wanted.pop(member, None)
+        self._credits.pop(member, None)
         for held in self._leases.of(member):
             self._requeue(held)
 
@@ -182,14 +184,14 @@ class PromptLedger:
         late = self._leases.late(now)
         for held in late:
             self._requeue(held)
-        return [(held.member, held.lease.lease) for held in late]
+        return [(held.member, held.lease.lease_id) for held in late]
 
     # --- trainer -------------------------------------------------------------------------------
 
-    def outdate(self, versions: int) -> None:
+    def age_by(self, versions: int) -> None:
         """The weights are newer than the restored state by `versions`: its samples get older."""
-        self._waiting.outdate(versions)
-        self._buffer.outdate(versions)
+        self._waiting.age_by(versions)
+        self._buffer.age_by(versions)
 
     def published(self, version: Version) -> None:
         """Rollouts serve `version` from now on: this incarnation's first one or a later one."""
@@ -226,7 +228,7 @@ class PromptLedger:
         """Number of leased prompts."""
         return len(self._leases)
 
-    def held_by(self) -> Counter[str]:
+    def running_by_pod(self) -> Counter[str]:
         """Number of leased prompts by the rollout's pod uid."""
         return self._leases.by_pod()
 
@@ -272,14 +274,14 @@ class PromptLedger:
         return LedgerState(
             self.cursor,
             tuple(sorted(waiting)),
-            begun=tuple(SavedPartial(p, kept.partial, now - kept.born) for p, kept in begun),
+            partials=tuple(SavedPartial(p, kept.partial, now - kept.born) for p, kept in begun),
             buffer=tuple(SavedSamples(i.lease, i.completion, now - i.born) for i in buffer),
             counts=LedgerCounts(
                 self.dispatched,
                 self.accepted,
                 self.requeued + self.running + redrawn,
                 self.duplicates,
-                self.moved_tokens,
+                self.resumed_tokens,
                 {why.value: count for why, count in self.rejected.items()},
             ),
         )
@@ -297,7 +299,7 @@ class PromptLedger:
     def _lease(self, member: MemberId, lineage: Lineage, now: float) -> PromptLease:
         prompt, kept = self._next_prompt()
         if kept is not None:
-            self.moved_tokens += kept.partial.tokens
+            self.resumed_tokens += kept.partial.tokens
         self.dispatched += 1
         begun = kept.partial if kept else None
         lease = PromptLease(
@@ -306,7 +308,7 @@ class PromptLedger:
             self._source(prompt),
             self._group_size,
             seed=self._seed * 1_000_003 + (prompt if self._deterministic else self.dispatched),
-            begun=begun,
+            partial=begun,
         )
         draft = PartialBuilder(self._group_size, begun)
         self._leases.put(HeldLease(lease, member, now + self._lease_seconds, draft, kept))

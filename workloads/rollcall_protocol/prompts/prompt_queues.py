@@ -39,7 +39,7 @@ class PendingPrompts:
         """The kept tokens of each prompt, as a copy."""
         return dict(self._kept)
 
-    def outdate(self, versions: int) -> None:
+    def age_by(self, versions: int) -> None:
         """Make all tokens older by `versions`."""
         self._kept = {
             prompt: replace(kept, born=kept.born - versions) if kept else None
@@ -84,11 +84,11 @@ class LeaseTable:
 
     def put(self, held: HeldLease) -> None:
         """Add one."""
-        self._held[held.lease.lease] = held
+        self._held[held.lease.lease_id] = held
 
     def drop(self, held: HeldLease) -> None:
         """Take one out."""
-        del self._held[held.lease.lease]
+        del self._held[held.lease.lease_id]
 
     def current(self, lease: str, member: MemberId) -> HeldLease | None:
         """The lease of this id, if it is current and `member` holds it."""
@@ -133,7 +133,7 @@ class SampleBuffer:
     def __iter__(self) -> Iterator[BufferedSamples]:
         return iter(self._items)
 
-    def outdate(self, versions: int) -> None:
+    def age_by(self, versions: int) -> None:
         """Make all samples older by `versions`."""
         self._items = [replace(item, born=item.born - versions) for item in self._items]
 
@@ -164,5 +164,5 @@ class SampleBuffer:
         return taken
 
     def _remove(self, items: list[BufferedSamples]) -> None:
-        gone = {item.lease.lease for item in items}
-        self._items = [item for item in self._items if item.lease.lease not in gone]
+        gone = {item.lease.lease_id for item in items}
+        self._items = [item for item in self._items if item.lease.lease_id not in gone]

@@ -108,7 +108,7 @@ class GenerationProgress:
 class PromptLeaseReturned:
     """A draining rollout returns a lease unfinished, after a last GenerationProgress."""
 
-    lease: str
+    lease_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,24 +211,24 @@ class VersionAssigned:
 
 @dataclass(frozen=True, slots=True)
 class PromptLease:
-    """One prompt to sample `group_size` responses for; completions quote `lease`.
+    """One prompt to sample `group_size` responses for; completions quote `lease_id`.
 
-    `begun` are the responses that another rollout has begun, to be continued.
+    `partial` are the responses that another rollout has begun, to be continued.
     """
 
-    lease: str
+    lease_id: str
     prompt: int
     tokens: tuple[int, ...]
     group_size: int
     seed: int
-    begun: PartialResponses | None = None
+    partial: PartialResponses | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLeaseRevoked:
-    """Stop working on `lease`; its completion would be a duplicate."""
+    """Stop working on `lease_id`; its completion would be a duplicate."""
 
-    lease: str
+    lease_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +254,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """All samples of one lease; idempotent by `lease`, `version` is the oldest token's."""
+    """All samples of one lease; idempotent by `lease_id`, `version` is the oldest token's."""
 
     job_uid: str
     member: MemberId
-    lease: str
+    lease_id: str
     version: Version
     samples: tuple[Sample, ...]
 

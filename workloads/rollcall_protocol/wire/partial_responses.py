@@ -50,7 +50,7 @@ class PartialReport:
     responses only renews the lease. ValueError if the lists differ in length.
     """
 
-    lease: str
+    lease_id: str
     version: Version | None = None
     since: tuple[int, ...] = ()
     responses: tuple[Response, ...] = ()

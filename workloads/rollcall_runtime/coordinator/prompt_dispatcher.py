@@ -67,7 +67,7 @@ class PromptDispatcher:
 
     def skip_versions(self, versions: int) -> None:
         """Training begins with weights `versions` newer than the checkpoint's."""
-        self._ledger.outdate(versions)
+        self._ledger.age_by(versions)
 
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
@@ -85,23 +85,23 @@ class PromptDispatcher:
 
     def running(self) -> Mapping[str, int]:
         """The number of leased prompts by pod uid."""
-        return self._ledger.held_by()
+        return self._ledger.running_by_pod()
 
     # --- rollouts ------------------------------------------------------------------------------
 
     def member_connected(self, member: MemberId) -> None:
         """A stream opened: its credit starts at 0; the member keeps its leases."""
-        self._ledger.want_nothing(member)
+        self._ledger.reset_credit(member)
 
     def member_message(self, member: MemberId, message: PromptMessage) -> None:
         """A message of `member` about prompts arrived."""
         if isinstance(message, PromptCredit):
-            self._ledger.want(member, message.prompts)
+            self._ledger.add_credit(member, message.prompts)
         elif isinstance(message, GenerationProgress):
             self._progressed(member, message)
             return
         else:
-            self._ledger.give_back(message.lease, member)
+            self._ledger.return_lease(message.lease_id, member)
         self.dispatch()
 
     def complete(self, completion: Completion) -> CompletionVerdict:
@@ -116,7 +116,7 @@ class PromptDispatcher:
 
     def member_disconnected(self, member: MemberId) -> None:
         """A stream ended: the next `dispatch` leases its prompts to other members."""
-        self._ledger.forget(member)
+        self._ledger.rollout_lost(member)
 
     def dispatch(self) -> None:
         """Lease admitted prompts to eligible members that have credit."""
@@ -136,9 +136,9 @@ class PromptDispatcher:
     def _progressed(self, member: MemberId, message: GenerationProgress) -> None:
         now = time.monotonic()
         for report in message.reports:
-            if not self._ledger.progressed(report, member, now):
+            if not self._ledger.report_progress(report, member, now):
                 self._metrics.refused("late_report")
-                self._send(member, PromptLeaseRevoked(report.lease))
+                self._send(member, PromptLeaseRevoked(report.lease_id))
 
     def _set_timer(self) -> None:
         # A timer that is set is early enough: deadlines only move later.

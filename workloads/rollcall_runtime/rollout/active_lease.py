@@ -24,17 +24,17 @@ class ActiveLease:
     @classmethod
     def of(cls, lease: PromptLease, *, keep: bool) -> "ActiveLease":
         """A lease that has just arrived; with `keep` the responses in it are continued."""
-        if lease.begun is None or not keep:
-            return cls(replace(lease, begun=None), [])
-        responses = lease.begun.responses
+        if lease.partial is None or not keep:
+            return cls(replace(lease, partial=None), [])
+        responses = lease.partial.responses
         return cls(lease, list(responses))
 
     @property
     def resumed_tokens(self) -> list[int]:
         """The number of tokens of each response that another rollout sampled."""
-        if self.lease.begun is None:
+        if self.lease.partial is None:
             return [0] * self.lease.group_size
-        return [len(response.tokens) for response in self.lease.begun.responses]
+        return [len(response.tokens) for response in self.lease.partial.responses]
 
     def own_tokens(self) -> list[int]:
         """The number of tokens of each response that were sampled here."""
@@ -51,6 +51,6 @@ class ActiveLease:
             for number in response.versions[resumed:]
         }
         found = [served.oldest(numbers, since=self.since or 0)] if numbers else []
-        if self.lease.begun is not None and any(self.resumed_tokens):
-            found.append(self.lease.begun.version)
+        if self.lease.partial is not None and any(self.resumed_tokens):
+            found.append(self.lease.partial.version)
         return min(found, default=None)

@@ -244,7 +244,7 @@ class Agent:
         if isinstance(message, PromptLease):
             self._take(message)
         elif isinstance(message, PromptLeaseRevoked):
-            self._generator.revoke(message.lease)
+            self._generator.revoke(message.lease_id)
             self._request_prompts()
         elif not isinstance(message, VersionAssigned):  # VersionAssigned is for senders
             self._driver.handle(message)
@@ -257,7 +257,7 @@ class Agent:
     def _take(self, lease: PromptLease) -> None:
         self._credit = max(0, self._credit - 1)
         if self._drain.draining:
-            self._stream.send(PromptLeaseReturned(lease.lease))
+            self._stream.send(PromptLeaseReturned(lease.lease_id))
         else:
             self._generator.add(lease)
 
@@ -268,7 +268,7 @@ class Agent:
         job = self._environment.job
         self._sender.offer(
             Completion(
-                job.uid, self._member, finished.lease.lease, finished.version, finished.samples
+                job.uid, self._member, finished.lease.lease_id, finished.version, finished.samples
             )
         )
         # Later, so that a batch gives one request instead of one for each prompt.

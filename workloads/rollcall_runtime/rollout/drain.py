@@ -80,4 +80,4 @@ class Drain:
         # In this order, on one stream: another rollout continues from the reported tokens.
         self._reporter.report([*returned, *self._generator.lease_progress()])
         for progress in returned:
-            self._send(PromptLeaseReturned(progress.lease.lease))
+            self._send(PromptLeaseReturned(progress.lease.lease_id))

@@ -96,8 +96,8 @@ class GenerationWorker:
     def revoke(self, lease: str) -> None:
         """Stop working on a lease; the result of a running one is discarded."""
         before = len(self._waiting)
-        self._waiting = deque(active for active in self._waiting if active.lease.lease != lease)
-        if len(self._waiting) == before and any(a.lease.lease == lease for a in self._running):
+        self._waiting = deque(active for active in self._waiting if active.lease.lease_id != lease)
+        if len(self._waiting) == before and any(a.lease.lease_id == lease for a in self._running):
             self._revoked.add(lease)
         self._changed()
 
@@ -112,7 +112,7 @@ class GenerationWorker:
         """Drop all leases and return their progress; running results are discarded."""
         running = [active for active in self._running if not self._is_revoked(active)]
         returned = [self._progress_of(active) for active in running]
-        self._revoked.update(active.lease.lease for active in running)
+        self._revoked.update(active.lease.lease_id for active in running)
         return [*returned, *self.return_waiting()]
 
     def lease_progress(self) -> list[LeaseProgress]:
@@ -229,7 +229,7 @@ class GenerationWorker:
         batch, self._running = self._running, []
         for active, result in zip(batch, results, strict=True):
             if self._is_revoked(active):
-                self._revoked.discard(active.lease.lease)
+                self._revoked.discard(active.lease.lease_id)
             elif result.rewards:
                 active.group = result.group
                 self._done(self._finished(active, result.rewards))
@@ -251,14 +251,14 @@ class GenerationWorker:
         )
         version = active.version(self._served)
         if version is None:
-            raise RuntimeError(f"the engine sampled no token for lease {active.lease.lease}")
+            raise RuntimeError(f"the engine sampled no token for lease {active.lease.lease_id}")
         return FinishedLease(active.lease, version, samples)
 
     def _progress_of(self, active: ActiveLease) -> LeaseProgress:
         return LeaseProgress(active.lease, active.version(self._served), tuple(active.group))
 
     def _is_revoked(self, active: ActiveLease) -> bool:
-        return active.lease.lease in self._revoked
+        return active.lease.lease_id in self._revoked
 
     def _changed(self) -> None:
         self._metrics.requests_running.set(self.leases)

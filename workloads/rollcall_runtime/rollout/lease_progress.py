@@ -55,17 +55,17 @@ class LeaseProgressReporter:
     ) -> Iterator[PartialReport]:
         lease, group = progress.lease, progress.group
         if progress.version is None or not group:
-            yield PartialReport(lease.lease)
+            yield PartialReport(lease.lease_id)
             return
-        begun = lease.begun.responses if lease.begun else (Response(),) * len(group)
-        since = reported.get(lease.lease, [len(response.tokens) for response in begun])
+        begun = lease.partial.responses if lease.partial else (Response(),) * len(group)
+        since = reported.get(lease.lease_id, [len(response.tokens) for response in begun])
         while True:
             new = list(_cut(group, since, MAX_TOKENS))
-            yield PartialReport(lease.lease, progress.version, tuple(since), tuple(new))
+            yield PartialReport(lease.lease_id, progress.version, tuple(since), tuple(new))
             since = [at + len(response.tokens) for at, response in zip(since, new, strict=True)]
             if all(at >= len(g.tokens) for at, g in zip(since, group, strict=True)):
                 break
-        self._reported[lease.lease] = since
+        self._reported[lease.lease_id] = since
 
 
 def _cut(group: Sequence[Response], since: Sequence[int], limit: int) -> Iterator[Response]:

@@ -67,8 +67,8 @@ class PrometheusCoordinatorMetrics:
         """Keep the ledger; its totals are read at each scrape."""
         self._ledger = ledger
         self._metrics.buffer_depth.set(ledger.buffered)
-        self._metrics.moved_tokens.inc(ledger.moved_tokens - self._resumed_tokens)
-        self._resumed_tokens = ledger.moved_tokens
+        self._metrics.resumed_tokens.inc(ledger.resumed_tokens - self._resumed_tokens)
+        self._resumed_tokens = ledger.resumed_tokens
 
     def _outcomes(self) -> Mapping[str, int]:
         ledger = self._ledger

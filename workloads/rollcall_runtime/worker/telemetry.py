@@ -188,7 +188,9 @@ class TrainerMetrics(Metrics):
         self.sync_bytes = self.counter("weight_sync_bytes", "Bytes that rollouts staged")
         self.deltas = self.counter("weight_sync_deltas", "Versions of which changes were sent")
         self.buffer_depth = self.gauge("buffer_depth", "Prompts whose samples wait for a batch")
-        self.moved_tokens = self.counter("moved_tokens", "Tokens that prompts took elsewhere")
+        self.resumed_tokens = self.counter(
+            "resumed_tokens", "Tokens of partial responses that another rollout continued"
+        )
         self.staleness = self.histogram("staleness", "Versions behind, by prompt", VERSIONS)
         self.reward = self.gauge("rollout_reward", "Mean reward of the last batch, by rollouts")
         self.members = self.gauge("members", "Members of the session, the trainer included")

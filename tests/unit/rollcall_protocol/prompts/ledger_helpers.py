@@ -35,7 +35,7 @@ def at(version: int, lineage: Lineage = LINEAGE) -> Version:
 def done(
     member: MemberId, lease: PromptLease, *, version: int = 0, lineage: Lineage = LINEAGE
 ) -> Completion:
-    return Completion("job", member, lease.lease, at(version, lineage), ())
+    return Completion("job", member, lease.lease_id, at(version, lineage), ())
 
 
 def response(*tokens: int, version: int = FIRST, finished: bool = False) -> Response:
@@ -47,16 +47,16 @@ def drawn(
     lease: PromptLease, *responses: Response, since: int = 0, version: Version | None = None
 ) -> PartialReport:
     """A report of two responses, each from token `since` on."""
-    return PartialReport(lease.lease, version or at(0), (since,) * len(responses), responses)
+    return PartialReport(lease.lease_id, version or at(0), (since,) * len(responses), responses)
 
 
 def leases(
     prompts: PromptLedger, member: MemberId, count: int, now: float = 0
 ) -> list[PromptLease]:
     """What `member` gets if it wants `count`."""
-    prompts.want(member, count)
+    prompts.add_credit(member, count)
     given = [lease for _, lease in prompts.dispatch([member], now)]
-    prompts.want_nothing(member)
+    prompts.reset_credit(member)
     return given
 
 

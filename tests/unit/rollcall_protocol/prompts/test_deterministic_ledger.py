@@ -29,7 +29,7 @@ def test_a_seed_follows_from_the_prompt_alone() -> None:
     one, other = exact(), exact()
     first = leases(one, A, 4)
     leases(other, A, 2)
-    other.forget(A)
+    other.rollout_lost(A)
     second = leases(other, B, 4)
     assert [(lease.prompt, lease.seed) for lease in first] == [
         (lease.prompt, lease.seed) for lease in second
@@ -74,9 +74,9 @@ def test_batches_are_the_same_whatever_happens(seed: int) -> None:
             for member in (A, B):
                 if dice.random() < 0.7:
                     number = at(version, Lineage(1, 1 + seed))
-                    prompts.complete(Completion("job", member, lease.lease, number, ()))
+                    prompts.complete(Completion("job", member, lease.lease_id, number, ()))
         if dice.random() < 0.3:
-            prompts.forget(dice.choice([A, B]))
+            prompts.rollout_lost(dice.choice([A, B]))
         if dice.random() < 0.3:
             first = at(version, Lineage(1, 1 + seed))
             prompts = exact(state=prompts.state(), first=first)

@@ -39,7 +39,7 @@ def before(*, buffered: int = 2) -> PromptLedger:
     for lease in leases(prompts, A, buffered):
         prompts.complete(done(A, lease))
     running = leases(prompts, A, 2)
-    prompts.progressed(drawn(running[0], response(3, 4), response(5)), A, 1)
+    prompts.report_progress(drawn(running[0], response(3, 4), response(5)), A, 1)
     return prompts
 
 
@@ -56,16 +56,16 @@ def test_prompts_that_were_running_go_first_with_their_tokens() -> None:
     new = restored(before())
     first, second, third = leases(new, B, 3)
     assert [lease.prompt for lease in (first, second, third)] == [6, 7, 8]
-    assert first.begun == PartialResponses(at(0), (response(3, 4), response(5)))
-    assert second.begun is None
-    assert new.complete(Completion("job", B, first.lease, at(0), ()))
+    assert first.partial == PartialResponses(at(0), (response(3, 4), response(5)))
+    assert second.partial is None
+    assert new.complete(Completion("job", B, first.lease_id, at(0), ()))
     assert not new.rejected, "its oldest token is of a version that leads to the checkpoint"
 
 
 def test_samples_that_waited_are_trained_on_whatever_the_numbers_say() -> None:
     new = restored(before())
     for lease in leases(new, B, 2):
-        assert new.complete(Completion("job", B, lease.lease, LATER, ()))
+        assert new.complete(Completion("job", B, lease.lease_id, LATER, ()))
     batch = new.take_batch(LATER.number)
     assert batch is not None
     found = [(item.lease.prompt, item.age) for item in batch]
@@ -78,25 +78,25 @@ def test_they_grow_too_old_all_the_same() -> None:
     assert new.take_batch(LATER.number + 1) is None
     assert new.rejected == {RejectionReason.STALE: 2}
     new.published(Version(LATER.lineage, LATER.number + 1))
-    assert [lease.begun for lease in leases(new, B, 2)] == [None, None]
+    assert [lease.partial for lease in leases(new, B, 2)] == [None, None]
     assert balanced(new)
 
 
 def test_they_are_older_still_if_the_weights_are_newer_than_the_checkpoint() -> None:
     new = ledger(state=before().state(), first=LATER, max_staleness=2)
-    new.outdate(1)
+    new.age_by(1)
     first, second = leases(new, B, 2)
-    assert first.begun is not None
+    assert first.partial is not None
     for lease in (first, second):
-        new.complete(Completion("job", B, lease.lease, LATER, ()))
+        new.complete(Completion("job", B, lease.lease_id, LATER, ()))
     batch = new.take_batch(LATER.number)
     assert batch is not None
     assert [item.age for item in batch] == [2, 2, 0, 0]
     newer = restored(before())
-    newer.outdate(40)
+    newer.age_by(40)
     assert newer.take_batch(LATER.number) is None
     assert newer.rejected == {RejectionReason.STALE: 2}
-    assert leases(newer, B, 1)[0].begun is None
+    assert leases(newer, B, 1)[0].partial is None
 
 
 def test_ages_go_on_over_several_restarts() -> None:
@@ -105,7 +105,7 @@ def test_ages_go_on_over_several_restarts() -> None:
     batch = again.take_batch(last.number)
     assert batch is None
     assert again.buffered == 2, "no version came between: they are one behind as before"
-    assert leases(again, B, 1)[0].begun is not None
+    assert leases(again, B, 1)[0].partial is not None
     assert again.take_batch(last.number + 1) is None
     assert again.rejected == {RejectionReason.STALE: 2}
 
@@ -127,7 +127,7 @@ def test_admission_counts_what_waits_and_not_what_was_trained_on_before() -> Non
 
 def test_tokens_of_groups_of_another_size_are_drawn_anew() -> None:
     new = ledger(state=before().state(), group_size=3)
-    assert [lease.begun for lease in leases(new, B, 2)] == [None, None]
+    assert [lease.partial for lease in leases(new, B, 2)] == [None, None]
 
 
 def test_a_state_without_counters_is_taken() -> None:

@@ -33,9 +33,9 @@ WHOLE = (response(3, 4, 5), response(6, finished=True))
 def begun(prompts: PromptLedger) -> PromptLease:
     """A lease of A that is well under way: told in two reports."""
     (lease,) = leases(prompts, A, 1)
-    assert prompts.progressed(drawn(lease, response(3, 4), response()), A, 1)
+    assert prompts.report_progress(drawn(lease, response(3, 4), response()), A, 1)
     new = (response(5), response(6, finished=True))
-    assert prompts.progressed(PartialReport(lease.lease, at(0), (2, 0), new), A, 2)
+    assert prompts.report_progress(PartialReport(lease.lease_id, at(0), (2, 0), new), A, 2)
     return lease
 
 
@@ -44,71 +44,71 @@ def test_the_next_lease_carries_all_that_was_told(how: str) -> None:
     prompts = ledger()
     lease = begun(prompts)
     if how == "holder lost":
-        prompts.forget(A)
+        prompts.rollout_lost(A)
     elif how == "returned":
-        prompts.give_back(lease.lease, A)
+        prompts.return_lease(lease.lease_id, A)
     else:
         prompts.expire(100)
     (moved,) = leases(prompts, B, 1)
     assert moved.prompt == lease.prompt
-    assert moved.lease != lease.lease
-    assert moved.begun == PartialResponses(at(0), WHOLE)
-    assert prompts.moved_tokens == 4
+    assert moved.lease_id != lease.lease_id
+    assert moved.partial == PartialResponses(at(0), WHOLE)
+    assert prompts.resumed_tokens == 4
     assert balanced(prompts)
 
 
 def test_what_was_moved_moves_again_though_nothing_was_added() -> None:
     prompts = ledger()
     begun(prompts)
-    prompts.forget(A)
+    prompts.rollout_lost(A)
     leases(prompts, B, 1)
-    prompts.forget(B)
+    prompts.rollout_lost(B)
     (again,) = leases(prompts, A, 1)
-    assert again.begun == PartialResponses(at(0), WHOLE)
+    assert again.partial == PartialResponses(at(0), WHOLE)
 
 
 def test_a_report_with_a_gap_adds_nothing() -> None:
     prompts = ledger()
     lease = begun(prompts)
-    assert prompts.progressed(drawn(lease, response(9), response(9), since=2), A, 3)
-    assert prompts.progressed(drawn(lease, response(9)), A, 3), "of one response, not of two"
-    prompts.forget(A)
-    assert leases(prompts, B, 1)[0].begun == PartialResponses(at(0), WHOLE)
+    assert prompts.report_progress(drawn(lease, response(9), response(9), since=2), A, 3)
+    assert prompts.report_progress(drawn(lease, response(9)), A, 3), "of one response, not of two"
+    prompts.rollout_lost(A)
+    assert leases(prompts, B, 1)[0].partial == PartialResponses(at(0), WHOLE)
 
 
 def test_a_report_from_the_beginning_replaces_what_was_told() -> None:
     prompts = ledger()
     lease = begun(prompts)
-    prompts.progressed(drawn(lease, response(3, 4), response(6)), A, 3)
-    prompts.forget(A)
+    prompts.report_progress(drawn(lease, response(3, 4), response(6)), A, 3)
+    prompts.rollout_lost(A)
     (moved,) = leases(prompts, B, 1)
-    assert moved.begun == PartialResponses(at(0), (response(3, 4), response(6)))
+    assert moved.partial == PartialResponses(at(0), (response(3, 4), response(6)))
 
 
 def test_a_report_for_a_lease_that_is_not_current_changes_nothing() -> None:
     prompts = ledger()
     lease = begun(prompts)
-    prompts.forget(A)
+    prompts.rollout_lost(A)
     (moved,) = leases(prompts, B, 1)
     more = drawn(lease, response(8), response(), since=1)
-    assert not prompts.progressed(more, A, 3)
-    assert not prompts.progressed(drawn(moved, response(9), response()), A, 3), "B holds it"
-    prompts.forget(B)
-    assert leases(prompts, A, 1)[0].begun == PartialResponses(at(0), WHOLE)
+    assert not prompts.report_progress(more, A, 3)
+    assert not prompts.report_progress(drawn(moved, response(9), response()), A, 3), "B holds it"
+    prompts.rollout_lost(B)
+    assert leases(prompts, A, 1)[0].partial == PartialResponses(at(0), WHOLE)
 
 
 def test_tokens_that_are_too_old_or_of_a_former_trainer_are_drawn_anew() -> None:
     prompts = ledger(max_staleness=1)
     begun(prompts)
-    prompts.forget(A)
+    prompts.rollout_lost(A)
     prompts.published(at(2))
     (anew,) = leases(prompts, B, 1)
-    assert anew.begun is None
+    assert anew.partial is None
     former = drawn(anew, *WHOLE, version=at(2, Lineage(0, 1)))
-    assert prompts.progressed(former, B, 1)
-    prompts.forget(B)
-    assert leases(prompts, A, 1)[0].begun is None
-    assert prompts.moved_tokens == 0
+    assert prompts.report_progress(former, B, 1)
+    prompts.rollout_lost(B)
+    assert leases(prompts, A, 1)[0].partial is None
+    assert prompts.resumed_tokens == 0
 
 
 @pytest.mark.parametrize("mode", [{"keep_partial": False}, {"deterministic": True}])
@@ -116,24 +116,24 @@ def test_where_nothing_is_kept_a_report_only_renews(mode: dict[str, Any]) -> Non
     prompts = ledger(**mode)
     begun(prompts)
     assert prompts.next_deadline() == 62
-    prompts.forget(A)
-    assert leases(prompts, B, 1)[0].begun is None
-    assert not prompts.state().begun
+    prompts.rollout_lost(A)
+    assert leases(prompts, B, 1)[0].partial is None
+    assert not prompts.state().partials
 
 
 def test_samples_are_as_old_as_their_oldest_token() -> None:
     prompts = ledger(max_staleness=1)
     begun(prompts)
-    prompts.forget(A)
+    prompts.rollout_lost(A)
     prompts.published(at(1))
     (moved,) = leases(prompts, B, 1)
-    assert moved.begun is not None
-    assert prompts.complete(Completion("job", B, moved.lease, moved.begun.version, ()))
+    assert moved.partial is not None
+    assert prompts.complete(Completion("job", B, moved.lease_id, moved.partial.version, ()))
     for lease in leases(prompts, B, 4):
         prompts.complete(done(B, lease, version=1))
     batch = taken(prompts, 1)
     assert [(item.lease.prompt, item.age) for item in batch] == [(0, 1), (1, 0), (2, 0), (3, 0)]
-    assert batch[0].lease.begun is None, "the samples have it all"
+    assert batch[0].lease.partial is None, "the samples have it all"
     assert prompts.take_batch(at(2).number) is None
     assert prompts.rejected == {}
     assert prompts.take_batch(at(3).number) is None
@@ -146,7 +146,7 @@ def test_reports_cross_the_wire() -> None:
         (PartialReport("1.1.1", at(0), (0, 5), (news, news)), PartialReport("1.1.2"))
     )
     assert loads(dumps(drawing), GenerationProgress) == drawing
-    lease = PromptLease("1.1.1", 0, (1, 2), 2, 3, begun=PartialResponses(at(0), (news, news)))
+    lease = PromptLease("1.1.1", 0, (1, 2), 2, 3, partial=PartialResponses(at(0), (news, news)))
     assert loads(dumps(lease), PromptLease) == lease
 
 

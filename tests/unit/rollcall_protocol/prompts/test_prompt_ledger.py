@@ -28,8 +28,8 @@ def publish(prompts: PromptLedger, version: int) -> None:
 
 def test_prompts_go_round_robin_to_serving_rollouts_that_want_some() -> None:
     prompts = ledger()
-    prompts.want(A, 2)
-    prompts.want(B, 9)
+    prompts.add_credit(A, 2)
+    prompts.add_credit(B, 9)
     order = [(member, lease.prompt) for member, lease in prompts.dispatch([A, B], 0)]
     assert order == [(A, 0), (B, 1), (A, 2), (B, 3), (B, 4), (B, 5)]
     assert prompts.dispatch([A, B], 0) == [], "six are running, no more are allowed"
@@ -46,9 +46,9 @@ def test_nothing_is_leased_before_the_first_version() -> None:
 
 def test_a_new_stream_asks_anew() -> None:
     prompts = ledger()
-    prompts.want(A, 2)
-    prompts.want_nothing(A)
-    prompts.want(A, 1)
+    prompts.add_credit(A, 2)
+    prompts.reset_credit(A)
+    prompts.add_credit(A, 1)
     assert len(prompts.dispatch([A], 0)) == 1
 
 
@@ -78,7 +78,7 @@ def test_a_version_for_every_other_batch_admits_two_batches_a_version() -> None:
 def test_a_lost_rollouts_prompts_go_to_another_and_its_late_answer_is_a_duplicate() -> None:
     prompts = ledger()
     old = leases(prompts, A, 2)
-    prompts.forget(A)
+    prompts.rollout_lost(A)
     new = leases(prompts, B, 2)
     assert [lease.prompt for lease in new] == [lease.prompt for lease in old]
     assert not prompts.complete(done(A, old[0]))
@@ -93,7 +93,7 @@ def test_the_oldest_of_the_requeued_goes_first() -> None:
     prompts = ledger()
     first, second, third = leases(prompts, A, 3)
     for lease in (third, first, second):
-        prompts.give_back(lease.lease, A)
+        prompts.return_lease(lease.lease_id, A)
     assert [lease.prompt for lease in leases(prompts, B, 4)] == [0, 1, 2, 3]
 
 
@@ -122,12 +122,12 @@ def test_a_lease_past_its_deadline_is_requeued_and_reports_put_it_off() -> None:
     prompts = ledger()
     (lease,) = leases(prompts, A, 1)
     assert prompts.expire(59) == []
-    assert prompts.progressed(drawn(lease), A, 59), "even one without tokens"
+    assert prompts.report_progress(drawn(lease), A, 59), "even one without tokens"
     assert prompts.next_deadline() == 119
     assert prompts.expire(118) == []
-    assert prompts.expire(119) == [(A, lease.lease)]
+    assert prompts.expire(119) == [(A, lease.lease_id)]
     assert prompts.requeued == 1
-    assert not prompts.progressed(drawn(lease), A, 120), "too late"
+    assert not prompts.report_progress(drawn(lease), A, 120), "too late"
 
 
 def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger:
@@ -149,7 +149,7 @@ def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger
         member = dice.choice([A, B])
         lineage = Lineage(1, lives)
         if event == "want":
-            prompts.want(member, dice.randint(0, 6))
+            prompts.add_credit(member, dice.randint(0, 6))
         elif event == "dispatch":
             out += prompts.dispatch([A, B], now)
         elif event == "complete" and out:
@@ -157,18 +157,18 @@ def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger
             drawn_by = version - dice.choice([0, 0, 0, 1, 2])
             prompts.complete(done(holder, lease, version=drawn_by, lineage=lineage))
         elif event == "forget":
-            prompts.forget(member)
+            prompts.rollout_lost(member)
         elif event == "expire":
             prompts.expire(now)
         elif event == "return" and out:
             holder, lease = some()
-            prompts.give_back(lease.lease, holder)
+            prompts.return_lease(lease.lease_id, holder)
         elif event == "report" and out:
             holder, lease = some()
             told = [response(*range(dice.randint(0, 3))) for _ in range(2)]
             oldest = Version(dice.choice([lineage, Lineage(1, lives - 1)]), FIRST + version)
             since = dice.randint(0, 2)
-            prompts.progressed(drawn(lease, *told, since=since, version=oldest), holder, now)
+            prompts.report_progress(drawn(lease, *told, since=since, version=oldest), holder, now)
         elif event == "take" and prompts.take_batch(FIRST + version):
             version += 1
             prompts.published(Version(lineage, FIRST + version))
@@ -189,15 +189,15 @@ def test_the_counters_add_up_whatever_happens(seed: int) -> None:
 
 def test_such_walks_come_to_every_outcome() -> None:
     walks = [walk(ledger(), random.Random(seed), 600) for seed in range(5)]
-    for outcome in ("accepted", "requeued", "duplicates", "moved_tokens"):
+    for outcome in ("accepted", "requeued", "duplicates", "resumed_tokens"):
         assert sum(getattr(prompts, outcome) for prompts in walks) > 10, outcome
     assert sum(prompts.rejected[RejectionReason.STALE] for prompts in walks) > 5
 
 
 def test_a_rollout_that_was_lost_is_leased_nothing_until_it_asks_anew() -> None:
     prompts = ledger()
-    prompts.want(A, 2)
-    prompts.forget(A)
+    prompts.add_credit(A, 2)
+    prompts.rollout_lost(A)
     assert prompts.dispatch([A], 0) == []
-    prompts.want(A, 1)
+    prompts.add_credit(A, 1)
     assert len(prompts.dispatch([A], 0)) == 1

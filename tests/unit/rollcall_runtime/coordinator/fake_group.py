@@ -194,7 +194,7 @@ class Worker:
                 if isinstance(message, PromptLease):
                     self.leases.put_nowait(message)
                 elif isinstance(message, PromptLeaseRevoked):
-                    self.revoked.append(message.lease)
+                    self.revoked.append(message.lease_id)
                 elif isinstance(message, VersionAssigned):
                     self.named.append(message)
                 else:
@@ -303,7 +303,7 @@ class Group:
     ) -> int:
         lineage = self.coordinator.lineage
         assert lineage is not None
-        body = Completion(job_uid, worker.member, lease.lease, Version(lineage, number), ())
+        body = Completion(job_uid, worker.member, lease.lease_id, Version(lineage, number), ())
         async with self.http.post(
             self.url(env.COMPLETIONS_ROUTE, env.COMPLETIONS_PORT),
             data=dumps(body),

@@ -43,7 +43,7 @@ async def leased(worker: Worker) -> PromptLease:
 def report(group: Group, lease: PromptLease) -> PartialReport:
     lineage = group.coordinator.lineage
     assert lineage is not None
-    return PartialReport(lease.lease, Version(lineage, 0), (0, 0), TOKENS)
+    return PartialReport(lease.lease_id, Version(lineage, 0), (0, 0), TOKENS)
 
 
 async def test_a_lost_rollouts_tokens_come_with_the_next_lease(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ async def test_a_lost_rollouts_tokens_come_with_the_next_lease(tmp_path: Path) -
         await eventually(lambda: group.counts.suspicions)
         moved = await leased(b)
         assert told.version is not None
-        assert (moved.prompt, moved.begun) == (0, PartialResponses(told.version, TOKENS))
+        assert (moved.prompt, moved.partial) == (0, PartialResponses(told.version, TOKENS))
         assert await group.complete(b, moved) == 200
 
 
@@ -62,10 +62,10 @@ async def test_so_they_do_if_it_hands_the_lease_back(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path) as (group, a, b):
         lease = await leased(a)
         await a.say(GenerationProgress((report(group, lease),)))
-        await a.say(PromptLeaseReturned(lease.lease))
+        await a.say(PromptLeaseReturned(lease.lease_id))
         moved = await leased(b)
-        assert moved.begun is not None
-        assert moved.begun.responses == TOKENS
+        assert moved.partial is not None
+        assert moved.partial.responses == TOKENS
 
 
 async def test_so_they_do_once_it_is_a_suspect_though_its_stream_stands(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ async def test_so_they_do_once_it_is_a_suspect_though_its_stream_stands(tmp_path
         assert (await group.put(lost))[0] == 200
         await eventually(lambda: group.counts.sessions[-1].session.epoch == 2)
         moved = await leased(b)
-        assert moved.begun is not None
-        assert moved.begun.responses == TOKENS
+        assert moved.partial is not None
+        assert moved.partial.responses == TOKENS
         assert not a.socket.closed
 
 
@@ -87,7 +87,7 @@ async def test_who_works_on_a_lease_that_is_not_current_is_told_so(tmp_path: Pat
     async with two_rollouts(tmp_path) as (group, a, b):
         lease = await leased(a)
         await b.say(GenerationProgress((report(group, lease),)))
-        await eventually(lambda: b.revoked == [lease.lease])
+        await eventually(lambda: b.revoked == [lease.lease_id])
         assert group.counts.refusals == ["late_report"]
         assert not a.revoked
 
@@ -102,7 +102,7 @@ async def test_a_lease_that_nobody_reports_of_is_revoked(tmp_path: Path) -> None
                 await asyncio.sleep(0.02)
 
         reporting = asyncio.create_task(report_on())
-        await eventually(lambda: a.revoked == [silent.lease])
+        await eventually(lambda: a.revoked == [silent.lease_id])
         await asyncio.sleep(0.5)
         reporting.cancel()
         assert not b.revoked
@@ -116,4 +116,4 @@ async def test_without_partial_rollout_prompts_begin_anew(tmp_path: Path) -> Non
         await a.socket.close()
         await eventually(lambda: group.counts.suspicions)
         moved = await leased(b)
-        assert (moved.prompt, moved.begun) == (0, None)
+        assert (moved.prompt, moved.partial) == (0, None)

@@ -93,7 +93,7 @@ async def test_a_broken_stream_costs_an_attempt_and_its_prompts_go_to_another(
         await eventually(lambda: group.counts.sessions[-1].cause is SessionCause.MEMBER_LOST)
         await b.say(PromptCredit(1))
         again = await asyncio.wait_for(b.leases.get(), 5)
-        assert (again.prompt, again.lease != lease.lease) == (lease.prompt, True)
+        assert (again.prompt, again.lease_id != lease.lease_id) == (lease.prompt, True)
         after = group.counts.sessions[-1].session
         assert (after.epoch, after.attempt) == (before.epoch, before.attempt + 1)
         ((cause, seconds),) = group.counts.suspicions

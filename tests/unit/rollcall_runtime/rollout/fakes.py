@@ -25,7 +25,9 @@ def rollout_metrics() -> RolloutMetrics:
 def lease(
     number: int, *, group_size: int = 2, begun: PartialResponses | None = None
 ) -> PromptLease:
-    return PromptLease(f"1.1.{number}", number, (0, 5, 6, 1), group_size, seed=number, begun=begun)
+    return PromptLease(
+        f"1.1.{number}", number, (0, 5, 6, 1), group_size, seed=number, partial=begun
+    )
 
 
 class FakeEngine(InferenceEngine):

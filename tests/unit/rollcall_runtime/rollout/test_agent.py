@@ -195,7 +195,7 @@ async def test_two_batches_are_kept_in_hand() -> None:
             asked += wanted.prompts
         assert asked == 4
         done = [await bench.coordinator.completions.get() for _ in range(4)]
-        assert {completion.lease for completion in done} == {lease(n).lease for n in range(4)}
+        assert {completion.lease_id for completion in done} == {lease(n).lease_id for n in range(4)}
         assert {completion.version for completion in done} == {V1}
 
 
@@ -279,8 +279,8 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         assert isinstance(await bench.coordinator.hears(Draining), Draining)
         returned = [await bench.coordinator.hears(PromptLeaseReturned) for _ in range(2)]
         assert returned == [
-            PromptLeaseReturned(lease(2).lease),
-            PromptLeaseReturned(lease(3).lease),
+            PromptLeaseReturned(lease(2).lease_id),
+            PromptLeaseReturned(lease(3).lease_id),
         ]
         bench.engine.go.set()
         await bench.coordinator.ended()
@@ -290,8 +290,8 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         assert bench.coordinator.heard.empty(), "it does not come back"
         bench.agent.stop("SIGTERM")
         await bench.task
-        done = [bench.coordinator.completions.get_nowait().lease for _ in range(2)]
-        assert sorted(done) == [lease(0).lease, lease(1).lease]
+        done = [bench.coordinator.completions.get_nowait().lease_id for _ in range(2)]
+        assert sorted(done) == [lease(0).lease_id, lease(1).lease_id]
         count = bench.metrics.registry.get_sample_value
         refused = bench.metrics.labels | {"what": "unauthenticated"}
         assert count("rollcall_refused_total", refused) == 1
@@ -304,15 +304,21 @@ async def test_it_reports_what_it_draws_and_stops_what_was_revoked() -> None:
             await bench.coordinator.say(lease(number))
         drawing = await bench.coordinator.hears(GenerationProgress)
         assert isinstance(drawing, GenerationProgress)
-        reports = {report.lease: report for report in drawing.reports}
-        assert [response.tokens for response in reports[lease(0).lease].responses] == [(3,), (3,)]
-        assert reports[lease(0).lease].version == V1
-        assert not reports[lease(2).lease].responses, "it only waits"
-        await bench.coordinator.say(PromptLeaseRevoked(lease(2).lease))
+        reports = {report.lease_id: report for report in drawing.reports}
+        assert [response.tokens for response in reports[lease(0).lease_id].responses] == [
+            (3,),
+            (3,),
+        ]
+        assert reports[lease(0).lease_id].version == V1
+        assert not reports[lease(2).lease_id].responses, "it only waits"
+        await bench.coordinator.say(PromptLeaseRevoked(lease(2).lease_id))
         await bench.coordinator.hears(PromptCredit)
         bench.engine.go.set()
         done = [await bench.coordinator.completions.get() for _ in range(2)]
-        assert {completion.lease for completion in done} == {lease(0).lease, lease(1).lease}
+        assert {completion.lease_id for completion in done} == {
+            lease(0).lease_id,
+            lease(1).lease_id,
+        }
         assert len(bench.engine.calls) == 1
 
 

@@ -77,7 +77,7 @@ async def test_what_runs_is_finished_and_what_waits_is_handed_back() -> None:
     drain.begin("SIGTERM")
     assert drain.draining
     assert isinstance(sent[0], Draining)
-    assert sent[-1] == PromptLeaseReturned(WAITS.lease.lease)
+    assert sent[-1] == PromptLeaseReturned(WAITS.lease.lease_id)
     completing = asyncio.create_task(drain.complete())
     await asyncio.sleep(0.01)
     assert not completing.done()
@@ -92,7 +92,7 @@ async def test_after_its_bound_what_runs_is_handed_back_too() -> None:
     drain, sent = drain_of(work, timeout=0.02)
     drain.begin("scaled down")
     await asyncio.wait_for(drain.complete(), 5)
-    assert sent[-1] == PromptLeaseReturned(RUNS.lease.lease)
+    assert sent[-1] == PromptLeaseReturned(RUNS.lease.lease_id)
     told = next(message for message in sent if isinstance(message, GenerationProgress))
     assert [response.tokens for response in told.reports[0].responses] == [(3,), (3,)]
     assert work.flushed

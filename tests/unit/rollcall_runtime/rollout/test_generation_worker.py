@@ -111,8 +111,8 @@ async def test_a_revoked_lease_is_thrown_away_whether_it_waits_or_runs() -> None
         for number in range(3):
             bench.generator.add(lease(number))
         await bench.engine_called()
-        bench.generator.revoke(lease(0).lease)
-        bench.generator.revoke(lease(1).lease)
+        bench.generator.revoke(lease(0).lease_id)
+        bench.generator.revoke(lease(1).lease_id)
         bench.engine.go.set()
         await bench.generator.idle()
     assert [drawn.lease.prompt for drawn in bench.drawn] == [2]
@@ -192,7 +192,7 @@ async def test_an_engine_is_told_when_nobody_wants_its_work_any_more() -> None:
         bench.generator.add(lease(0))
         await bench.engine_called()
         bench.generator.add(lease(1))
-        bench.generator.revoke(lease(0).lease)
+        bench.generator.revoke(lease(0).lease_id)
         running = bench.engine.wanted.copy()
         bench.generator.return_all()
         bench.engine.go.set()

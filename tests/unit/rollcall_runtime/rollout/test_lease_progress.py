@@ -67,7 +67,7 @@ def test_on_a_new_stream_all_is_told_again() -> None:
 
 def test_a_lease_without_tokens_is_told_of_to_keep_it() -> None:
     bench = Bench()
-    assert bench.tells(LeaseProgress(lease(3))) == [PartialReport(lease(3).lease)]
+    assert bench.tells(LeaseProgress(lease(3))) == [PartialReport(lease(3).lease_id)]
     assert not bench.tells()
     assert not bench.sent
 

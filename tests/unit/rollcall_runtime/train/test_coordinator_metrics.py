@@ -12,18 +12,18 @@ from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
 )
 
 
-def test_moved_tokens_are_counted_once() -> None:
+def test_resumed_tokens_are_counted_once() -> None:
     metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
     observer = PrometheusCoordinatorMetrics(metrics, {})
     prompts = ledger()
     (lease,) = leases(prompts, A, 1)
-    prompts.progressed(drawn(lease, response(3, 4), response(5)), A, 1)
-    prompts.forget(A)
+    prompts.report_progress(drawn(lease, response(3, 4), response(5)), A, 1)
+    prompts.rollout_lost(A)
     leases(prompts, B, 1)
     for _ in range(2):
         observer.prompts(prompts)
     value = metrics.registry.get_sample_value
-    assert value("rollcall_moved_tokens_total", metrics.labels) == 3
+    assert value("rollcall_resumed_tokens_total", metrics.labels) == 3
     restored = ledger(state=prompts.state())
     leases(restored, B, 1)
     observer = PrometheusCoordinatorMetrics(
@@ -31,6 +31,6 @@ def test_moved_tokens_are_counted_once() -> None:
     )
     observer.prompts(restored)
     value = metrics.registry.get_sample_value
-    assert value("rollcall_moved_tokens_total", metrics.labels) == 6
+    assert value("rollcall_resumed_tokens_total", metrics.labels) == 6
     outcomes = metrics.labels | {"outcome": "requeued"}
     assert value("rollcall_prompts_total", outcomes) == 2
