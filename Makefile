@@ -66,8 +66,8 @@ bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and d
 	$(SYNC) chart --out docs/measurements/sync.svg --rounds 5 \
 	  --config 'store.url=file://{folder}/weights' --config store.keepSeconds=0
 
-bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"
-	$(BIN)/python -m hack.bench.recovery --trials $(TRIALS) --chart docs/measurements/recovery.svg $(ARGS)
+bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"; into results/
+	$(BIN)/python -m hack.bench.recovery --trials $(TRIALS) $(ARGS)
 
 chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1); prints JSON
 	$(BIN)/python -m hack.soak --seconds $(SECONDS) --seed $(SEED)

@@ -8,7 +8,6 @@ controller-manager. The last line is JSON.
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hack.bench.run_record import finish, run_record
 from tests.integration.cluster import Cluster, running_cluster
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.world import World, example, open_world, operator_writes, quiet
@@ -90,13 +90,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--idle", type=float, default=60.0)
     options = parser.parse_args()
+    run = run_record(vars(options))
     with running_cluster() as cluster, tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "operator.log"
         with OperatorProcess(kubeconfig=cluster.operator, log=log) as operator:
             operator.wait_until_watching()
             figures = asyncio.run(measure(cluster, operator, jobs=options.jobs, idle=options.idle))
             operator.assert_healthy()
-    print(json.dumps(figures))
+    finish("apply-to-children", run, figures)
     slow = figures["apply_to_children_seconds"]["median"] >= 1.0
     return int(slow or figures["writes_per_job"] > 12 or figures["idle_writes"] > 0)
 

@@ -10,7 +10,6 @@ which a busy machine changes least. The last line is JSON.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hack.bench.run_record import finish, run_record
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
@@ -235,13 +235,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=DeltaConfig().threads)
     arguments = parser.parse_args()
+    run = run_record(vars(arguments))
     results = []
     for receivers in arguments.receivers:
         with tempfile.TemporaryDirectory() as folder:
             results.append(measure(arguments, receivers, Path(folder)))
-    print(json.dumps({"mebibytes": arguments.mebibytes, "share": arguments.share,
-                      "by": arguments.by,
-                      "engine": arguments.engine, "results": results}))  # fmt: skip
+    finish("delta-transfer", run, {"results": results})
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from hack.bench.run_record import finish, run_record
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import measured_member
 from rollcall_runtime.bench import member as members
@@ -273,6 +274,7 @@ def main() -> int:
     )
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    run = run_record(vars(options))
     load = Load(
         engine=options.engine, receivers=1, nbytes=options.size * MIB,
         bucket_bytes=options.bucket * MIB, rounds=options.rounds, config=options.config,
@@ -280,7 +282,7 @@ def main() -> int:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         report = compare(load, environment=options.environment, folder=Path(folder))
-    sys.stdout.write(json.dumps(report) + "\n")
+    finish("engine-against-library", run, report)
     return 0
 
 

@@ -6,7 +6,6 @@ and stops take turns in one job; `lag` is how late an idle process was woken mea
 
 import argparse
 import asyncio
-import json
 import signal
 import statistics
 import tempfile
@@ -15,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from hack.bench.run_record import finish, run_record
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from tests.local.harness import FAST, Lag, LocalJob
 from tests.local.pods import Pod
@@ -94,7 +94,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--suspect-after", type=float, default=3.0)
     arguments = parser.parse_args()
-    print(json.dumps(asyncio.run(measure(arguments.trials, arguments.suspect_after))))
+    run = run_record(vars(arguments))
+    finish(
+        "failure-detection", run, asyncio.run(measure(arguments.trials, arguments.suspect_after))
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ old; reward is that of the rollout's own samples.
 """
 
 import argparse
-import json
 
+from hack.bench.run_record import finish, run_record
 from tests.unit.rollcall_runtime.train.test_learning import learn
 
 LEARNT = 500  # steps until it surely is
@@ -19,13 +19,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3000)
     arguments = parser.parse_args()
+    run = run_record(vars(arguments))
     found = {}
     for seed in range(arguments.seeds):
         later = learn(staleness=2, steps=arguments.steps, seed=seed).rewards[LEARNT:]
         bad = sum(reward < GOOD for reward in later)
         found[seed] = {"steps": len(later), "not_good": bad, "worst": round(min(later), 3)}
         print(seed, found[seed], flush=True)
-    print(json.dumps(found))
+    finish("learning-stability", run, {"seeds": found})
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@
 
 import argparse
 import asyncio
-import json
-import os
 import signal
 import statistics
 import tempfile
@@ -16,6 +14,7 @@ from typing import Any
 
 import aiohttp
 
+from hack.bench.run_record import finish, run_record
 from rollcall_protocol.env import METRICS_PORT
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.roster import EpochCause
@@ -145,7 +144,6 @@ async def latency(requests: int) -> dict[str, float]:
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Everything, one job after another."""
     return {
-        "load_before": os.getloadavg()[0],
         "rollouts_2": await throughput(2, arguments.steps),
         "rollouts_4": await throughput(4, arguments.steps),
         "kills": await kills(arguments.kills),
@@ -164,9 +162,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=6)
     parser.add_argument("--steps", type=int, default=150)
-    found = rounded(asyncio.run(measure(parser.parse_args())))
-    print(json.dumps(found, indent=2))
-    print(json.dumps(found))
+    arguments = parser.parse_args()
+    run = run_record(vars(arguments))
+    finish("local-job", run, rounded(asyncio.run(measure(arguments))))
 
 
 if __name__ == "__main__":

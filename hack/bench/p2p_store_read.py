@@ -10,7 +10,6 @@ Run it with `python -m hack.bench.p2p_store_read`.
 """
 
 import argparse
-import json
 import os
 import resource
 import signal
@@ -22,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from hack.bench.run_record import finish, run_record
 from rollcall_runtime.sync.engines.kimi.p2p_store import HostStore, devices
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 
@@ -162,10 +162,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--source", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    run = run_record(vars(args))
     if args.source:
         source(args.source)
         return
-    sys.stdout.write(json.dumps(measure(args.mebibytes * MIB, args.rounds)) + "\n")
+    finish("p2p-store-read", run, measure(args.mebibytes * MIB, args.rounds))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ Exit status 1 when an invariant was violated.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hack.bench.run_record import finish, run_record
 from hack.cluster import installation
 from hack.soak import soak
 from hack.soak.plan import Kind, make_plan
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kubectl.run("delete", "namespace", options.namespace, "--ignore-not-found", seconds=180)
     kubectl.run("create", "namespace", options.namespace)
     began = time.monotonic()
+    run = run_record({"seed": options.seed, "seconds": options.seconds, "faults": options.faults})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that faults are healed
 
     def say(text: str) -> None:
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     finally:
         kubectl.run("delete", "namespace", options.namespace, "--wait=false")
-    print(json.dumps({"seed": options.seed, "seconds": options.seconds, **result}))
+    finish("soak", run, {"seed": options.seed, "seconds": options.seconds, **result})
     return 1 if result["violations"] else 0
 
 

@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from hack.bench.recovery.journal import Journal, Step
-from hack.bench.recovery.processes import Process, worker, workers
-from hack.bench.recovery.stream import Seen, Stream
+from hack.bench.recovery.job_state_stream import JobStateStream, StreamedState
+from hack.bench.recovery.worker_log import TrainingStep, WorkerLog
+from hack.bench.recovery.worker_processes import WorkerProcess, worker, workers
 from hack.cluster.kubectl import Kubectl, example, wait_for
 from rollcall_protocol import env
 
@@ -31,7 +31,7 @@ ALGORITHM = {"maxSteps": 1_000_000, "promptsPerStep": 4, "groupSize": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BenchJobSettings:
     """What differs between the jobs of the events."""
 
     rollouts: int
@@ -39,7 +39,7 @@ class Settings:
     weight_sync: dict[str, Any] = field(default_factory=dict)
 
 
-def manifests(settings: Settings) -> list[dict[str, Any]]:
+def manifests(settings: BenchJobSettings) -> list[dict[str, Any]]:
     """The job, and the volume of its checkpoints if it has one."""
     job = example("reverse.yaml", **ALGORITHM)
     spec = job["spec"]
@@ -75,11 +75,11 @@ def manifests(settings: Settings) -> list[dict[str, Any]]:
 class BenchJob:
     """Use as a context manager: made on entering, gone with its namespace on leaving."""
 
-    stream: Stream
-    journal: Journal
-    trainer: Process
+    stream: JobStateStream
+    trainer_log: WorkerLog
+    trainer: WorkerProcess
 
-    def __init__(self, cluster: Kubectl, settings: Settings) -> None:
+    def __init__(self, cluster: Kubectl, settings: BenchJobSettings) -> None:
         self._cluster, self.settings = cluster, settings
         self.kubectl = cluster.within(NAMESPACE)
         self._token = ""
@@ -102,19 +102,19 @@ class BenchJob:
         self.stream.close()
         self._remove()
 
-    def follow(self, process: Process | None = None, *, life: int = 0) -> None:
+    def follow(self, process: WorkerProcess | None = None, *, life: int = 0) -> None:
         """Follow a life of the trainer's container, the first one of its pod unless told."""
         pod = wait_for("the trainer's pod", self._trainer_pod, seconds=START_SECONDS)
         uid = pod["metadata"]["uid"]
         self.trainer = process or worker(uid, seconds=START_SECONDS)
-        self.journal = Journal(uid, life=life)
+        self.trainer_log = WorkerLog(uid, life=life)
         self._connect(pod["status"]["podIP"])
 
     def _connect(self, address: str) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                self.stream = Stream(self.trainer, address=address, token=self._token)
+                self.stream = JobStateStream(self.trainer, address=address, token=self._token)
             except OSError:
                 if time.monotonic() > deadline or not self.trainer.alive():
                     raise
@@ -122,7 +122,7 @@ class BenchJob:
             else:
                 return
 
-    def serving(self, rollouts: int, *, seconds: float = START_SECONDS) -> Seen:
+    def serving(self, rollouts: int, *, seconds: float = START_SECONDS) -> StreamedState:
         """Wait until as many rollouts, and no others, are in sync in one session."""
         return self.stream.until(
             lambda seen: (
@@ -135,11 +135,13 @@ class BenchJob:
     def steps(self, count: int, *, seconds: float = 60.0) -> None:
         """Wait for some more steps."""
         at = time.time()
-        self.journal.wait(Step, after=at, seconds=seconds)
-        seen = [s.number for s in self.journal.steps()][-1] + count - 1
-        self.journal.wait(Step, after=at, seconds=seconds, that=lambda s: s.number >= seen)
+        self.trainer_log.wait(TrainingStep, after=at, seconds=seconds)
+        seen = [s.number for s in self.trainer_log.steps()][-1] + count - 1
+        self.trainer_log.wait(
+            TrainingStep, after=at, seconds=seconds, that=lambda s: s.number >= seen
+        )
 
-    def rollouts(self) -> dict[str, Process]:
+    def rollouts(self) -> dict[str, WorkerProcess]:
         """The processes of all members, by pod uid."""
         return workers(member.pod_uid for member in self.stream.history[-1].state.members)
 

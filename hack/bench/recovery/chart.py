@@ -1,12 +1,14 @@
 """The distribution of each event's trials as one SVG: a dot a trial, marks for median and goals."""
 
-import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from html import escape
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from hack.bench.recovery.report import GOALS
-from hack.bench.recovery.stats import Record, percentile
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from hack.bench.recovery.markdown_table import GOALS
+from hack.bench.recovery.trial_statistics import TrialResult
 
 ROWS: Mapping[str, str] = {
     "kill_idle": "rollout killed, idle",
@@ -17,63 +19,46 @@ ROWS: Mapping[str, str] = {
     "trainer_kill": "trainer killed: training again",
     "naive_kill": "rollout killed, naive policy",
 }
-_LEFT, _WIDTH, _ROW, _TOP, _BOTTOM, _RIGHT = 245, 560, 46, 40, 56, 130
 _LEAST = 0.01  # seconds: what is less is drawn here
 _TICKS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-_FONT = "font-family='system-ui, sans-serif'"
+_DOTS, _MEDIAN, _GOAL = "#0072b2", "black", "#d55e00"
 
 
-def draw(records: Iterable[Record]) -> str:
-    """The chart; ValueError when there are no figures of the events that it shows."""
+def draw(results: Iterable[TrialResult], *, caption: str) -> Figure:
+    """The chart; `caption` names the run. ValueError when it has no figures of these events."""
     values = dict[str, list[float]]()
-    for record in records:
-        if record.event in ROWS and record.seconds is not None:
-            values.setdefault(record.event, []).append(record.seconds)
-    if not values:
+    for result in results:
+        if result.event in ROWS and result.seconds is not None:
+            values.setdefault(result.event, []).append(max(result.seconds, _LEAST))
+    events = [event for event in ROWS if event in values]
+    if not events:
         raise ValueError("there are no figures to draw")
-    rows = [event for event in ROWS if event in values]
-    width, height = _LEFT + _WIDTH + _RIGHT, _TOP + _ROW * len(rows) + _BOTTOM
-    parts = [*_axes(height - _BOTTOM)]
-    for number, event in enumerate(rows):
-        parts += _row(event, values[event], y=_TOP + _ROW * (number + 0.5))
-    body = "\n".join(parts)
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' {_FONT} "
-        f"font-size='12'>\n<rect width='{width}' height='{height}' fill='white'/>\n{body}\n</svg>\n"
+    figure = Figure(figsize=(9.4, 1.4 + 0.46 * len(events)), layout="constrained")
+    axes = figure.subplots()
+    for row, event in enumerate(events):
+        seconds = sorted(values[event])
+        # Side by side, so that equal ones can be told apart.
+        offsets = [row + (number % 5 - 2) * 0.09 for number in range(len(seconds))]
+        axes.scatter(seconds, offsets, s=14, color=_DOTS, alpha=0.45, linewidths=0)
+        axes.plot([statistics.median(seconds)] * 2, [row - 0.35, row + 0.35], color=_MEDIAN)
+        for goal in GOALS.get(event, ()):
+            axes.plot(goal, row + 0.4, marker="^", color=_GOAL, markersize=5)
+    axes.set_xscale("log")
+    axes.set_xlim(_LEAST * 0.9, _TICKS[-1])
+    axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(events)), [ROWS[event] for event in events])
+    axes.set_ylim(len(events) - 0.4, -0.6)
+    axes.grid(axis="x", color="#dddddd")
+    axes.set_axisbelow(True)
+    axes.set_xlabel(f"seconds\n{caption}", fontsize=8)
+    axes.set_title(
+        "a dot a trial; bar: median; triangles: goals for median and p99", fontsize=9, loc="left"
     )
+    return figure
 
 
-def _x(seconds: float) -> float:
-    part = math.log(max(seconds, _LEAST) / _LEAST) / math.log(_TICKS[-1] / _LEAST)
-    return _LEFT + _WIDTH * min(part, 1.0)
-
-
-def _axes(bottom: float) -> Iterator[str]:
-    for tick in _TICKS:
-        yield f"<path d='M{_x(tick):.1f} {_TOP}V{bottom}' stroke='#dddddd'/>"
-        yield _text(_x(tick), bottom + 16, f"{tick:g}", anchor="middle")
-    yield _text(_LEFT + _WIDTH / 2, bottom + 36, "seconds", anchor="middle")
-    yield _text(_LEFT, _TOP - 18, "a dot a trial; bar: median; triangles: goals for median and p99")
-
-
-def _row(event: str, values: list[float], *, y: float) -> Iterator[str]:
-    yield _text(_LEFT - 10, y + 4, ROWS[event], anchor="end")
-    for number, seconds in enumerate(sorted(values)):
-        offset = (number % 5 - 2) * 4  # side by side, so that equal ones can be told apart
-        yield (
-            f"<circle cx='{_x(seconds):.1f}' cy='{y + offset:.1f}' r='2.5' fill='#0072b2' "
-            "fill-opacity='0.5'/>"
-        )
-    median = _x(statistics.median(values))
-    yield f"<path d='M{median:.1f} {y - 14:.1f}v28' stroke='#222222' stroke-width='2'/>"
-    for goal in GOALS.get(event, ()):
-        x = _x(goal)
-        yield f"<path d='M{x - 4:.1f} {y - 20:.1f}h8l-4 7z' fill='#d55e00'/>"
-    said = f"{statistics.median(values):.2f}, p99 {percentile(values, 0.99):.2f} s"
-    yield _text(_LEFT + _WIDTH + 10, y + 4, said)
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start") -> str:
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='#222222'>{escape(text)}</text>"
-    )
+def save(figure: Figure, path: Path) -> None:
+    """Write it as SVG, the same bytes for the same figures."""
+    with mpl.rc_context({"svg.hashsalt": "rollcall", "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})

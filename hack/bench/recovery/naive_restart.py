@@ -10,15 +10,15 @@ import signal
 import time
 
 from hack.bench.recovery.bench_job import EVERY_STEPS, TRAINER, BenchJob
-from hack.bench.recovery.journal import Step
-from hack.bench.recovery.processes import worker
-from hack.bench.recovery.stats import Record
-from hack.bench.recovery.trainer import AGAIN_SECONDS, other_pod
+from hack.bench.recovery.trainer_kill import AGAIN_SECONDS, other_pod
+from hack.bench.recovery.trial_statistics import TrialResult
+from hack.bench.recovery.worker_log import TrainingStep
+from hack.bench.recovery.worker_processes import worker
 
 TIMEOUT_SECONDS = 5.0
 
 
-def kill(job: BenchJob) -> list[Record]:
+def kill(job: BenchJob) -> list[TrialResult]:
     """From the kill until a step is done after everything was restarted."""
     rollouts = job.rollouts()
     names = [TRAINER, *(job.pod_name(uid) for uid in rollouts)]
@@ -36,8 +36,8 @@ def kill(job: BenchJob) -> list[Record]:
             if process.alive():
                 process.send(signal.SIGCONT)
     job.follow(worker(other_pod(job, job.trainer.pod_uid), seconds=AGAIN_SECONDS))
-    first = job.journal.wait(Step, after=restarted, seconds=AGAIN_SECONDS)
+    first = job.trainer_log.wait(TrainingStep, after=restarted, seconds=AGAIN_SECONDS)
     details = {"timeout": TIMEOUT_SECONDS, "restart": first.at - restarted}
     job.serving(job.settings.rollouts)
     job.steps(EVERY_STEPS + 1)
-    return [Record("naive_kill", first.at - at, details)]
+    return [TrialResult("naive_kill", first.at - at, details)]

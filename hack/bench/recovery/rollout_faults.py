@@ -6,15 +6,21 @@ import statistics
 import time
 
 from hack.bench.recovery.bench_job import SETTLE_STEPS, SUSPECT_AFTER_MS, BenchJob
-from hack.bench.recovery.journal import Published, Session, Step
-from hack.bench.recovery.processes import Process
-from hack.bench.recovery.stats import Record, longest_step, phases, usual_step, where
+from hack.bench.recovery.trial_statistics import (
+    TrialResult,
+    longest_step,
+    phases,
+    usual_step,
+    where,
+)
+from hack.bench.recovery.worker_log import SessionFormed, TrainingStep, VersionPublished
+from hack.bench.recovery.worker_processes import WorkerProcess
 
 RECOVER_SECONDS = 60.0
 IDLE_SECONDS = 0.1  # after a publication, within which the next one never begins
 
 
-def kill(job: BenchJob, aim: str) -> list[Record]:
+def kill(job: BenchJob, aim: str) -> list[TrialResult]:
     """SIGKILL a rollout while the job is idle or in mid-STAGE, as `aim` says.
 
     What was hit is told by the log afterwards: a kill in mid-COMMIT is a record of its own.
@@ -35,22 +41,22 @@ def kill(job: BenchJob, aim: str) -> list[Record]:
         "phases": phases(
             [
                 ("kill", at),
-                ("noticed", job.journal.first(f"member {uid}", after=at)),
+                ("noticed", job.trainer_log.first(f"member {uid}", after=at)),
                 ("session", session.at),
                 ("weights resent", end if end > session.at else None),
             ]
         ),
     }
-    records = [Record(f"kill_{hit}", end - at, details)]
+    records = [TrialResult(f"kill_{hit}", end - at, details)]
     serves = "next_version" if hit == "idle" else "serves"
-    records.append(Record(f"kill_{hit}_{serves}", max(end, published.at) - at))
+    records.append(TrialResult(f"kill_{hit}_{serves}", max(end, published.at) - at))
     records += _stall(job, f"kill_{hit}", at=at, end=max(end, published.at))
     job.delete_now(name)  # another pod, so that no back-off delays its container
     _back(job, without=uid)
     return records
 
 
-def stop(job: BenchJob) -> list[Record]:
+def stop(job: BenchJob) -> list[TrialResult]:
     """SIGSTOP a rollout until the survivors have a session; then let it come back."""
     _, victim = _victim(job)
     time.sleep(random.uniform(0.0, 1.0))
@@ -60,8 +66,8 @@ def stop(job: BenchJob) -> list[Record]:
         seconds = session.at - at
         details = {"cause": session.cause, "version": published.at - at}
         records = [
-            Record("stop", seconds, details),
-            Record("stop_beyond_bound", seconds - SUSPECT_AFTER_MS / 1000),
+            TrialResult("stop", seconds, details),
+            TrialResult("stop_beyond_bound", seconds - SUSPECT_AFTER_MS / 1000),
             *_stall(job, "stop", at=at, end=max(session.at, published.at)),
         ]
     finally:
@@ -70,7 +76,7 @@ def stop(job: BenchJob) -> list[Record]:
     return records
 
 
-def _victim(job: BenchJob) -> tuple[str, Process]:
+def _victim(job: BenchJob) -> tuple[str, WorkerProcess]:
     return random.choice(sorted(job.rollouts().items()))
 
 
@@ -78,41 +84,41 @@ def _aim(job: BenchJob, at: str) -> None:
     """Wait for a moment of that kind, as the last publications were."""
     now = time.time()
     if at == "idle":
-        job.journal.wait(Published, after=now, seconds=RECOVER_SECONDS)
+        job.trainer_log.wait(VersionPublished, after=now, seconds=RECOVER_SECONDS)
         time.sleep(random.uniform(0.0, IDLE_SECONDS))
         return
-    step = job.journal.wait(Step, after=now, seconds=RECOVER_SECONDS)
-    last = [found for found in job.journal.events if isinstance(found, Published)][-10:]
-    ends = {found.number: found.at for found in job.journal.steps()}
+    step = job.trainer_log.wait(TrainingStep, after=now, seconds=RECOVER_SECONDS)
+    last = [found for found in job.trainer_log.events if isinstance(found, VersionPublished)][-10:]
+    ends = {found.number: found.at for found in job.trainer_log.steps()}
     # Step n makes the version that follows; its transfer begins when it is sealed.
     lag = statistics.median(_lag(found, ends) for found in last)
     length = statistics.median(found.staged - found.began for found in last)
     time.sleep(max(0.0, step.at + lag + random.uniform(0.1, 0.9) * length - time.time()))
 
 
-def _lag(published: Published, ends: dict[int, float]) -> float:
+def _lag(published: VersionPublished, ends: dict[int, float]) -> float:
     before = [end for end in ends.values() if end <= published.began]
     return published.began - max(before) if before else 0.0
 
 
-def _recovered(job: BenchJob, at: float) -> tuple[Session, Published]:
+def _recovered(job: BenchJob, at: float) -> tuple[SessionFormed, VersionPublished]:
     """The survivors' session, and the first version that it got or was given before."""
     members = job.settings.rollouts  # the trainer, and all but one
-    session = job.journal.wait(
-        Session, after=at, seconds=RECOVER_SECONDS, that=lambda s: s.members == members
+    session = job.trainer_log.wait(
+        SessionFormed, after=at, seconds=RECOVER_SECONDS, that=lambda s: s.members == members
     )
-    return session, job.journal.wait(Published, after=at, seconds=RECOVER_SECONDS)
+    return session, job.trainer_log.wait(VersionPublished, after=at, seconds=RECOVER_SECONDS)
 
 
-def _stall(job: BenchJob, fault: str, *, at: float, end: float) -> list[Record]:
+def _stall(job: BenchJob, fault: str, *, at: float, end: float) -> list[TrialResult]:
     """The longest step around a fault, beyond the usual one."""
-    job.journal.wait(Step, after=end, seconds=RECOVER_SECONDS)
-    ends = [step.at for step in job.journal.steps()]
+    job.trainer_log.wait(TrainingStep, after=end, seconds=RECOVER_SECONDS)
+    ends = [step.at for step in job.trainer_log.steps()]
     usual, longest = usual_step(ends, before=at), longest_step(ends, since=at, until=end)
     details = {"fault": fault, "usual": usual, "longest": longest}
     stall = max(0.0, longest - usual)
     kind = "kill" if fault.startswith("kill") else fault
-    return [Record("stall", stall, details), Record(f"stall_{kind}", stall)]
+    return [TrialResult("stall", stall, details), TrialResult(f"stall_{kind}", stall)]
 
 
 def _back(job: BenchJob, *, without: str = "") -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from hack.bench.recovery.stats import Record, breakdown, kept_up, summarize
+from hack.bench.recovery.trial_statistics import TrialResult, breakdown, kept_up, summarize
 
 # What is aimed at: median and 99th percentile, seconds.
 GOALS: Mapping[str, tuple[float, float]] = {
@@ -37,7 +37,7 @@ TITLES: Mapping[str, str] = {
 PHASES = ("kill_idle", "kill_stage", "scale_up", "trainer_kill")
 
 
-def table(records: Iterable[Record]) -> str:
+def table(records: Iterable[TrialResult]) -> str:
     """A row for each event that has figures, then the phases and the newcomers' cost."""
     records = list(records)
     lines = [

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterable
 
 from hack.bench.recovery.bench_job import POOL, BenchJob
-from hack.bench.recovery.journal import Journal
-from hack.bench.recovery.processes import Process, connect, workers
-from hack.bench.recovery.scale import FEW, MANY, SCALE_SECONDS, drained
-from hack.bench.recovery.stats import Record, total_at
+from hack.bench.recovery.scale_up import FEW, MANY, SCALE_SECONDS, drained
+from hack.bench.recovery.trial_statistics import TrialResult, total_at
+from hack.bench.recovery.worker_log import WorkerLog
+from hack.bench.recovery.worker_processes import WorkerProcess, connect, workers
 from hack.soak import host
 from rollcall_protocol import env
 
@@ -22,23 +22,23 @@ BEFORE_SECONDS, REST_SECONDS, LOOK_SECONDS = 5.0, 3.0, 0.05
 COUNTER = "rollcall_tokens_total"
 
 
-def cost(job: BenchJob) -> list[Record]:
+def cost(job: BenchJob) -> list[TrialResult]:
     """Tokens that the old ones draw while newcomers catch up, and a second before that."""
     old = job.rollouts()
     addresses = job.pods()
     trainer = job.stream.address
     job.kubectl.run("scale", f"rolloutpool/{POOL}", f"--replicas={MANY}")
     newcomers = _close_ways(job, set(old), trainer)
-    journals = [Journal(process.pod_uid) for process in newcomers]
-    for journal in journals:
-        journal.wait_for("no stream to the coordinator", seconds=SCALE_SECONDS)
-    with Tokens((old[uid], addresses[uid]) for uid in old) as tokens:
+    logs = [WorkerLog(process.pod_uid) for process in newcomers]
+    for log in logs:
+        log.wait_for("no stream to the coordinator", seconds=SCALE_SECONDS)
+    with TokenCounters((old[uid], addresses[uid]) for uid in old) as tokens:
         time.sleep(REST_SECONDS + BEFORE_SECONDS)
         opened = time.time()
         for process in newcomers:
             _route(process, "del", trainer)
         seen = job.serving(MANY, seconds=SCALE_SECONDS)
-    streams = [j.first("stream to the coordinator is open", after=opened) for j in journals]
+    streams = [j.first("stream to the coordinator is open", after=opened) for j in logs]
     began = min(at for at in streams if at is not None)
     # From then on they draw too, and the trainer needs no more tokens than before.
     end = min(s.at for s in job.stream.history if s.at > began and s.in_sync - set(old))
@@ -49,13 +49,13 @@ def cost(job: BenchJob) -> list[Record]:
     job.serving(FEW, seconds=SCALE_SECONDS)
     drained({process.pod_uid for process in newcomers} | set(old), still=FEW)
     details = {"before": before, "seconds": end - began, "drawn": tokens.drawn(began, end)}
-    return [Record("join_cost", seen.at - began, details)]
+    return [TrialResult("join_cost", seen.at - began, details)]
 
 
-class Tokens:
+class TokenCounters:
     """Asks the rollouts for their counters, many times a second, until left."""
 
-    def __init__(self, rollouts: Iterable[tuple[Process, str]]) -> None:
+    def __init__(self, rollouts: Iterable[tuple[WorkerProcess, str]]) -> None:
         self._samples: list[list[tuple[float, float]]] = []
         self._over = threading.Event()
         self._threads = []
@@ -65,7 +65,7 @@ class Tokens:
             asked = threading.Thread(target=self._ask, args=(process, address, samples))
             self._threads.append(asked)
 
-    def __enter__(self) -> "Tokens":
+    def __enter__(self) -> "TokenCounters":
         for thread in self._threads:
             thread.start()
         return self
@@ -79,7 +79,9 @@ class Tokens:
         """Tokens that all of them together drew between two times."""
         return sum(total_at(s, until) - total_at(s, since) for s in self._samples)
 
-    def _ask(self, process: Process, address: str, samples: list[tuple[float, float]]) -> None:
+    def _ask(
+        self, process: WorkerProcess, address: str, samples: list[tuple[float, float]]
+    ) -> None:
         connection = http.client.HTTPConnection(address, env.METRICS_PORT, timeout=10)
         connection.sock = connect(process, address=address, port=env.METRICS_PORT)
         with contextlib.closing(connection):
@@ -92,9 +94,9 @@ class Tokens:
                 samples.append((time.time(), sum(values)))
 
 
-def _close_ways(job: BenchJob, old: set[str], trainer: str) -> list[Process]:
+def _close_ways(job: BenchJob, old: set[str], trainer: str) -> list[WorkerProcess]:
     """Find the newcomers as they start, and keep each of them from the trainer."""
-    closed: dict[str, Process] = {}
+    closed: dict[str, WorkerProcess] = {}
     deadline = time.monotonic() + SCALE_SECONDS
     while len(closed) < MANY - FEW:
         if time.monotonic() > deadline:
@@ -105,6 +107,6 @@ def _close_ways(job: BenchJob, old: set[str], trainer: str) -> list[Process]:
     return list(closed.values())
 
 
-def _route(process: Process, verb: str, address: str) -> None:
+def _route(process: WorkerProcess, verb: str, address: str) -> None:
     node = host.node_pid(host.WORKER_NODES[0])
     host.in_network_of(process.pid, "ip", "route", verb, "blackhole", address, tools_of=node)

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hack.bench.recovery.processes import Process, connect
+from hack.bench.recovery.worker_processes import WorkerProcess, connect
 from rollcall_protocol import env
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.messages import loads
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StreamedState:
     """A state, and when it came (seconds of time.time())."""
 
     at: float
@@ -29,15 +29,15 @@ class Seen:
         return self.state.session.members if self.state.session else 0
 
 
-class Stream:
+class JobStateStream:
     """Reads in a thread until closed, or until the coordinator ends. OSError if there is none.
 
     The connection is made inside the trainer's network: pods' addresses are not known outside.
     """
 
-    def __init__(self, process: Process, *, address: str, token: str) -> None:
+    def __init__(self, process: WorkerProcess, *, address: str, token: str) -> None:
         self.address = address
-        self.history: list[Seen] = []
+        self.history: list[StreamedState] = []
         self.ended = ""  # why, once it has
         self._news = threading.Condition()
         self._socket = connect(process, address=address, port=env.MEMBERSHIP_PORT)
@@ -55,8 +55,8 @@ class Stream:
         self._socket.close()
 
     def until(
-        self, what: Callable[[Seen], bool], *, seconds: float, after: float | None = None
-    ) -> Seen:
+        self, what: Callable[[StreamedState], bool], *, seconds: float, after: float | None = None
+    ) -> StreamedState:
         """The first state since `after` of which `what` holds; without `after`, from the newest.
 
         TimeoutError when none comes, ConnectionError when the coordinator ended.
@@ -82,14 +82,14 @@ class Stream:
             with self._socket.makefile("rb") as lines:
                 for line in lines:
                     if line.startswith(b"{"):
-                        self._add(Seen(time.time(), loads(line, JobSnapshot)))
+                        self._add(StreamedState(time.time(), loads(line, JobSnapshot)))
         except (OSError, ValueError) as error:  # killed, closed here, or of another release
             why = f"{type(error).__name__}: {error}"
         with self._news:
             self.ended = why
             self._news.notify_all()
 
-    def _add(self, seen: Seen) -> None:
+    def _add(self, seen: StreamedState) -> None:
         with self._news:
             self.history.append(seen)
             self._news.notify_all()

@@ -4,22 +4,22 @@ import signal
 import time
 
 from hack.bench.recovery.bench_job import EVERY_STEPS, TRAINER, BenchJob
-from hack.bench.recovery.journal import Published, Session, Step
-from hack.bench.recovery.processes import Process, worker
-from hack.bench.recovery.stats import Record, phases
+from hack.bench.recovery.trial_statistics import TrialResult, phases
+from hack.bench.recovery.worker_log import SessionFormed, TrainingStep, VersionPublished
+from hack.bench.recovery.worker_processes import WorkerProcess, worker
 from hack.cluster.kubectl import wait_for
 
 AGAIN_SECONDS = 120.0
 
 
-def kill(job: BenchJob, *, replace: bool) -> list[Record]:
+def kill(job: BenchJob, *, replace: bool) -> list[TrialResult]:
     """SIGKILL the trainer, once in each pod, so that no back-off delays the container.
 
     `replace`: the pod is deleted without grace instead, as when it is lost; a new one is made.
     """
     old = job.trainer
-    job.journal.look()
-    steps = [step.number for step in job.journal.steps()][-1]
+    job.trainer_log.look()
+    steps = [step.number for step in job.trainer_log.steps()][-1]
     if replace:
         at = time.time()
         job.delete_now(TRAINER)
@@ -29,8 +29,8 @@ def kill(job: BenchJob, *, replace: bool) -> list[Record]:
         uid, life = old.pod_uid, 1
     new = worker(uid, other_than=old, seconds=AGAIN_SECONDS)
     job.follow(new, life=life)
-    first = job.journal.wait(Step, after=new.started, seconds=AGAIN_SECONDS)
-    record = Record(
+    first = job.trainer_log.wait(TrainingStep, after=new.started, seconds=AGAIN_SECONDS)
+    record = TrialResult(
         "trainer_kill", first.at - new.started,
         {
             "how": "pod replaced" if replace else "container restarted",
@@ -41,7 +41,7 @@ def kill(job: BenchJob, *, replace: bool) -> list[Record]:
     )  # fmt: skip
     job.serving(job.settings.rollouts)
     job.steps(EVERY_STEPS + 1)
-    return [record, Record("trainer_kill_in_all", first.at - at)]
+    return [record, TrialResult("trainer_kill_in_all", first.at - at)]
 
 
 def other_pod(job: BenchJob, old: str) -> str:
@@ -54,14 +54,14 @@ def other_pod(job: BenchJob, old: str) -> str:
     return wait_for("another trainer pod", look, seconds=AGAIN_SECONDS)
 
 
-def _phases(job: BenchJob, new: Process, first: Step) -> dict[str, float]:
-    journal = job.journal
-    sessions = [x.at for x in journal.events if isinstance(x, Session) and x.at <= first.at]
-    versions = [x.at for x in journal.events if isinstance(x, Published) and x.at <= first.at]
+def _phases(job: BenchJob, new: WorkerProcess, first: TrainingStep) -> dict[str, float]:
+    log = job.trainer_log
+    sessions = [x.at for x in log.events if isinstance(x, SessionFormed) and x.at <= first.at]
+    versions = [x.at for x in log.events if isinstance(x, VersionPublished) and x.at <= first.at]
     return phases(
         [
             ("start", new.started),
-            ("model built and checkpoint loaded", journal.first("rank 0 starts")),
+            ("model built and checkpoint loaded", log.first("rank 0 starts")),
             ("session", min(sessions, default=None)),
             ("first version published", min(versions, default=None)),
             ("first step", first.at),

@@ -6,15 +6,15 @@ They are pods of their own on the worker's image, with a worker's request, besid
 from typing import Any
 
 from hack.bench.recovery.bench_job import CPU, BenchJob
-from hack.bench.recovery.scale import FEW, MANY, SCALE_SECONDS
-from hack.bench.recovery.stats import Record
+from hack.bench.recovery.scale_up import FEW, MANY, SCALE_SECONDS
+from hack.bench.recovery.trial_statistics import TrialResult
 from hack.cluster.kubectl import WORKER_IMAGE
 
 NAME = "imports"
 CODE = "import time; at = time.time(); import torch; print(at, time.time())"
 
 
-def imports(job: BenchJob) -> list[Record]:
+def imports(job: BenchJob) -> list[TrialResult]:
     """From the start of the last interpreter until all have imported PyTorch."""
     job.kubectl.apply(_manifest(MANY - FEW))
     try:
@@ -28,7 +28,7 @@ def imports(job: BenchJob) -> list[Record]:
     starts, ends = zip(*(map(float, line.split()) for line in lines), strict=True)
     job.steps(2)
     apart = {"starts_apart": max(starts) - min(starts)}
-    return [Record("scale_up_limit", max(ends) - max(starts), apart)]
+    return [TrialResult("scale_up_limit", max(ends) - max(starts), apart)]
 
 
 def _manifest(pods: int) -> dict[str, Any]:

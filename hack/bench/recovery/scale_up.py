@@ -3,15 +3,15 @@
 import time
 
 from hack.bench.recovery.bench_job import POOL, BenchJob
-from hack.bench.recovery.journal import Journal
-from hack.bench.recovery.processes import LOOK_SECONDS, workers
-from hack.bench.recovery.stats import Record, phases
+from hack.bench.recovery.trial_statistics import TrialResult, phases
+from hack.bench.recovery.worker_log import WorkerLog
+from hack.bench.recovery.worker_processes import LOOK_SECONDS, workers
 
 FEW, MANY = 2, 6
 SCALE_SECONDS = 120.0
 
 
-def up(job: BenchJob) -> list[Record]:
+def up(job: BenchJob) -> list[TrialResult]:
     """From the start of the newcomers' last process until all are in sync."""
     before = {member.pod_uid for member in job.stream.history[-1].state.members}
     at = time.time()
@@ -20,11 +20,11 @@ def up(job: BenchJob) -> list[Record]:
     newcomers = workers(seen.in_sync - before)
     started = [process.started for process in newcomers.values()]
     last = max(newcomers.values(), key=lambda process: process.started)
-    journal = Journal(last.pod_uid)
-    opened = journal.first("stream to the coordinator is open")
+    log = WorkerLog(last.pod_uid)
+    opened = log.first("stream to the coordinator is open")
     joined = [s.at for s in job.stream.history if s.at > at and s.members > FEW + 1]
     records = [
-        Record(
+        TrialResult(
             "scale_up", seen.at - max(started),
             {
                 "starts_apart": max(started) - min(started),
@@ -33,7 +33,7 @@ def up(job: BenchJob) -> list[Record]:
                 "phases": phases(
                     [
                         ("start", max(started)),
-                        ("imports and model", journal.first("rollout ")),
+                        ("imports and model", log.first("rollout ")),
                         ("stream open", opened),
                         ("first newcomers in a session", min(joined, default=None)),
                         ("all in sync", seen.at),
@@ -41,7 +41,7 @@ def up(job: BenchJob) -> list[Record]:
                 ),
             },
         ),
-        Record("scale_up_in_all", seen.at - at),
+        TrialResult("scale_up_in_all", seen.at - at),
     ]  # fmt: skip
     job.kubectl.run("scale", f"rolloutpool/{POOL}", f"--replicas={FEW}")
     job.serving(FEW, seconds=SCALE_SECONDS)

@@ -1,10 +1,13 @@
 """Figures of the recovery bench: from trials to its last line."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from hack.bench.recovery import chart, report
-from hack.bench.recovery.stats import (
-    Record,
+from hack.bench.recovery import chart, markdown_table
+from hack.bench.recovery.trial_statistics import (
+    TrialResult,
     breakdown,
     kept_up,
     longest_step,
@@ -31,11 +34,11 @@ def test_no_values_have_no_percentile() -> None:
 
 def test_each_event_is_summed_up_by_itself_and_failures_are_told() -> None:
     records = [
-        Record("stop", 3.2),
-        Record("kill_idle", 0.1),
-        Record("stop", 3.4),
-        Record("stop", None, {"error": "TimeoutError"}),
-        Record("scale_up", None),
+        TrialResult("stop", 3.2),
+        TrialResult("kill_idle", 0.1),
+        TrialResult("stop", 3.4),
+        TrialResult("stop", None, {"error": "TimeoutError"}),
+        TrialResult("scale_up", None),
     ]
     assert summarize(records) == {
         "kill_idle": {"n": 1, "median": 0.1, "p99": 0.1, "worst": 0.1},
@@ -51,17 +54,18 @@ def test_phases_go_from_mark_to_mark_and_skip_what_was_not_seen() -> None:
 
 def test_a_breakdown_has_the_median_of_each_phase_of_one_event() -> None:
     records = [
-        Record("scale_up", 1.0, {"phases": {"imports": seconds}}) for seconds in (1.0, 3.0, 2.0)
+        TrialResult("scale_up", 1.0, {"phases": {"imports": seconds}})
+        for seconds in (1.0, 3.0, 2.0)
     ]
-    records.append(Record("trainer_kill", 1.0, {"phases": {"imports": 9.0}}))
+    records.append(TrialResult("trainer_kill", 1.0, {"phases": {"imports": 9.0}}))
     assert breakdown(records, "scale_up") == {"imports": 2.0}
 
 
 def test_tokens_of_all_trials_are_compared_with_what_would_have_been_drawn() -> None:
     short = {"before": 10.0, "seconds": 1.0, "drawn": 0.0}
     long = {"before": 20.0, "seconds": 2.0, "drawn": 45.0}
-    records = [Record("join_cost", 1.0, short), Record("join_cost", 2.0, long)]
-    records.append(Record("join_cost", None, {"error": "TimeoutError"}))
+    records = [TrialResult("join_cost", 1.0, short), TrialResult("join_cost", 2.0, long)]
+    records.append(TrialResult("join_cost", None, {"error": "TimeoutError"}))
     assert kept_up(records) == 0.9
     assert kept_up([]) is None
 
@@ -74,9 +78,13 @@ def test_a_counter_between_two_samples_lies_on_the_line_between_them() -> None:
 
 
 def test_the_table_has_a_row_for_each_event_with_its_goal() -> None:
-    records = [Record("kill_stage", 0.25), Record("kill_stage", None), Record("stop", None)]
-    records.append(Record("scale_up", 2.0, {"phases": {"imports": 1.5}}))
-    *_, kill, scale, blank, phases_ = report.table(records).splitlines()
+    records = [
+        TrialResult("kill_stage", 0.25),
+        TrialResult("kill_stage", None),
+        TrialResult("stop", None),
+    ]
+    records.append(TrialResult("scale_up", 2.0, {"phases": {"imports": 1.5}}))
+    *_, kill, scale, blank, phases_ = markdown_table.table(records).splitlines()
     assert kill.endswith("| 1 (1 failed) | 0.25 | 0.25 | 0.25 | 0.3, 1 |")
     assert scale.endswith("| 1 | 2.00 | 2.00 | 2.00 | 3, 6 |")
     assert (blank, phases_) == ("", "`scale_up`, medians of its phases: imports 1.50")
@@ -97,12 +105,19 @@ def test_a_moment_belongs_to_the_phase_of_the_publication_that_it_falls_into() -
     assert found == ["idle", "stage", "stage", "commit"]
 
 
-def test_the_chart_has_a_dot_for_each_trial_that_ended() -> None:
-    records = [Record("kill_idle", 0.1), Record("kill_idle", 0.2), Record("stop", 9.0)]
-    records.append(Record("scale_up", None))
-    drawn = chart.draw(records)
-    assert drawn.count("<circle") == 2
-    assert "rollout killed, idle" in drawn
-    assert "2 to 6" not in drawn
+def test_the_chart_has_a_dot_for_each_trial_that_ended(tmp_path: Path) -> None:
+    records = [
+        TrialResult("kill_idle", 0.1),
+        TrialResult("kill_idle", 0.2),
+        TrialResult("stop", 9.0),
+    ]
+    records.append(TrialResult("scale_up", None))
+    figure = chart.draw(records, caption="commit 0123abcd")
+    (axes,) = figure.axes
+    assert [np.shape(dots.get_offsets()) for dots in axes.collections] == [(2, 2)]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rollout killed, idle"]
+    assert axes.get_xlabel() == "seconds\ncommit 0123abcd", "the chart names the run"
+    chart.save(figure, tmp_path / "chart.svg")
+    assert "rollout killed, idle" in (tmp_path / "chart.svg").read_text()
     with pytest.raises(ValueError, match="no figures"):
-        chart.draw([])
+        chart.draw([], caption="")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hack.bench.recovery import journal as module
-from hack.bench.recovery.journal import Journal, Published, Session, Step
-from hack.bench.recovery.processes import worker, workers
+from hack.bench.recovery import worker_log
+from hack.bench.recovery.worker_log import SessionFormed, TrainingStep, VersionPublished, WorkerLog
+from hack.bench.recovery.worker_processes import worker, workers
 from rollcall_protocol.env import POD_UID
 
 SAID = "2026-01-02T03:04:05.250+00:00"
@@ -26,7 +26,7 @@ def entry(message: str, *, time: str = SAID) -> str:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the node keeps a pod's log."""
-    monkeypatch.setattr(module, "log_folders", lambda _: [tmp_path])
+    monkeypatch.setattr(worker_log, "log_folders", lambda _: [tmp_path])
     return tmp_path
 
 
@@ -38,33 +38,33 @@ def test_a_trainers_lines_become_events_at_the_time_when_they_were_said(folder: 
         + "2026-01-02T03:04:05.251234567Z stderr F Traceback (most recent call last):\n"
         + entry("something else")
     )
-    journal = Journal("uid")
-    journal.look()
-    step, session, published = journal.events
-    assert step == Step(AT, 7)
-    assert session == Session(AT, 4, "MemberLost")
-    assert isinstance(published, Published)
+    log = WorkerLog("uid")
+    log.look()
+    step, session, published = log.events
+    assert step == TrainingStep(AT, 7)
+    assert session == SessionFormed(AT, 4, "MemberLost")
+    assert isinstance(published, VersionPublished)
     assert (published.began, published.staged) == pytest.approx((AT - 0.25, AT - 0.2))
-    assert [line.message for line in journal.lines][-1] == "something else"
-    assert journal.first("something") == AT
+    assert [line.message for line in log.lines][-1] == "something else"
+    assert log.first("something") == AT
 
 
 def test_half_a_line_is_read_when_it_is_whole(folder: Path) -> None:
     whole = entry("step 1: x")
     (folder / "0.log").write_text(whole[:80])
-    journal = Journal("uid")
-    journal.look()
-    assert journal.events == []
+    log = WorkerLog("uid")
+    log.look()
+    assert log.events == []
     with (folder / "0.log").open("a") as file:
         file.write(whole[80:])
-    assert journal.wait(Step, after=0.0, seconds=1.0).number == 1
+    assert log.wait(TrainingStep, after=0.0, seconds=1.0).number == 1
 
 
 def test_an_event_that_does_not_come_is_told(folder: Path) -> None:
     (folder / "2.log").write_text(entry("step 1: x"))
-    journal = Journal("uid", life=2)
-    with pytest.raises(TimeoutError, match="no Step"):
-        journal.wait(Step, after=AT, seconds=0.0)
+    log = WorkerLog("uid", life=2)
+    with pytest.raises(TimeoutError, match="no TrainingStep"):
+        log.wait(TrainingStep, after=AT, seconds=0.0)
 
 
 def test_a_pods_worker_is_its_oldest_process() -> None:

@@ -23,7 +23,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class WorkerProcess:
     """A worker's process; `started` is seconds of time.time(), to a clock tick (10 ms)."""
 
     pid: int
@@ -45,9 +45,9 @@ class Process:
             return False
 
 
-def workers(pod_uids: Iterable[str]) -> dict[str, Process]:
+def workers(pod_uids: Iterable[str]) -> dict[str, WorkerProcess]:
     """The oldest process of each pod that has one now: its worker, whatever it has forked."""
-    wanted, found = set(pod_uids), dict[str, Process]()
+    wanted, found = set(pod_uids), dict[str, WorkerProcess]()
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     for folder in PROC.iterdir():
         if not folder.name.isdecimal():
@@ -63,11 +63,13 @@ def workers(pod_uids: Iterable[str]) -> dict[str, Process]:
         except OSError:
             continue  # it has ended
         if uid not in found or ticks < found[uid].ticks:
-            found[uid] = Process(pid, uid, ticks, booted + ticks / _TICKS)
+            found[uid] = WorkerProcess(pid, uid, ticks, booted + ticks / _TICKS)
     return found
 
 
-def worker(pod_uid: str, *, other_than: Process | None = None, seconds: float = 60.0) -> Process:
+def worker(
+    pod_uid: str, *, other_than: WorkerProcess | None = None, seconds: float = 60.0
+) -> WorkerProcess:
     """Wait for a pod's process; TimeoutError when none comes."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -88,7 +90,7 @@ def log_folders(pod_uid: str) -> list[Path]:
     ]
 
 
-def connect(process: Process, *, address: str, port: int) -> socket.socket:
+def connect(process: WorkerProcess, *, address: str, port: int) -> socket.socket:
     """A TCP connection made inside the network of a process; OSError if there is none."""
     outcome: list[socket.socket | OSError] = []
 

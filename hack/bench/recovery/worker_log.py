@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hack.bench.recovery.processes import log_folders
+from hack.bench.recovery.worker_processes import log_folders
 
 LOOK_SECONDS = 0.005
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class WorkerLogLine:
     """What a worker said; `at` is seconds of time.time(), to a millisecond."""
 
     at: float
@@ -25,7 +25,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """A training step ended."""
 
     at: float
@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SessionFormed:
     """A session is usable; `members` with the trainer."""
 
     at: float
@@ -42,7 +42,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class VersionPublished:
     """A version serves in the whole session. `began`: when its transfer did."""
 
     began: float
@@ -51,44 +51,44 @@ class Published:
     number: int
 
 
-Event = Step | Session | Published
+WorkerLogEvent = TrainingStep | SessionFormed | VersionPublished
 
 _STEP = re.compile(r"step (\d+): ")
 _SESSION = re.compile(r"session \S+: (\d+) members, [\d.]+ s after (\w+)")
 _VERSION = re.compile(r"version (\d+): \d+ members, staged in ([\d.]+) s, committed in ([\d.]+) s")
 
 
-def parse(text: str) -> Line | None:
+def parse(text: str) -> WorkerLogLine | None:
     """A line of the node's file: time, stream, F, and the worker's JSON; None for others."""
     _, _, said = text.partition(" F ")
     if not said.startswith("{"):
         return None
     try:
         value: dict[str, Any] = json.loads(said)
-        return Line(datetime.fromisoformat(value["time"]).timestamp(), value["message"])
+        return WorkerLogLine(datetime.fromisoformat(value["time"]).timestamp(), value["message"])
     except (ValueError, KeyError):
         return None
 
 
-def event(line: Line) -> Event | None:
+def event(line: WorkerLogLine) -> WorkerLogEvent | None:
     """What a line of the trainer tells."""
     if found := _STEP.match(line.message):
-        return Step(line.at, int(found[1]))
+        return TrainingStep(line.at, int(found[1]))
     if found := _SESSION.match(line.message):
-        return Session(line.at, int(found[1]), found[2])
+        return SessionFormed(line.at, int(found[1]), found[2])
     if found := _VERSION.match(line.message):
         staged = line.at - float(found[3])
-        return Published(staged - float(found[2]), staged, line.at, int(found[1]))
+        return VersionPublished(staged - float(found[2]), staged, line.at, int(found[1]))
     return None
 
 
-class Journal:
+class WorkerLog:
     """Follows one container's log from its first line; `lines` has all that were read."""
 
     def __init__(self, pod_uid: str, *, life: int = 0, seconds: float = 30.0) -> None:
         """`life` counts the container's restarts. TimeoutError when there is no such log."""
-        self.lines: list[Line] = []
-        self.events: list[Event] = []
+        self.lines: list[WorkerLogLine] = []
+        self.events: list[WorkerLogEvent] = []
         self._path = _find(pod_uid, life, seconds)
         self._read, self._rest = 0, ""
 
@@ -132,9 +132,9 @@ class Journal:
             time.sleep(LOOK_SECONDS)
         return at
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[TrainingStep]:
         """All steps so far."""
-        return (found for found in self.events if isinstance(found, Step))
+        return (found for found in self.events if isinstance(found, TrainingStep))
 
     def first(self, beginning: str, *, after: float = 0.0) -> float | None:
         """When it first said something that begins so."""

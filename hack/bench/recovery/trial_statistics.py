@@ -11,7 +11,7 @@ USUAL_STEPS = 20  # before a fault: their median is the usual step
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TrialResult:
     """One trial of an event. `seconds` is None when it failed; then `details` has the error."""
 
     event: str
@@ -50,7 +50,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def summarize(records: Iterable[Record]) -> dict[str, dict[str, float]]:
+def summarize(records: Iterable[TrialResult]) -> dict[str, dict[str, float]]:
     """All events by name; `failed` counts the trials that came to no end."""
     good, failed = dict[str, list[float]](), dict[str, int]()
     for record in records:
@@ -64,7 +64,7 @@ def summarize(records: Iterable[Record]) -> dict[str, dict[str, float]]:
     return {event: rounded(figures) for event, figures in sorted(found.items())}
 
 
-def breakdown(records: Iterable[Record], event: str) -> dict[str, float]:
+def breakdown(records: Iterable[TrialResult], event: str) -> dict[str, float]:
     """Medians of the phases that an event's trials noted, in their order."""
     found = dict[str, list[float]]()
     for record in records:
@@ -74,7 +74,7 @@ def breakdown(records: Iterable[Record], event: str) -> dict[str, float]:
     return {name: rounded(statistics.median(values)) for name, values in found.items()}
 
 
-def kept_up(records: Iterable[Record]) -> float | None:
+def kept_up(records: Iterable[TrialResult]) -> float | None:
     """Tokens that were drawn while newcomers caught up, as a part of what would have been.
 
     Over all trials of `join_cost` together: one lasts as long as a step or two. None without any.
