@@ -104,8 +104,8 @@ class DeltaMember(Member):
                 session.receive(buffer, whole, timeout=TIMEOUT)
             ended = received = time.monotonic()
         else:
-            pin, encoded = self._pool.take(short.total_bytes, timeout=0)
-            with pin, self._stage.patching(
+            hold, encoded = self._pool.take(short.total_bytes, timeout=0)
+            with hold, self._stage.patching(
                 version(2), whole, base=version(1), timeout=0
             ) as (buffer, base):  # fmt: skip
                 session.receive(encoded, short, timeout=TIMEOUT)

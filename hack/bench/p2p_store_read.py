@@ -22,7 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from hack.bench.run_record import finish, run_record
-from rollcall_runtime.sync.engines.kimi.p2p_store import HostStore, devices
+from rollcall_runtime.sync.engines.kimi.p2p_store import HostP2PStore, device_manager
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 
 MIB = 1 << 20
@@ -34,9 +34,9 @@ SHORTEST, LONGEST = 0.0001, 0.002  # seconds between two looks
 DONE = 1
 
 
-def opened(address: str, nbytes: int) -> tuple[HostStore, HostBuffer]:
+def opened(address: str, nbytes: int) -> tuple[HostP2PStore, HostBuffer]:
     """A store, and a buffer that is registered with it."""
-    store = HostStore(address, devices("cpu", protocol="tcp", names=""))
+    store = HostP2PStore(address, device_manager("cpu", protocol="tcp", names=""))
     buffer = HostBuffer(nbytes)
     store.register(buffer.address, nbytes)
     return store, buffer

@@ -56,7 +56,7 @@ class BenchMember(members.Member):
         self._device = self._accelerator()
         if self._device is None:
             raise RuntimeError("no accelerator is here, whose memory weights could be staged in")
-        if self._device.device in self._engine.memories:
+        if self._device.device in self._engine.buffer_devices:
             self._stage_in(self._device)
 
     def _accelerator(self) -> DeviceAllocator | None:
@@ -178,7 +178,7 @@ class BenchMember(members.Member):
 
     def taken_rows(self, manifest: WeightManifest, shard: Shard) -> list[str]:
         """One digest for each tensor of the part that arrived, in order."""
-        part = WeightSnapshot(select(manifest, shard).manifest, self._part.pin())
+        part = WeightSnapshot(select(manifest, shard).manifest, self._part.hold())
         return [members.digest(tensor) for _, tensor in part.tensors()]
 
     def taken_digests(self, manifest: WeightManifest) -> list[str]:

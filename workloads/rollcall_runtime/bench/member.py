@@ -203,14 +203,14 @@ class Member:
 
     def counts(self) -> dict[str, int]:
         """What must not grow."""
-        server = getattr(self._engine, "server", None)
+        server = getattr(self._engine, "rendezvous_server", None)
         return {
             "descriptors": len(list(Path("/proc/self/fd").iterdir())),
             "threads": len(list(Path("/proc/self/task").iterdir())),
             "abandoned": self._engine.abandoned,
-            "rooms": server.rooms if server else 0,
+            "rendezvous_sessions": server.sessions if server else 0,
             "buffers": self._stage.state.buffers,
-            "pinned": self._stage.state.pinned,
+            "in_use": self._stage.state.in_use,
         }
 
     def close(self) -> None:

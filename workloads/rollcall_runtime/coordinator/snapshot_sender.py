@@ -68,15 +68,15 @@ class SnapshotSender(WeightSender):
         delta: WeightDelta | None,
     ) -> None:
         """Send `version`, or its delta, to the session."""
-        buffer = self._buffer(version, delta, session.memories)
+        buffer = self._buffer(version, delta, session.buffer_devices)
         await self.publish(session, buffer, manifest, delta)
 
     def _buffer(
-        self, version: Version, delta: WeightDelta | None, memories: frozenset[str]
+        self, version: Version, delta: WeightDelta | None, buffer_devices: frozenset[str]
     ) -> Buffer:
         if delta is None:
             if version in self._offered:
-                return self._offered[version].buffer_in(memories)
+                return self._offered[version].buffer_in(buffer_devices)
         elif self._encoded is not None and self._encoded[0] == version:
             return self._encoded[1].buffer
         raise SyncError(f"version {version} is not held here")

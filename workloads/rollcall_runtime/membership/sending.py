@@ -25,7 +25,7 @@ class WeightSender:
     ) -> None:
         """Send `buffer`; with a `delta`, the delta's manifest describes it."""
         described = manifest if delta is None else delta.manifest
-        with buffer.pin():
+        with buffer.hold():
             await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
 
     async def apply(self, version: Version) -> None:

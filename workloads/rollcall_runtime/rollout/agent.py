@@ -75,7 +75,9 @@ def make_stage(sync: WeightSyncConfig, dependencies: AgentDependencies) -> Stagi
     """
     device = dependencies.engine.device
     direct = (
-        sync.staging == "Device" and not sync.delta and device in dependencies.sync.engine.memories
+        sync.staging == "Device"
+        and not sync.delta
+        and device in dependencies.sync.engine.buffer_devices
     )
     return StagingArea(memory=device_allocator(device) if direct else None)
 

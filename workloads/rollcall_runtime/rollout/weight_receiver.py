@@ -117,9 +117,9 @@ class WeightReceiver:
         size, timeout = delta.manifest.total_bytes, BUFFER_SECONDS
         taken = select(manifest, self._shard) if self._shard else None
         kept = taken.manifest if taken else manifest
-        pin, encoded = self._deltas.take(size, timeout=timeout)
+        hold, encoded = self._deltas.take(size, timeout=timeout)
         with (
-            pin,
+            hold,
             self._stage.patching(version, kept, base=delta.base, timeout=timeout) as (buffer, base),
         ):
             session.receive(encoded, delta.manifest, timeout=self._settings.stage_timeout)

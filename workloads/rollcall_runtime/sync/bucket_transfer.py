@@ -1,4 +1,4 @@
-"""Moving a flat buffer in small operations, a few in flight at a time, checked bucket by bucket."""
+"""Transfers a flat buffer in small operations, a few in flight at a time, checked by bucket."""
 
 import struct
 import time
@@ -12,28 +12,28 @@ from zlib_ng.zlib_ng import crc32
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
-from rollcall_runtime.sync.memory.buffers import Buffer, HostBuffer, Pin, Window
+from rollcall_runtime.sync.memory.buffers import Buffer, BufferHold, BufferWindow, HostBuffer
 
 _HEADER = struct.Struct("<8sQQ")  # magic, total_bytes, bucket_bytes
 _MAGIC = b"rollcal1"
 
 
-class Work(Protocol):
+class TransferHandle(Protocol):
     """A transfer in flight. `wait` blocks until it ended and raises RuntimeError if it failed."""
 
     def wait(self) -> object: ...
 
 
-def drain(stranded: list[tuple[Work, Pin]]) -> None:
-    """Wait for each, as long as the transport takes, and unpin its buffer; empties the list."""
-    while stranded:
-        work, pin = stranded.pop()
+def drain(unfinished: list[tuple[TransferHandle, BufferHold]]) -> None:
+    """Wait for each, as long as the transport takes, and release its buffer; empties the list."""
+    while unfinished:
+        handle, hold = unfinished.pop()
         try:
-            work.wait()
+            handle.wait()
         except RuntimeError:
-            continue  # its caller had its answer when the move failed
+            continue  # its caller got an error when the transfer failed
         finally:
-            pin.release()
+            hold.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,47 +46,48 @@ class Operation:
     last: bool = True
 
 
-Row = tuple[Operation, ...]  # moved at once
+OperationGroup = tuple[Operation, ...]  # transferred as one
 
 
 class BucketTransfer:
     """Runs one session's transfers; used by one thread.
 
-    `start(chunk, seconds)` begins the transfer of one chunk, `stop` raises when the session was
-    given up; `landed(bucket)` is told of each bucket that was sent, or arrived and was
-    checked. `direct(window, seconds)` begins that of memory that only a device can reach.
+    `start(chunk, seconds)` begins the transfer of a chunk of host memory, and
+    `start_on_device(window, seconds)` of memory that only a device can reach. `raise_if_aborted`
+    raises when the session was aborted. `bucket_done(bucket)` is called for each bucket that was
+    sent, or received and checked.
 
-    Operations are small so that a transport can give up early on one that is stuck. What
-    a failed move left in flight is kept, its buffer pinned, until `drain` has seen it end.
+    Operations are small so that a transport can abandon one that is stuck early. What a failed
+    transfer left in flight is kept, with a hold on its buffer, until `drain` has seen it end.
     """
 
     def __init__(
         self,
         *,
-        start: Callable[[memoryview, float], Work],
-        stop: Callable[[], None],
+        start: Callable[[memoryview, float], TransferHandle],
+        raise_if_aborted: Callable[[], None],
         settings: SyncSettings,
-        landed: Callable[[int], None] = lambda _: None,
-        direct: Callable[[Window, float], Work] | None = None,
+        bucket_done: Callable[[int], None] = lambda _: None,
+        start_on_device: Callable[[BufferWindow, float], TransferHandle] | None = None,
     ) -> None:
         self._start = start
-        self._direct = direct
-        self._stop = stop
+        self._start_on_device = start_on_device
+        self._raise_if_aborted = raise_if_aborted
         self._settings = settings
-        self._landed = landed
-        self._stranded: list[tuple[Work, Pin]] = []
+        self._bucket_done = bucket_done
+        self._unfinished: list[tuple[TransferHandle, BufferHold]] = []
 
     def send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         """Send a header and all buckets; `deadline` is on the monotonic clock."""
         header = HostBuffer(_HEADER.size)
         _HEADER.pack_into(header.memory, 0, _MAGIC, manifest.total_bytes, manifest.bucket_bytes)
-        self._move(header, [Operation(0, _HEADER.size)], deadline)
+        self._run(header, [Operation(0, _HEADER.size)], deadline)
 
         def sent(operation: Operation) -> None:
             if operation.last:
-                self._landed(operation.bucket)
+                self._bucket_done(operation.bucket)
 
-        self._move(buffer, self._operations(manifest), deadline, landed=sent)
+        self._run(buffer, self._operations(manifest), deadline, done=sent)
 
     def receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         """Receive all buckets, each checked while the next arrives.
@@ -94,12 +95,13 @@ class BucketTransfer:
         The header comes first because some transports cannot survive two sizes for one transfer.
         """
         header = HostBuffer(_HEADER.size)
-        self._move(header, [Operation(0, _HEADER.size)], deadline)
+        self._run(header, [Operation(0, _HEADER.size)], deadline)
         announced = _HEADER.unpack(header.memory)
         expected = (_MAGIC, manifest.total_bytes, manifest.bucket_bytes)
         if announced != expected:
             raise ChecksumMismatchError(
-                f"the sender announces {announced}, the manifest says {expected}"
+                f"the sender announces (magic, bytes, bucket bytes) {announced}, "
+                f"the manifest has {expected}"
             )
         self.fill(buffer, manifest, deadline)
 
@@ -110,94 +112,94 @@ class BucketTransfer:
         deadline: float,
         *,
         numbers: Sequence[int] | None = None,
-        together: bool = False,
+        merge_small: bool = False,
     ) -> None:
         """Receive all buckets, for transports that need no header.
 
-        `numbers` are what the sender calls them, if they are some of a whole. `together` moves
-        small ones that follow each other there in one operation.
+        `numbers` are the sender's numbers of these buckets, if they are some of its buckets.
+        `merge_small` transfers small ones that follow each other at the sender in one operation.
         """
         operations = self._operations(manifest)
-        rows: list[Row] = [(operation,) for operation in operations]
-        if together:
-            rows = self._together(operations, numbers or range(len(manifest.checksums)))
-        self.fill_rows(buffer, manifest, rows, deadline, numbers=numbers)
+        groups: list[OperationGroup] = [(operation,) for operation in operations]
+        if merge_small:
+            groups = self._merged(operations, numbers or range(len(manifest.checksums)))
+        self.fill_groups(buffer, manifest, groups, deadline, numbers=numbers)
 
-    def fill_rows(
+    def fill_groups(
         self,
         buffer: Buffer,
         manifest: WeightManifest,
-        rows: Sequence[Row],
+        groups: Sequence[OperationGroup],
         deadline: float,
         *,
         numbers: Sequence[int] | None = None,
     ) -> None:
-        """Receive all buckets, each row in one operation."""
+        """Receive all buckets, each group of operations as one. Raises ChecksumMismatchError."""
         bad: list[int] = []
         sums = [0] * len(manifest.checksums)
         scratch = buffer.scratch(self._settings.operation_bytes)
-        parts = {row[0].start: row for row in rows}
+        by_start = {group[0].start: group for group in groups}
 
         def check(whole: Operation) -> None:
-            for operation in parts[whole.start]:
+            for operation in by_start[whole.start]:
                 bucket = operation.bucket
                 chunk = buffer.read(operation.start, operation.end, scratch)
                 sums[bucket] = crc32(chunk, sums[bucket])  # while it is in the cache
                 if operation.last:
                     if sums[bucket] != manifest.checksums[bucket]:
                         bad.append(bucket)
-                    self._landed(bucket)
+                    self._bucket_done(bucket)
 
-        wholes = [Operation(row[0].start, row[-1].end) for row in rows]
-        self._move(buffer, wholes, deadline, landed=check)
+        wholes = [Operation(group[0].start, group[-1].end) for group in groups]
+        self._run(buffer, wholes, deadline, done=check)
         if bad:  # only now: leaving early would stall the other receivers
             raise wrong_checksums(bad, manifest, numbers)
 
     def drain(self) -> None:
-        """Wait for what is still in flight, as long as the transport takes, and unpin it."""
-        drain(self._stranded)
+        """Wait for what is still in flight, as long as the transport takes; release its buffer."""
+        drain(self._unfinished)
 
-    def _move(
+    def _run(
         self,
         buffer: Buffer,
         operations: Sequence[Operation],
         deadline: float,
         *,
-        landed: Callable[[Operation], None] = lambda _: None,
+        done: Callable[[Operation], None] = lambda _: None,
     ) -> None:
-        """Keep operations in flight; what has landed is handled while the next ones fly."""
-        flying: deque[tuple[Operation, Work]] = deque()
+        """Keep operations in flight; handle what has ended while the next ones are in flight."""
+        in_flight: deque[tuple[Operation, TransferHandle]] = deque()
         waiting = deque(operations)
 
-        def fill() -> None:
-            while waiting and len(flying) < self._settings.in_flight:
-                self._stop()
+        def begin_next() -> None:
+            while waiting and len(in_flight) < self._settings.in_flight:
+                self._raise_if_aborted()
                 operation = waiting.popleft()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise TimedOutError(f"no time is left at byte {operation.start}")
+                    raise TimedOutError(f"timed out at byte {operation.start} of {buffer.nbytes}")
                 seconds = min(left, self._settings.operation_timeout)
-                flying.append((operation, self._begin(buffer, operation, seconds)))
+                in_flight.append((operation, self._begin(buffer, operation, seconds)))
 
-        with buffer.pin():
+        with buffer.hold():
             try:
-                fill()
-                while flying:
-                    operation, work = flying[0]
+                begin_next()
+                while in_flight:
+                    operation, handle = in_flight[0]
                     try:
-                        work.wait()
+                        handle.wait()
                     finally:
-                        flying.popleft()  # it has ended, well or not
-                        del work  # the transport would live as long as the error's traceback
-                    fill()
-                    landed(operation)
-            finally:  # the transport may still touch the buffer
-                self._stranded.extend((work, buffer.pin()) for _, work in flying)
-                flying.clear()
+                        in_flight.popleft()  # it has ended, well or not
+                        del handle  # an error's traceback would keep the transport's object
+                    begin_next()
+                    done(operation)
+            finally:  # the transport may still access the buffer
+                self._unfinished.extend((handle, buffer.hold()) for _, handle in in_flight)
+                in_flight.clear()
 
-    def _begin(self, buffer: Buffer, operation: Operation, seconds: float) -> Work:
-        if self._direct is not None and buffer.device != "cpu":
-            return self._direct(buffer.window(operation.start, operation.end), seconds)
+    def _begin(self, buffer: Buffer, operation: Operation, seconds: float) -> TransferHandle:
+        if self._start_on_device is not None and buffer.device != "cpu":
+            return self._start_on_device(buffer.window(operation.start, operation.end), seconds)
         return self._start(buffer.memory[operation.start : operation.end], seconds)
 
     def _operations(self, manifest: WeightManifest) -> list[Operation]:
@@ -208,22 +210,24 @@ class BucketTransfer:
             for first in range(start, end, size)
         ]
 
-    def _together(self, operations: Sequence[Operation], numbers: Sequence[int]) -> list[Row]:
-        """Rows of what one operation can move, if it lies together at the sender too."""
-        rows: list[Row] = []
+    def _merged(
+        self, operations: Sequence[Operation], numbers: Sequence[int]
+    ) -> list[OperationGroup]:
+        """Groups that fit into one operation and whose buckets follow each other at the sender."""
+        groups: list[OperationGroup] = []
         for operation in operations:
-            row = rows[-1] if rows else ()
-            fits = row and operation.end - row[0].start <= self._settings.operation_bytes
-            if fits and numbers[operation.bucket] - numbers[row[-1].bucket] <= 1:
-                rows[-1] = (*row, operation)
+            group = groups[-1] if groups else ()
+            fits = group and operation.end - group[0].start <= self._settings.operation_bytes
+            if fits and numbers[operation.bucket] - numbers[group[-1].bucket] <= 1:
+                groups[-1] = (*group, operation)
             else:
-                rows.append((operation,))
-        return rows
+                groups.append((operation,))
+        return groups
 
 
 def wrong_checksums(
     bad: Sequence[int], manifest: WeightManifest, numbers: Sequence[int] | None = None
 ) -> ChecksumMismatchError:
-    """Names the buckets that are wrong, by `numbers` if they are some of a whole."""
+    """An error that names the wrong buckets, by the sender's `numbers` if those are given."""
     named = list(bad) if numbers is None else [numbers[bucket] for bucket in bad]
     return ChecksumMismatchError(f"wrong checksum in buckets {named} of {len(manifest.checksums)}")

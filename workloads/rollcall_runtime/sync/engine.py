@@ -84,8 +84,8 @@ class SyncSession(ABC):
         self.rank = rank
 
     @property
-    def memories(self) -> frozenset[str]:
-        """Where buffers may be that are sent and received: the engine's `memories`."""
+    def buffer_devices(self) -> frozenset[str]:
+        """Where buffers may be that are sent and received: the engine's `buffer_devices`."""
         return HOST
 
     @abstractmethod
@@ -133,7 +133,7 @@ class SyncEngine(ABC):
     kind: ClassVar[EngineKind]
     devices: ClassVar[frozenset[str]]  # torch device types whose workers it serves
     package: ClassVar[str] = "torch"  # the distribution whose version tells what will run
-    memories: ClassVar[frozenset[str]] = HOST  # torch device types: where buffers may be
+    buffer_devices: ClassVar[frozenset[str]] = HOST  # torch device types: where buffers may be
     settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
     selective: ClassVar[bool] = False  # whether a receiver can leave buckets out
 

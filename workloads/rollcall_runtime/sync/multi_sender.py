@@ -60,9 +60,9 @@ class MultiSenderSession(SyncSession):
         }
 
     @property
-    def memories(self) -> frozenset[str]:
+    def buffer_devices(self) -> frozenset[str]:
         """The lanes', which are one engine's."""
-        return next(iter(self._lanes.values())).memories
+        return next(iter(self._lanes.values())).buffer_devices
 
     def join(self, *, timeout: float) -> None:
         """Join every lane."""

@@ -1,12 +1,13 @@
-"""Where the members of a session meet before they can talk to each other: a room at the sender.
+"""How the members of a session find each other: a key-value table at the sender, one per session.
 
-A room belongs to one session of one group and exists while somebody is in it, so nothing of
-another session can match and nothing is left behind. Who has said that it stays is missed when it
-goes: the others' waits end at once. Who enters shows the secret of the sender's descriptor, which
-only members of the roster get. `rendezvous_server` is the sender's side.
+A table belongs to one session of one group and exists while a member is connected to it, so the
+values of another session cannot match and nothing is left behind. A member may ask that its
+disconnection be reported: then the waits of the others end at once when it dies. Connecting needs
+the secret of the sender's descriptor, which only members of the roster receive.
+`rendezvous_server` is the sender's side.
 
-Not torch's TCPStore: it asks DNS for the name of every peer that connects, which stalls joins for
-seconds where nobody answers; its waits cannot be interrupted; and it serves whoever connects.
+Not torch's TCPStore: it looks up the DNS name of every peer that connects, which delays joins by
+seconds where no name server answers; its waits cannot be interrupted; and it serves every client.
 """
 
 import json
@@ -23,27 +24,27 @@ from rollcall_runtime.sync.engine import decode_descriptor
 from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
 
 LENGTH = struct.Struct(">I")  # of the frame that follows
-BROKEN = "broken"  # in an answer: the rank that was to stay and is gone
-_LATE_SECONDS = 0.2  # how much later than asked an answer may come
-_REST_SECONDS = 0.01  # how often a blocked client looks whether it was aborted
+DISCONNECTED = "disconnected"  # in an answer: the rank whose disconnection was reported
+_LATE_SECONDS = 0.2  # how much later than its deadline an answer may arrive
+_POLL_SECONDS = 0.01  # how often a blocked client checks whether its session was aborted
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where a sender's rendezvous listens; its descriptor."""
+class RendezvousAddress:
+    """Where a sender's rendezvous listens; a part of its descriptor."""
 
     host: str
     port: int
     secret: str = field(repr=False)
 
     @classmethod
-    def of(cls, seat: Seat) -> "Address":
+    def of(cls, seat: Seat) -> "RendezvousAddress":
         """Read the descriptor of a sender's seat; raises JoinFailedError."""
         try:
             host, port, secret = decode_descriptor(seat)["rendezvous"]
             return cls(host=str(host), port=int(port), secret=str(secret))
         except (ValueError, KeyError, TypeError) as error:
-            reason = f"not a sender's descriptor: {error!r}"
+            reason = f"the descriptor has no rendezvous address of a sender: {error!r}"
             raise JoinFailedError(reason, peer=seat.member) from error
 
     def descriptor(self) -> dict[str, Any]:
@@ -51,91 +52,114 @@ class Address:
         return {"rendezvous": [self.host, self.port, self.secret]}
 
 
-class Rendezvous:
-    """One member in its session's room. Used by one thread, which `rest` lets out early.
+class SessionRendezvous:
+    """One member's connection to its session's table. Used by one thread.
 
-    All of it has to be done by `deadline` (monotonic), which may be moved.
-
-    `rest(seconds)` waits a little, and raises when the session was given up. All calls raise
-    JoinFailedError, naming the sender when it cannot be reached.
+    All waits end at `deadline` (monotonic), which may be moved. `sleep(seconds)` is called while
+    waiting and raises when the session was aborted. All methods raise JoinFailedError, which names
+    the sender when the sender cannot be reached.
     """
 
     def __init__(
-        self, *, room: str, seats: Sequence[Seat], deadline: float, rest: Callable[[float], None]
+        self,
+        *,
+        session: str,
+        seats: Sequence[Seat],
+        deadline: float,
+        sleep: Callable[[float], None],
     ) -> None:
-        self._room = room
+        self._session = session
         self._seats = tuple(seats)
         self.deadline = deadline
-        self._rest = rest
+        self._sleep = sleep
         self._received = b""
-        address = Address.of(seats[0])
+        address = RendezvousAddress.of(seats[0])
         self._socket = self._connect(address)
         try:
-            self._send({"secret": address.secret, "room": room})
+            self._send({"secret": address.secret, "session": session})
         except JoinFailedError:
             self.close()
             raise
 
-    def meet(self, rank: int) -> None:
-        """Take a seat and wait until all are taken; an empty one is named at the deadline."""
+    def wait_for_all_seats(self, rank: int) -> None:
+        """Take seat `rank` and wait until all are taken; names an empty one at the deadline."""
         keys = [f"seat/{seat}" for seat in range(len(self._seats))]
-        taken = self._exchange(_told({keys[rank]: b""}) | _asked(keys, self.deadline))
+        taken = self._exchange(_put({keys[rank]: b""}) | _get(keys, self.deadline))
         empty = [
             seat.member for seat, key in zip(self._seats, keys, strict=True) if key not in taken
         ]
         if empty:
-            reason = f"{self._room}: {len(empty)} of {len(keys)} seats stayed empty"
+            reason = f"{self._session}: {len(empty)} of {len(keys)} seats stayed empty"
             raise JoinFailedError(reason, peer=empty[0])
 
     def put(self, key: str, value: bytes) -> None:
-        """Tell the others."""
-        self._exchange(_told({key: value}))
+        """Store a value for the other members."""
+        self._exchange(_put({key: value}))
 
     def get(self, key: str) -> bytes:
-        """Wait for what another member tells; until the deadline."""
+        """Wait until a member has stored `key`; JoinFailedError at the deadline."""
         return self.get_all([key])[0]
 
     def get_all(
-        self, keys: Sequence[str], *, telling: Mapping[str, bytes] | None = None
+        self, keys: Sequence[str], *, storing: Mapping[str, bytes] | None = None
     ) -> list[bytes]:
-        """As `get`, for several in one question, which says first what there is to tell."""
-        answer = self._exchange(_told(telling or {}) | _asked(keys, self.deadline))
+        """As `get`, for several keys in one round trip, after storing `storing`."""
+        began = time.monotonic()
+        answer = self._exchange(_put(storing or {}) | _get(keys, self.deadline))
         missing = [key for key in keys if key not in answer]
         if missing:
-            raise JoinFailedError(f"{self._room}: nobody told {missing[0]!r}")
+            raise JoinFailedError(
+                f"{self._session}: timed out after {time.monotonic() - began:.3g} s waiting for "
+                f"{missing[0]!r}, which no member has stored"
+            )
         return [b64decode(answer[key]) for key in keys]
 
-    def stay(self, rank: int) -> None:
-        """Be missed from now on: when this connection ends, the others' waits do."""
-        self._exchange({"stay": rank})
+    def decide(
+        self, topic: str, *, rank: int, offer: str, decide: Callable[[list[str]], str]
+    ) -> str:
+        """Agree on `topic`: every rank stores an offer, rank 0 decides from all, in rank order.
+
+        Returns the decision at every rank.
+        """
+        decision, own = f"{topic}/decision", {f"{topic}/{rank}": offer.encode()}
+        if rank != 0:
+            return self.get_all([decision], storing=own)[0].decode()
+        offers = self.get_all([f"{topic}/{rank}" for rank in range(len(self._seats))], storing=own)
+        decided = decide([text.decode() for text in offers])
+        self.put(decision, decided.encode())
+        return decided
+
+    def report_disconnect_of(self, rank: int) -> None:
+        """From now on, when this connection ends, the waits of the others fail and name `rank`."""
+        self._exchange({"report_disconnect_of": rank})
 
     def wait(self, keys: Sequence[str], *, deadline: float) -> tuple[bytes | None, ...]:
-        """The values of `keys`, None for what nobody told until `deadline` (monotonic).
+        """The values of `keys`; None for those that are not stored at `deadline` (monotonic).
 
-        Raises TransferFailedError, which names who was to stay and is gone.
+        Raises TransferFailedError, which names the member whose disconnection was reported.
         """
-        answer = self._exchange(_asked(keys, deadline))
-        gone = answer.get(BROKEN)
-        if gone is not None:
-            rank = int(gone)
+        answer = self._exchange(_get(keys, deadline))
+        disconnected = answer.get(DISCONNECTED)
+        if disconnected is not None:
+            rank = int(disconnected)
             peer = self._seats[rank].member if rank < len(self._seats) else None
-            raise TransferFailedError(f"{self._room}: rank {rank} has left", peer=peer)
+            raise TransferFailedError(f"{self._session}: rank {rank} disconnected", peer=peer)
         return tuple(b64decode(answer[key]) if key in answer else None for key in keys)
 
     def close(self) -> None:
-        """Leave the room."""
+        """Disconnect."""
         self._socket.close()
 
-    def _connect(self, address: Address) -> socket.socket:
+    def _connect(self, address: RendezvousAddress) -> socket.socket:
         while True:
-            self._rest(0)
+            self._sleep(0)
             left = max(self.deadline - time.monotonic(), 0.001)
             try:
                 return socket.create_connection((address.host, address.port), timeout=left)
             except OSError as error:
-                if time.monotonic() + _REST_SECONDS >= self.deadline:
+                if time.monotonic() + _POLL_SECONDS >= self.deadline:
                     raise self._unreachable(error) from error
-                self._rest(_REST_SECONDS)
+                self._sleep(_POLL_SECONDS)
 
     def _exchange(self, request: dict[str, Any]) -> dict[str, str]:
         self._send(request)
@@ -146,14 +170,14 @@ class Rendezvous:
     def _send(self, request: dict[str, Any]) -> None:
         self._socket.settimeout(max(self.deadline - time.monotonic(), _LATE_SECONDS))
         try:
-            self._socket.sendall(frame(request))
+            self._socket.sendall(encode_frame(request))
         except OSError as error:
             raise self._unreachable(error) from error
 
     def _receive(self, size: int) -> bytes:
-        self._socket.settimeout(_REST_SECONDS)
+        self._socket.settimeout(_POLL_SECONDS)
         while len(self._received) < size:
-            self._rest(0)
+            self._sleep(0)
             try:
                 part = self._socket.recv(1 << 16)
             except TimeoutError as error:
@@ -163,25 +187,25 @@ class Rendezvous:
             except OSError as error:
                 raise self._unreachable(error) from error
             if not part:
-                raise self._unreachable(ConnectionError("it closed the connection"))
+                raise self._unreachable(ConnectionError("the sender closed the connection"))
             self._received += part
         head, self._received = self._received[:size], self._received[size:]
         return head
 
     def _unreachable(self, error: Exception) -> JoinFailedError:
-        reason = f"{self._room}: the sender's rendezvous failed: {error or type(error).__name__}"
+        reason = f"{self._session}: the sender's rendezvous failed: {error or type(error).__name__}"
         return JoinFailedError(reason, peer=self._seats[0].member)
 
 
-def _told(values: Mapping[str, bytes]) -> dict[str, Any]:
+def _put(values: Mapping[str, bytes]) -> dict[str, Any]:
     return {"put": {key: b64encode(value).decode() for key, value in values.items()}}
 
 
-def _asked(keys: Sequence[str], deadline: float) -> dict[str, Any]:
+def _get(keys: Sequence[str], deadline: float) -> dict[str, Any]:
     return {"get": list(keys), "seconds": max(deadline - time.monotonic(), 0.0)}
 
 
-def frame(body: dict[str, Any]) -> bytes:
-    """A message as it travels."""
+def encode_frame(body: dict[str, Any]) -> bytes:
+    """A message as it travels: its length, then JSON."""
     text = json.dumps(body).encode()
     return LENGTH.pack(len(text)) + text

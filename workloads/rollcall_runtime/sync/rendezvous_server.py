@@ -1,4 +1,4 @@
-"""The sender's side of the rendezvous: rooms, and who is in them."""
+"""The sender's side of the rendezvous: one key-value table per session."""
 
 import contextlib
 import hmac
@@ -10,136 +10,136 @@ import threading
 import time
 from typing import Any
 
-from rollcall_runtime.sync.rendezvous import BROKEN, LENGTH, Address, frame
+from rollcall_runtime.sync.rendezvous import DISCONNECTED, LENGTH, RendezvousAddress, encode_frame
 
-_MAX_FRAME = 16 << 20
-_IDLE_SECONDS = 60.0  # a visitor that says nothing for so long is sent away
-_LOOK_SECONDS = 0.02  # how often a waiting visitor's connection is looked at
-_FULL_SECONDS = 0.01  # rest after an accept that failed
+_MAX_FRAME_BYTES = 16 << 20
+_IDLE_SECONDS = 60.0  # a client that sends nothing for so long is disconnected
+_HANGUP_POLL_SECONDS = 0.02  # how often a waiting client's connection is checked
+_ACCEPT_RETRY_SECONDS = 0.01  # after an accept that failed
 
 
-class _Room:
+class _SessionTable:
     def __init__(self) -> None:
-        self.visitors = 0
+        self.clients = 0
         self.values: dict[str, str] = {}
-        self.gone: int | None = None
+        self.disconnected: int | None = None
 
 
 class RendezvousServer:
     """Listens on `address` alone, on a port that the kernel picks.
 
-    Each visitor has a thread, for as long as its join takes.
+    Each client has a thread, for as long as it is connected.
     """
 
     def __init__(self, address: str) -> None:
         self._listener = _listen(address)
         port = self._listener.getsockname()[1]
-        self.address = Address(host=address, port=port, secret=secrets.token_hex(16))
+        self.address = RendezvousAddress(host=address, port=port, secret=secrets.token_hex(16))
         self._changed = threading.Condition()  # guards all that follows
-        self._rooms: dict[str, _Room] = {}
-        self._visitors: set[socket.socket] = set()
+        self._tables: dict[str, _SessionTable] = {}
+        self._clients: set[socket.socket] = set()
         self._closed = False
         self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
         self._thread.start()
 
     @property
-    def rooms(self) -> int:
-        """Sessions in which somebody is."""
+    def sessions(self) -> int:
+        """How many sessions have a connected client."""
         with self._changed:
-            return len(self._rooms)
+            return len(self._tables)
 
     def close(self) -> None:
-        """Send all visitors away; waits at most a second."""
+        """Disconnect all clients; waits at most a second."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            for visitor in (self._listener, *self._visitors):
-                with contextlib.suppress(OSError):  # it has gone already
-                    visitor.shutdown(socket.SHUT_RDWR)
+            for connection in (self._listener, *self._clients):
+                with contextlib.suppress(OSError):  # it is disconnected already
+                    connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(1.0)
 
     def _accept(self) -> None:
         with self._listener:
             while not self._closed:
                 try:
-                    visitor, _ = self._listener.accept()
+                    client, _ = self._listener.accept()
                 except OSError:  # closed, or out of descriptors for a while
-                    time.sleep(_FULL_SECONDS)
+                    time.sleep(_ACCEPT_RETRY_SECONDS)
                     continue
-                threading.Thread(target=self._visit, args=(visitor,), daemon=True).start()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
-    def _visit(self, visitor: socket.socket) -> None:
-        with visitor:
-            visitor.settimeout(_IDLE_SECONDS)
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            client.settimeout(_IDLE_SECONDS)
             with self._changed:
-                self._visitors.add(visitor)
+                self._clients.add(client)
             try:
-                hello = _read(visitor)
+                hello = _read_frame(client)
                 if not hmac.compare_digest(str(hello["secret"]), self.address.secret):
                     return
-                self._host(str(hello["room"]), visitor)
+                self._serve_session(str(hello["session"]), client)
             except (OSError, EOFError, ValueError, KeyError, TypeError):
-                return  # it left, or is no member; either way its connection ends
+                return  # it disconnected, or is no member; either way its connection ends
             finally:
                 with self._changed:
-                    self._visitors.discard(visitor)
+                    self._clients.discard(client)
 
-    def _host(self, name: str, visitor: socket.socket) -> None:
+    def _serve_session(self, name: str, client: socket.socket) -> None:
         with self._changed:
-            room = self._rooms.setdefault(name, _Room())
-            room.visitors += 1
-        stays: int | None = None
+            table = self._tables.setdefault(name, _SessionTable())
+            table.clients += 1
+        reported: int | None = None
         try:
             while not self._closed:
-                request = _read(visitor)
+                request = _read_frame(client)
                 answer: dict[str, str] = {}
                 if "put" in request:
-                    self._put(room, request["put"])
-                if "stay" in request:
-                    stays = int(request["stay"])
-                    visitor.settimeout(None)
+                    self._put(table, request["put"])
+                if "report_disconnect_of" in request:
+                    reported = int(request["report_disconnect_of"])
+                    client.settimeout(None)
                 if "get" in request:
-                    answer = self._get(room, request["get"], request["seconds"], visitor)
-                visitor.sendall(frame(answer))
+                    answer = self._get(table, request["get"], request["seconds"], client)
+                client.sendall(encode_frame(answer))
         finally:
             with self._changed:
-                if stays is not None and room.gone is None:
-                    room.gone = stays
+                if reported is not None and table.disconnected is None:
+                    table.disconnected = reported
                     self._changed.notify_all()
-                room.visitors -= 1
-                if room.visitors == 0:
-                    del self._rooms[name]
+                table.clients -= 1
+                if table.clients == 0:
+                    del self._tables[name]
 
-    def _put(self, room: _Room, values: dict[str, str]) -> None:
+    def _put(self, table: _SessionTable, values: dict[str, str]) -> None:
         with self._changed:
-            room.values.update(values)
+            table.values.update(values)
             self._changed.notify_all()
 
     def _get(
-        self, room: _Room, keys: list[str], seconds: float, visitor: socket.socket
+        self, table: _SessionTable, keys: list[str], seconds: float, client: socket.socket
     ) -> dict[str, str]:
-        """Wait for all keys; what is missing after `seconds` is missing in the answer."""
+        """Wait for all keys; the answer lacks those that are not stored after `seconds`."""
         deadline = time.monotonic() + seconds
 
         def settled() -> bool:
-            missing = any(key not in room.values for key in keys)
-            return self._closed or not missing or room.gone is not None
+            missing = any(key not in table.values for key in keys)
+            return self._closed or not missing or table.disconnected is not None
 
         with self._changed:
-            while not self._changed.wait_for(settled, min(seconds, _LOOK_SECONDS)):
+            while not self._changed.wait_for(settled, min(seconds, _HANGUP_POLL_SECONDS)):
                 if time.monotonic() >= deadline:
                     break
-                if _hung_up(visitor):
+                if _hung_up(client):
                     raise EOFError
-            answer = {key: room.values[key] for key in keys if key in room.values}
-            if len(answer) < len(keys) and room.gone is not None:
-                answer[BROKEN] = str(room.gone)
+            answer = {key: table.values[key] for key in keys if key in table.values}
+            if len(answer) < len(keys) and table.disconnected is not None:
+                answer[DISCONNECTED] = str(table.disconnected)
             return answer
 
 
-def _read(connection: socket.socket) -> dict[str, Any]:
+def _read_frame(connection: socket.socket) -> dict[str, Any]:
     (length,) = LENGTH.unpack(_read_exactly(connection, LENGTH.size))
-    if length > _MAX_FRAME:
+    if length > _MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {length} bytes")
     body = json.loads(_read_exactly(connection, length))
     if not isinstance(body, dict):

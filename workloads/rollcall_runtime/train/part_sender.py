@@ -107,19 +107,19 @@ class SnapshotPartSender(WeightSender):
         delta: WeightDelta | None,
     ) -> None:
         """Send this rank's part of `manifest` or `delta`; SyncError if it is not held."""
-        buffer = self._find(manifest, delta, session.memories)
+        buffer = self._find(manifest, delta, session.buffer_devices)
         if buffer is None:
             raise SyncError(f"rank {self._rank} does not hold its part of {version}")
         await self.publish(session, buffer, manifest, delta)
 
     def _find(
-        self, manifest: WeightManifest, delta: WeightDelta | None, memories: frozenset[str]
+        self, manifest: WeightManifest, delta: WeightDelta | None, buffer_devices: frozenset[str]
     ) -> Buffer | None:
         part = manifest.part(self._rank)
         for held in self._parts.values():
             if _same(held.weights.manifest, part):
                 if delta is None:
-                    return held.weights.buffer_in(memories)
+                    return held.weights.buffer_in(buffer_devices)
                 changes = delta.manifest.part(self._rank)
                 if held.delta is not None and _same(held.delta.manifest, changes):
                     return held.delta.buffer

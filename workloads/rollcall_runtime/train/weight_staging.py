@@ -40,11 +40,11 @@ def make_snapshotter(sync: WeightSyncConfig, *, senders: int) -> Snapshotter:
 
 
 def kept_in(sync: WeightSyncConfig, *, device: str) -> frozenset[str]:
-    """The memories (torch device types) from which the job's groups send.
+    """The buffer_devices (torch device types) from which the job's groups send.
 
     Every engine that can takes the device's. A delta is made of two versions in host memory.
     """
     engines = [engine_class(group.engine.name, device=device) for group in sync.all_groups()]
-    direct = [device in engine.memories for engine in engines]
+    direct = [device in engine.buffer_devices for engine in engines]
     host = HOST if sync.delta or not all(direct) else frozenset()
     return host | frozenset({device} if any(direct) else ())

@@ -314,7 +314,7 @@ class Group:
     async def publish(self, number: int, manifest: WeightManifest = MANIFEST) -> None:
         lineage = self.coordinator.lineage
         assert lineage is not None
-        snapshot = WeightSnapshot(manifest, HostBuffer(manifest.total_bytes).pin())
+        snapshot = WeightSnapshot(manifest, HostBuffer(manifest.total_bytes).hold())
         async with asyncio.timeout(5):
             await self.coordinator.publish(Version(lineage, number), snapshot)
 

@@ -83,7 +83,7 @@ class FaultyMember(members.Member):
         self._memory, self._stage = None, StagingArea()
 
     def begun(self, group: str) -> int:
-        """How many broadcasts NCCL has been told to do."""
+        """How many broadcasts NCCL was given."""
         session: Any = self._sessions[group]
         count: int = session._communicator.begun
         return count
@@ -108,7 +108,7 @@ class FaultyMember(members.Member):
 
     def _arm(self, group: str, die_after: int) -> None:
         session: Any = self._sessions[group]
-        session._owner.abandoned = _Deadly(die_after)
+        session._calls.abandoned = _Deadly(die_after)
 
 
 class _Deadly(threading.Event):

@@ -1,7 +1,7 @@
 """Which memory the members of a test stage weights in, as their environment says.
 
-Memory of a double's device is out of the host's reach: who reads or writes it without one of the
-library's copies dies, and the test with it.
+Memory of a double's device cannot be reached by the host: a process that reads or writes it without
+one of the library's copies dies, and its test fails.
 """
 
 import os

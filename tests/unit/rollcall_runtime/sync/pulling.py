@@ -15,7 +15,7 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import EngineKind, Role, encode_descriptor
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
-from rollcall_runtime.sync.engines.pull.pending_reads import Read
+from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
 from rollcall_runtime.sync.engines.pull.session import PullSession
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 
@@ -46,7 +46,7 @@ class CopyEngine(PullEngine):
         self.failing = False
         self.seconds = 0.0
 
-    def _make(
+    def _new_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> PullSession:
         return PullSession(group=group, session=session, seats=seats, rank=rank, engine=self)
@@ -61,18 +61,18 @@ class CopyEngine(PullEngine):
     def _describe(self) -> dict[str, Any]:
         return {"agent": str(self.member.pod_uid if self.member else "")}
 
-    def reach(self, source: dict[str, Any]) -> object:
+    def connect(self, source: dict[str, Any]) -> object:
         self.reached.append(source["agent"])
         return source["agent"]
 
-    def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> Read:
+    def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> LibraryRead:
         return _Copy(self, remote, local, nbytes)
 
-    def _keep(self, members: AbstractSet[MemberId]) -> None:
+    def _keep_peers(self, members: AbstractSet[MemberId]) -> None:
         self.kept.append({member.pod_uid for member in members})
 
 
-class _Copy(Read):
+class _Copy(LibraryRead):
     def __init__(self, engine: CopyEngine, remote: int, local: int, nbytes: int) -> None:
         self._engine, self._copy = engine, (local, remote, nbytes)
         self._ends = time.monotonic() + engine.seconds
@@ -177,7 +177,7 @@ def abort(sessions: dict[int, PullSession]) -> None:
     for session in sessions.values():
         session.abort()
     for session in sessions.values():
-        assert session.wait_gone(5)
+        assert session.wait_until_freed(5)
 
 
 def eventually(condition: Any, seconds: float = 5.0) -> bool:

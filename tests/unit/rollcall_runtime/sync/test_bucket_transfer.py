@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketTransfer, Work
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer, TransferHandle
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
@@ -29,7 +29,7 @@ class Wire:
     aborted: bool = False
     receiving: bool = False
 
-    def start(self, chunk: memoryview, seconds: float) -> Work:
+    def start(self, chunk: memoryview, seconds: float) -> TransferHandle:
         index = self.begun
         self.begun += 1
         self.flying += 1
@@ -47,7 +47,7 @@ class Wire:
         settings = SyncSettings(
             operation_bytes=operation_bytes, operation_timeout=1, in_flight=in_flight
         )
-        return BucketTransfer(start=self.start, stop=self.stop, settings=settings)
+        return BucketTransfer(start=self.start, raise_if_aborted=self.stop, settings=settings)
 
 
 @dataclass
@@ -83,8 +83,8 @@ def test_what_is_sent_is_received(nbytes: int) -> None:
     replay = Wire(chunks=wire.chunks, receiving=True)
     replay.mover().receive(there, manifest, deadline=soon())
     assert bytes(there.memory) == bytes(buffer.memory)
-    assert not buffer.pinned
-    assert not there.pinned
+    assert not buffer.in_use
+    assert not there.in_use
 
 
 def test_no_more_buckets_fly_than_allowed() -> None:
@@ -122,10 +122,10 @@ def test_a_failure_leaves_the_buffer_pinned_until_drained() -> None:
     with pytest.raises(RuntimeError, match="connection reset"):
         mover.send(buffer, manifest, deadline=soon())
     assert wire.flying == 1
-    assert buffer.pinned
+    assert buffer.in_use
     mover.drain()
     assert wire.flying == 0
-    assert not buffer.pinned
+    assert not buffer.in_use
 
 
 def test_operations_never_cross_a_bucket() -> None:
@@ -141,13 +141,13 @@ def test_small_buckets_that_follow_each_other_at_the_sender_are_read_at_once() -
     wire = Wire([bytes(buffer.memory[start:end]) for start, end in bounds], receiving=True)
     target = HostBuffer(5 * BUCKET)
     wire.mover(operation_bytes=2 * BUCKET).fill(
-        target, manifest, soon(), numbers=numbers, together=True
+        target, manifest, soon(), numbers=numbers, merge_small=True
     )
     assert target.memory == buffer.memory
     wire.begun, wire.chunks[2] = 0, bytes(20)
     with pytest.raises(ChecksumMismatchError, match=r"buckets \[7, 8\] of 5"):
         wire.mover(operation_bytes=2 * BUCKET).fill(
-            target, manifest, soon(), numbers=numbers, together=True
+            target, manifest, soon(), numbers=numbers, merge_small=True
         )
 
 

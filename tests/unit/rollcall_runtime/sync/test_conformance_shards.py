@@ -175,7 +175,7 @@ def test_a_part_is_old_or_new_but_never_both(
     for half, shard in zip(halves, HALVES, strict=True):
         assert half.do("served_digests") == rows(world, shard, number)
         settled(half, "abandoned", 0)
-        settled(half, "pinned", 1)
+        settled(half, "in_use", 1)
     join(everyone)
     manifest = kept.do("snapshot", seed=99, megabytes=SIZE, bucket_bytes=MIB)
     publish(everyone, number=number + 1, manifest=manifest)

@@ -1,4 +1,4 @@
-"""Members meet in the room of their session, and nobody else does."""
+"""Members of a session find each other through its table; no other process can."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import encode_descriptor
 from rollcall_runtime.sync.errors import AbortedError, JoinFailedError
-from rollcall_runtime.sync.rendezvous import Address, Rendezvous
+from rollcall_runtime.sync.rendezvous import RendezvousAddress, SessionRendezvous
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 
 HOST = "127.0.2.1"
@@ -27,19 +27,19 @@ def server() -> Iterator[RendezvousServer]:
     made.close()
 
 
-def seats_at(address: Address, size: int) -> list[Seat]:
+def seats_at(address: RendezvousAddress, size: int) -> list[Seat]:
     descriptor = encode_descriptor(json.dumps(address.descriptor()).encode())
     return [Seat(MemberId(f"pod-{rank}", "b"), HOST, descriptor) for rank in range(size)]
 
 
 def enter(
-    address: Address, *, room: str = "job/1.1.0", size: int = 2, seconds: float = 2.0
-) -> Rendezvous:
-    return Rendezvous(
-        room=room,
+    address: RendezvousAddress, *, session: str = "job/1.1.0", size: int = 2, seconds: float = 2.0
+) -> SessionRendezvous:
+    return SessionRendezvous(
+        session=session,
         seats=seats_at(address, size),
         deadline=time.monotonic() + seconds,
-        rest=time.sleep,
+        sleep=time.sleep,
     )
 
 
@@ -52,7 +52,7 @@ def test_it_listens_on_its_address_alone(server: RendezvousServer) -> None:
 def test_members_meet_and_tell_each_other(server: RendezvousServer) -> None:
     def member(rank: int) -> bytes:
         rendezvous = enter(server.address, size=3)
-        rendezvous.meet(rank)
+        rendezvous.wait_for_all_seats(rank)
         rendezvous.put(str(rank), bytes([rank, 255]))
         told = rendezvous.get(str((rank + 1) % 3))
         rendezvous.close()
@@ -64,40 +64,40 @@ def test_members_meet_and_tell_each_other(server: RendezvousServer) -> None:
 
 def test_an_empty_room_is_forgotten(server: RendezvousServer) -> None:
     rendezvous = enter(server.address, size=1)
-    rendezvous.meet(0)
-    assert server.rooms == 1
+    rendezvous.wait_for_all_seats(0)
+    assert server.sessions == 1
     rendezvous.close()
     deadline = time.monotonic() + 2
-    while server.rooms and time.monotonic() < deadline:
+    while server.sessions and time.monotonic() < deadline:
         time.sleep(0.005)
-    assert server.rooms == 0
+    assert server.sessions == 0
 
 
 def test_an_empty_seat_is_named_at_the_deadline(server: RendezvousServer) -> None:
     rendezvous = enter(server.address, size=2, seconds=0.1)
     began = time.monotonic()
     with pytest.raises(JoinFailedError, match="1 of 2 seats") as caught:
-        rendezvous.meet(0)
+        rendezvous.wait_for_all_seats(0)
     assert caught.value.peer == MemberId("pod-1", "b")
     assert time.monotonic() - began < 0.4
     rendezvous.close()
 
 
 def test_rooms_do_not_mix(server: RendezvousServer) -> None:
-    old = enter(server.address, room="job/1.1.0", seconds=0.1)
-    new = enter(server.address, room="job/1.1.1", seconds=0.1)
+    old = enter(server.address, session="job/1.1.0", seconds=0.1)
+    new = enter(server.address, session="job/1.1.1", seconds=0.1)
     for rank, rendezvous in enumerate((old, new)):
         with pytest.raises(JoinFailedError):
-            rendezvous.meet(rank)
+            rendezvous.wait_for_all_seats(rank)
         rendezvous.close()
 
 
 def test_who_does_not_know_the_secret_is_turned_away(server: RendezvousServer) -> None:
-    stranger = enter(Address(HOST, server.address.port, "guess"))
+    stranger = enter(RendezvousAddress(HOST, server.address.port, "guess"))
     with pytest.raises(JoinFailedError, match=r"closed the connection|reset"):
-        stranger.meet(0)
+        stranger.wait_for_all_seats(0)
     stranger.close()
-    assert server.rooms == 0
+    assert server.sessions == 0
 
 
 @pytest.mark.parametrize(
@@ -110,37 +110,39 @@ def test_nonsense_is_turned_away(server: RendezvousServer, nonsense: bytes) -> N
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
     rendezvous = enter(server.address, size=1)
-    rendezvous.meet(0)
+    rendezvous.wait_for_all_seats(0)
     rendezvous.close()
 
 
 def test_a_wait_ends_when_the_session_is_given_up(server: RendezvousServer) -> None:
     given_up = threading.Event()
 
-    def rest(seconds: float) -> None:
+    def sleep(seconds: float) -> None:
         if given_up.wait(seconds):
             raise AbortedError("given up")
 
     seats = seats_at(server.address, 2)
-    rendezvous = Rendezvous(room="r", seats=seats, deadline=time.monotonic() + 10, rest=rest)
+    rendezvous = SessionRendezvous(
+        session="r", seats=seats, deadline=time.monotonic() + 10, sleep=sleep
+    )
     timer = threading.Timer(0.05, given_up.set)
     timer.start()
     with pytest.raises(AbortedError):
-        rendezvous.meet(0)
+        rendezvous.wait_for_all_seats(0)
     rendezvous.close()
     timer.join()
 
 
 def test_a_dead_sender_is_named() -> None:
-    gone = RendezvousServer(HOST)
-    inside = enter(gone.address)
-    gone.close()
+    closed = RendezvousServer(HOST)
+    inside = enter(closed.address)
+    closed.close()
     with pytest.raises(JoinFailedError) as caught:
-        inside.meet(1)
+        inside.wait_for_all_seats(1)
     assert caught.value.peer == MemberId("pod-0", "b")
     inside.close()
     with pytest.raises(JoinFailedError) as caught:
-        enter(gone.address, seconds=0.1)
+        enter(closed.address, seconds=0.1)
     assert caught.value.peer == MemberId("pod-0", "b")
 
 
@@ -148,5 +150,5 @@ def test_a_dead_sender_is_named() -> None:
 def test_a_descriptor_that_is_not_a_senders_is_refused(descriptor: str) -> None:
     seat = Seat(MemberId("pod-0", "b"), HOST, descriptor)
     with pytest.raises(JoinFailedError, match="descriptor") as caught:
-        Address.of(seat)
+        RendezvousAddress.of(seat)
     assert caught.value.peer == seat.member

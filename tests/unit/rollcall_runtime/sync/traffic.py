@@ -62,19 +62,19 @@ class CountingMember(FaultyMember):
     ) -> None:
         """Stop a process as soon as a read is in flight, before the next one."""
         session: Any = self._sessions[group]
-        session._owner.abandoned = _Stopping(pid, session.flights)
+        session._calls.abandoned = _Stopping(pid, session.reads)
         self.receive(group, number, manifest, timeout)
 
 
 class _Stopping(threading.Event):
     """An owner's flag, which sessions look at between two steps."""
 
-    def __init__(self, pid: int, flights: Any) -> None:
+    def __init__(self, pid: int, reads: Any) -> None:
         super().__init__()
-        self._pid, self._flights, self._stopped = pid, flights, False
+        self._pid, self._reads, self._stopped = pid, reads, False
 
     def is_set(self) -> bool:
-        if self._flights._flying and not self._stopped:
+        if len(self._reads) and not self._stopped:
             self._stopped = True
             os.kill(self._pid, signal.SIGSTOP)
         return super().is_set()

@@ -90,7 +90,7 @@ class AclLibrary:
         self._library.call("aclrtMemcpy", to, nbytes, pointer, nbytes, _WITHIN)
 
     @property
-    def shares(self) -> bool:
+    def can_share_memory(self) -> bool:
         """Whether the library can share device memory between processes."""
         return self._library.has(*_SHARING)
 

@@ -111,7 +111,7 @@ class CudaLibrary:
         self._library.call("cudaMemcpyAsync", to, pointer, nbytes, _WITHIN, stream)
 
     def register(self, host: int, nbytes: int) -> None:
-        """Pin host memory, for copies at full speed."""
+        """BufferHold host memory, for copies at full speed."""
         self._library.call("cudaHostRegister", host, nbytes, 0, accept=(0, _ALREADY_REGISTERED))
 
     def unregister(self, host: int) -> None:

@@ -1,7 +1,7 @@
-"""The embedded CPU engine: gloo process groups built by hand, one for each session.
+"""The built-in CPU engine: gloo process groups built by hand, one for each session.
 
 Gloo cannot cancel an operation and does not reliably notice a dead peer. So a session's calls run
-on threads that outlive an aborted session until gloo lets go, at the latest at the operation's
+on threads that outlive an aborted session until gloo returns, at the latest at the operation's
 timeout.
 """
 
@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketTransfer, Work
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer, TransferHandle
 from rollcall_runtime.sync.engine import EngineKind, SyncSettings
 from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine, ThreadedSession
 from rollcall_runtime.sync.errors import (
@@ -31,7 +31,7 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from rollcall_runtime.sync.memory.buffers import Buffer
-from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.rendezvous import SessionRendezvous
 
 SEND_BUFFER_BYTES = 512 << 10
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -60,14 +60,14 @@ class GlooEngine(ThreadedEngine):
     devices = frozenset({"cpu"})
     settings_type = GlooSettings
 
-    def _make(
+    def _new_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> "GlooSession":
         return GlooSession(group=group, session=session, seats=seats, rank=rank, engine=self)
 
 
 class GlooSession(ThreadedSession):
-    """One process group, and what owns it while gloo is busy."""
+    """One gloo process group."""
 
     def __init__(
         self,
@@ -81,14 +81,17 @@ class GlooSession(ThreadedSession):
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
         self._group: Any = None
         self._store: Store | None = None
-        self._mover = BucketTransfer(
-            start=self._broadcast, stop=self._check, settings=self.settings, landed=self._landed
+        self._transfer = BucketTransfer(
+            start=self._broadcast,
+            raise_if_aborted=self._raise_if_aborted,
+            settings=self.settings,
+            bucket_done=self._trace_bucket,
         )
 
-    def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:  # noqa: ARG002
+    def _connect(self, rendezvous: SessionRendezvous, deadline: float) -> None:  # noqa: ARG002
         settings = self.engine.settings_as(GlooSettings)
         try:
-            self._group, self._store = make_group(
+            self._group, self._store = new_process_group(
                 rendezvous,
                 address=self.engine.address,
                 settings=settings,
@@ -97,31 +100,31 @@ class GlooSession(ThreadedSession):
                 size=len(self.seats),
             )
         except RuntimeError as error:
-            cause = self._explain(error)
+            cause = self._to_sync_error(error)
             raise JoinFailedError(str(cause), peer=cause.peer) from error
 
     def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
-        self._mover.send(buffer, manifest, deadline)
+        self._transfer.send(buffer, manifest, deadline)
 
-    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
-        self._mover.receive(buffer, manifest, deadline)
+    def _receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
+        self._transfer.receive(buffer, manifest, deadline)
 
     def _disconnect(self) -> None:
-        self._mover.drain()
-        self._group = None  # would block while an operation is in flight; none is left
+        self._transfer.drain()
+        self._group = None  # would block while an operation is in flight; none is
         self._store = None  # after the group, which points to it
 
-    def _broadcast(self, chunk: memoryview, seconds: float) -> Work:
+    def _broadcast(self, chunk: memoryview, seconds: float) -> TransferHandle:
         if self._group is None:
             raise TransferFailedError(f"{self.name} was not joined")
         return broadcast(self._group, chunk, seconds)
 
-    def _explain(self, error: Exception) -> SyncError:
-        return explain(self.name, error, self.seats)
+    def _to_sync_error(self, error: Exception) -> SyncError:
+        return gloo_error(self.name, error, self.seats)
 
 
-def make_group(
-    rendezvous: Rendezvous,
+def new_process_group(
+    rendezvous: SessionRendezvous,
     *,
     address: str,
     settings: SyncSettings,
@@ -132,13 +135,13 @@ def make_group(
 ) -> tuple[Any, Store]:
     """A process group of `size` that listens on `address`, and its store; rank 0 broadcasts.
 
-    `prefix` tells the keys of several groups in one room apart. The store must outlive the group,
-    which points to it. Raises RuntimeError.
+    `prefix` separates the keys of several groups in one rendezvous. The store must outlive the
+    group, which points to it. Raises RuntimeError.
     """
     make: Any = ProcessGroupGloo  # its stubs know neither these options nor this constructor
     options = make._Options()  # noqa: SLF001
     options._timeout = timedelta(seconds=settings.operation_timeout)  # noqa: SLF001
-    options._threads = settings.in_flight  # noqa: SLF001  # each is busy with one
+    options._threads = settings.in_flight  # noqa: SLF001  # each runs one operation
     # A connection and a thread to serve it for each device; operations take turns.
     options._devices = [  # noqa: SLF001
         make.create_device(hostname=address) for _ in range(settings.threads)
@@ -148,19 +151,19 @@ def make_group(
         return make(store, rank, size, options), store
 
 
-def broadcast(group: Any, chunk: memoryview, seconds: float) -> Work:
-    """Begin to send the chunk from the group's rank 0, or to fill it."""
+def broadcast(group: Any, chunk: memoryview, seconds: float) -> TransferHandle:
+    """Begin to broadcast the chunk from the group's rank 0, or to fill it."""
     options = BroadcastOptions()
     options.rootRank = 0
     options.rootTensor = 0
     options.timeout = timedelta(seconds=seconds)  # torch 2.6 goes by the group's instead
-    work: Work = group.broadcast([torch.frombuffer(chunk, dtype=torch.uint8)], options)
+    work: TransferHandle = group.broadcast([torch.frombuffer(chunk, dtype=torch.uint8)], options)
     return work
 
 
-def explain(name: str, error: Exception, seats: Sequence[Seat]) -> SyncError:
-    """What an error of gloo means; names the peer when its address tells it."""
-    text = str(error).partition("\n")[0]  # what follows is a stack
+def gloo_error(name: str, error: Exception, seats: Sequence[Seat]) -> SyncError:
+    """The SyncError for an error of gloo; names the peer if the text has its address."""
+    text = str(error).partition("\n")[0]  # a stack trace follows
     if "imed out" in text:
         return TimedOutError(f"{name}: {text}")
     named = set(re.findall(r"\[([0-9a-fA-F.:]+)\]:\d+", text))
@@ -170,33 +173,33 @@ def explain(name: str, error: Exception, seats: Sequence[Seat]) -> SyncError:
 
 
 class _RendezvousStore(Store):
-    """What gloo asks of a store while a group is built: each rank's addresses, for each device.
+    """The store that gloo reads while a group is built: each rank's addresses, for each device.
 
-    Gloo asks for one rank after the other, twice. Each question is a way to the sender and back,
-    and processes that compete for cores take their time to answer: so all ranks are asked for at
-    once, and answers are kept.
+    Gloo reads one rank's value after the other, twice. Each read is a round trip to the sender,
+    which takes milliseconds among processes that compete for cores: so all ranks' values are read
+    at once and cached.
     """
 
-    def __init__(self, rendezvous: Rendezvous, *, rank: int, size: int, prefix: str) -> None:
+    def __init__(self, rendezvous: SessionRendezvous, *, rank: int, size: int, prefix: str) -> None:
         super().__init__()
         self._rendezvous, self._prefix = rendezvous, prefix
         self._rank, self._size = rank, size
-        self._untold: dict[str, bytes] = {}  # goes out with the next question
-        self._known: dict[str, bytes] = {}
+        self._unsent: dict[str, bytes] = {}  # stored with the next read
+        self._cached: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # torch gives bytes
-        self._known[key] = self._untold[self._prefix + key] = value
+        self._cached[key] = self._unsent[self._prefix + key] = value
 
     def get(self, key: str) -> bytes:
-        if key not in self._known:
+        if key not in self._cached:
             beginning, _, _ = key.rpartition("/")
             ranks = [f"{beginning}/{rank}" for rank in range(self._size)]
-            # What this rank has told under its number, the others tell under theirs.
-            keys = ranks if key in ranks and ranks[self._rank] in self._known else [key]
-            told, self._untold = self._untold, {}
-            values = self._rendezvous.get_all([self._prefix + key for key in keys], telling=told)
-            self._known.update(zip(keys, values, strict=True))
-        return self._known[key]
+            # A key that ends with this rank's number has a counterpart for every other rank.
+            keys = ranks if key in ranks and ranks[self._rank] in self._cached else [key]
+            unsent, self._unsent = self._unsent, {}
+            values = self._rendezvous.get_all([self._prefix + key for key in keys], storing=unsent)
+            self._cached.update(zip(keys, values, strict=True))
+        return self._cached[key]
 
     def wait(
         self,
@@ -209,11 +212,11 @@ class _RendezvousStore(Store):
 
 @contextmanager
 def send_buffers(nbytes: int) -> Iterator[None]:
-    """Give the TCP connections that are made inside send buffers of `nbytes`; 0 leaves them.
+    """Limit the send buffers of TCP connections opened in the block to `nbytes`; 0: no limit.
 
     Linux grows a send buffer to megabytes. With several connections these no longer fit into the
     cache, and each byte that is sent goes to memory and back: on loopback a quarter of a
-    transfer's CPU time. A connection that another thread makes meanwhile gets the same buffer.
+    transfer's CPU time. A connection that another thread opens meanwhile gets the same limit.
     """
     if nbytes == 0:
         yield
@@ -233,7 +236,7 @@ def _sockets() -> Iterator[int]:
 
 
 def _limit(descriptor: int, nbytes: int) -> None:
-    with socket.socket(fileno=os.dup(descriptor)) as connection:  # closes its own copy only
+    with socket.socket(fileno=os.dup(descriptor)) as connection:  # closes this copy only
         connection.getpeername()  # a listener has none
         if connection.type == socket.SOCK_STREAM and connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, nbytes)

@@ -1,36 +1,41 @@
 """Mooncake's TransferEngine: one-sided reads between registered buffers, over TCP or RDMA.
 
 Peers find each other without a metadata server (its P2PHANDSHAKE). Over TCP the library listens on
-all interfaces and asks nobody who they are: keep it behind a NetworkPolicy. A transfer cannot be
-cancelled; one whose source is stopped ends when that process does.
+all interfaces and authenticates no client: protect it with a NetworkPolicy. A transfer cannot be
+cancelled; one whose source is stopped ends when that process ends.
 """
 
+import ipaddress
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mooncake.engine import TransferEngine
 
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
-from rollcall_runtime.sync.engines.pull.pending_reads import Read
+from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
 from rollcall_runtime.sync.engines.pull.session import PullSession
 
 _COMPLETED = 1
+_RDMA_DEVICES = Path("/sys/class/infiniband")
 
 
 @dataclass(frozen=True, slots=True)
 class MooncakeSettings(PullSettings):
-    """`protocol` is tcp or rdma, `device_name` which RDMA devices to use (all if empty)."""
+    """`protocol` is tcp or rdma; `device_name` lists the RDMA devices to use, all if empty."""
 
     protocol: str = "tcp"
     device_name: str = ""
 
 
 class MooncakeEngine(PullEngine):
-    """One TransferEngine, which is made when the engine is opened."""
+    """One TransferEngine, which starts when the engine is opened."""
 
     name = "mooncake"
     kind = EngineKind.PEER
@@ -38,12 +43,14 @@ class MooncakeEngine(PullEngine):
     package = "mooncake-transfer-engine-non-cuda"
     settings_type = MooncakeSettings
 
-    def _start(self, role: Role) -> dict[str, Any]:
+    def _open_transport(self, role: Role) -> dict[str, Any]:
         self._transfers = self._make_transfers(self.settings_as(MooncakeSettings))
-        return super()._start(role)
+        return super()._open_transport(role)
 
     def _make_transfers(self, settings: MooncakeSettings) -> Any:
-        """A TransferEngine that listens; RuntimeError."""
+        """A TransferEngine that listens. Raises RuntimeError, and ValueError without a device."""
+        require_rdma_devices(settings.protocol, settings.device_name)
+        use_address_family(self.address)
         transfers = TransferEngine()
         status = transfers.initialize(
             self.address, "P2PHANDSHAKE", settings.protocol, settings.device_name
@@ -55,7 +62,7 @@ class MooncakeEngine(PullEngine):
             )
         return transfers
 
-    def _make(
+    def _new_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> PullSession:
         return PullSession(group=group, session=session, seats=seats, rank=rank, engine=self)
@@ -69,19 +76,19 @@ class MooncakeEngine(PullEngine):
         self._transfers.unregister_memory(address)
 
     def _describe(self) -> dict[str, Any]:
-        return {"segment": f"{self.address}:{self._transfers.get_rpc_port()}"}
+        return {"segment": host_port(self.address, self._transfers.get_rpc_port())}
 
-    def reach(self, source: dict[str, Any]) -> object:
+    def connect(self, source: dict[str, Any]) -> object:
         return str(source["segment"])
 
-    def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> Read:
+    def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> LibraryRead:
         batch = self._transfers.batch_transfer_async_read(peer, [local], [remote], [nbytes])
         if not batch:
             raise RuntimeError(f"Mooncake cannot read from {peer}")
-        return _Batch(self._transfers, batch, str(peer))
+        return _MooncakeRead(self._transfers, batch, str(peer))
 
 
-class _Batch(Read):
+class _MooncakeRead(LibraryRead):
     def __init__(self, transfers: Any, batch: int, peer: str) -> None:
         self._transfers, self._batch, self._peer = transfers, batch, peer
 
@@ -90,3 +97,30 @@ class _Batch(Read):
         if status < 0:
             raise RuntimeError(f"a read from {self._peer} failed (status {status})")
         return bool(status == _COMPLETED)
+
+
+def use_address_family(address: str) -> None:
+    """Have Mooncake connect over IPv6 if `address` is one; without it, it resolves IPv4 alone."""
+    if ipaddress.ip_address(address).version == 6:
+        os.environ.setdefault("MC_USE_IPV6", "1")
+
+
+def require_rdma_devices(protocol: str, names: str) -> None:
+    """Raise ValueError if `protocol` is rdma and this node lacks the devices of `names`.
+
+    Mooncake itself falls back to TCP without a word when it finds no device. `names` is
+    comma-separated; empty means any device.
+    """
+    if protocol != "rdma":
+        return
+    present = {path.name for path in _RDMA_DEVICES.iterdir()} if _RDMA_DEVICES.is_dir() else set()
+    missing = sorted({name for name in names.split(",") if name} - present)
+    if present and not missing:
+        return
+    problem = f"the RDMA devices {', '.join(missing)}" if missing else "an RDMA device"
+    raise ValueError(
+        f"protocol is rdma, but this pod does not see {problem} "
+        f"({_RDMA_DEVICES} has {', '.join(sorted(present)) or 'none'}); schedule the pool on nodes "
+        "with RDMA and request the device in its pod template (a device plugin's resource, or "
+        "hostNetwork), correct deviceName, or set protocol to tcp"
+    )

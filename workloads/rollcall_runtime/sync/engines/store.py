@@ -35,7 +35,7 @@ from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.engines.common.threaded_engine import (
     ThreadedEngine,
     ThreadedSession,
-    time_left,
+    seconds_left,
 )
 from rollcall_runtime.sync.errors import (
     ChecksumMismatchError,
@@ -44,7 +44,7 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from rollcall_runtime.sync.memory.buffers import Buffer
-from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.rendezvous import SessionRendezvous
 
 _MARKER, _MANIFEST = "COMPLETE", "manifest.json"
 
@@ -115,16 +115,16 @@ class StoreEngine(ThreadedEngine):
     package = "fsspec"
     settings_type = StoreSettings
 
-    def _start(self, role: Role) -> dict[str, Any]:
+    def _open_transport(self, role: Role) -> dict[str, Any]:
         options = json.loads(self._store_settings.storage_options)
         try:
             self.files, self.root = fsspec.core.url_to_fs(self._store_settings.url, **options)
             self.files.makedirs(self.root, exist_ok=True)
         except (ImportError, OSError, ValueError) as error:
             raise RuntimeError(f"cannot use {self._store_settings.url}: {error}") from error
-        return super()._start(role)
+        return super()._open_transport(role)
 
-    def _make(
+    def _new_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> "StoreSession":
         return StoreSession(
@@ -144,8 +144,8 @@ class StoreEngine(ThreadedEngine):
 class StoreSession(ThreadedSession):
     """One member's view of a group's folder."""
 
-    _faults: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, OSError, ValueError)
-    _meets: ClassVar[bool] = False
+    _library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, OSError, ValueError)
+    _uses_rendezvous: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class StoreSession(ThreadedSession):
         self._rooms, self._versions = f"{base}/rooms", f"{base}/versions"
         self._publications, self._joined = 0, False
 
-    def _join_alone(self, deadline: float) -> None:
+    def _join_without_rendezvous(self, deadline: float) -> None:
         """Take a seat and wait until all are taken."""
         room = f"{self._rooms}/{self._mark}"
         self._files.makedirs(room, exist_ok=True)
@@ -175,11 +175,11 @@ class StoreSession(ThreadedSession):
             if time.monotonic() >= deadline:
                 reason = f"{self.name}: {len(missing)} of {len(self.seats)} seats stayed empty"
                 raise JoinFailedError(reason, peer=self.seats[missing[0]].member)
-            self._rest(self._own.poll_seconds)
+            self._sleep(self._own.poll_seconds)
             self._files.invalidate_cache()
         self._joined = True
 
-    def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
+    def _connect(self, rendezvous: SessionRendezvous, deadline: float) -> None:
         """Never asked: members meet in the store."""
 
     def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
@@ -198,18 +198,18 @@ class StoreSession(ThreadedSession):
             with self._files.open(f"{folder}/chunk-{index}", "wb") as file:
                 file.write(chunk)
 
-        with buffer.pin():
+        with buffer.hold():
             for _ in self._each(cut_in_chunks([(0, buffer.nbytes)], size), buffer, write, deadline):
                 pass
         self._finish(folder, str(crc32(text)).encode())
         for bucket in range(len(manifest.checksums)):
-            self._landed(bucket)
+            self._trace_bucket(bucket)
         self._prune(folder)
 
-    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
+    def _receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         self._read(buffer, manifest, range(len(manifest.checksums)), deadline)
 
-    def _take_buckets(
+    def _receive_buckets(
         self, buffer: Buffer, manifest: WeightManifest, only: tuple[int, ...], deadline: float
     ) -> None:
         self._read(buffer, manifest, only, deadline)
@@ -243,13 +243,13 @@ class StoreSession(ThreadedSession):
         unchecked = list(enumerate(kept.buckets()))
         buckets = manifest.buckets()
         pieces = cut_in_chunks([buckets[number] for number in numbers], size)
-        with buffer.pin():
+        with buffer.hold():
             for end in self._each(pieces, buffer, read, deadline):
                 while unchecked and unchecked[0][1][1] <= end:
                     bucket, (start, stop) = unchecked.pop(0)
                     if crc32(buffer.memory[start:stop]) != kept.checksums[bucket]:
                         bad.append(bucket)
-                    self._landed(numbers[bucket])
+                    self._trace_bucket(numbers[bucket])
         if bad:
             raise wrong_checksums(bad, kept, numbers)
 
@@ -284,10 +284,10 @@ class StoreSession(ThreadedSession):
                 yield self._land(flying, deadline)
 
     def _land(self, flying: list[tuple[int, Future[None]]], deadline: float) -> int:
-        self._check()
+        self._raise_if_aborted()
         end, call = flying[0]
         try:
-            call.result(time_left(deadline, doing="for the store"))
+            call.result(seconds_left(deadline, doing="for the store"))
         except TimeoutError as error:
             raise TimedOutError(f"{self.name}: the store is too slow at byte {end}") from error
         finally:
@@ -296,17 +296,17 @@ class StoreSession(ThreadedSession):
 
     def _finish(self, folder: str, mark: bytes) -> None:
         """The marker appears whole or not at all: readers compare what it says."""
-        self._check()
+        self._raise_if_aborted()
         self._files.pipe_file(f"{folder}/{_MARKER}", mark)
 
     def _await_version(self, folder: str, deadline: float) -> tuple[WeightManifest, int]:
         while True:
-            self._check()
+            self._raise_if_aborted()
             told = self._read_version(folder)
             if told is not None:
                 return told
-            time_left(deadline, doing=f"for {folder}")
-            self._rest(self._own.poll_seconds)
+            seconds_left(deadline, doing=f"for {folder}")
+            self._sleep(self._own.poll_seconds)
 
     def _read_version(self, folder: str) -> tuple[WeightManifest, int] | None:
         """The manifest and the size of chunks."""

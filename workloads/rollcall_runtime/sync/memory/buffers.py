@@ -1,6 +1,6 @@
-"""Flat memory that is reused, and never overwritten while anybody still reads it.
+"""Flat buffers in host memory, the holds that protect them from reuse, and pools of them.
 
-Device memory is in `device_buffers`; what both have is in `FlatBuffer`.
+Buffers in device memory are in `device_buffers`; both derive from `FlatBuffer`.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ _HUGE = 2 << 20
 class FlatBuffer(ABC):
     """Memory of `nbytes` bytes that begins at `address` on `device` (a torch device type).
 
-    Whoever reads or writes holds a pin meanwhile; a buffer without pins is its pool's to lend
-    again.
+    Every reader and writer has a `BufferHold` on it meanwhile; its pool lends a buffer again only
+    when it has no holds.
     """
 
     nbytes: int
@@ -31,7 +31,7 @@ class FlatBuffer(ABC):
 
     def __init__(self, changed: threading.Condition | None) -> None:
         self._changed = changed or threading.Condition()
-        self._pins = 0
+        self._holds = 0
 
     @property
     @abstractmethod
@@ -48,31 +48,31 @@ class FlatBuffer(ABC):
 
     @abstractmethod
     def scratch(self, nbytes: int) -> memoryview:
-        """Host memory to `read` into; empty where `read` needs none."""
+        """Host memory for `read` to copy into; empty where `read` returns a view."""
 
     @property
     def root(self) -> "FlatBuffer":
         """The whole buffer: what a transport registers once."""
         return self
 
-    def window(self, start: int, end: int) -> "Window":
-        """Bytes [start, end) as a buffer; its pins are this buffer's."""
-        return Window(self, start, end)
+    def window(self, start: int, end: int) -> "BufferWindow":
+        """Bytes [start, end) as a buffer; its holds are holds on this buffer."""
+        return BufferWindow(self, start, end)
 
     @property
-    def pinned(self) -> bool:
-        """Whether anybody uses the buffer."""
-        return self._pins > 0
+    def in_use(self) -> bool:
+        """Whether the buffer has any hold."""
+        return self._holds > 0
 
-    def pin(self) -> "Pin":
-        """Keep the buffer from being lent again until the pin is released."""
+    def hold(self) -> "BufferHold":
+        """Keep the buffer from being lent again until the hold is released."""
         with self._changed:
-            self._pins += 1
-        return Pin(self)
+            self._holds += 1
+        return BufferHold(self)
 
-    def _unpin(self) -> None:
+    def _release_hold(self) -> None:
         with self._changed:
-            self._pins -= 1
+            self._holds -= 1
             self._changed.notify_all()
 
 
@@ -89,7 +89,9 @@ class HostBuffer(FlatBuffer):
         try:
             self._mapping = mmap.mmap(-1, max(nbytes, 1), flags=flags)
         except OSError as error:
-            raise ExhaustedError(f"no memory for a buffer of {nbytes} bytes: {error}") from error
+            raise ExhaustedError(
+                f"cannot allocate a buffer of {nbytes} bytes of host memory: {error}"
+            ) from error
         if nbytes >= _HUGE:  # fewer page faults and TLB misses
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._memory = memoryview(self._mapping)[:nbytes]
@@ -113,8 +115,8 @@ class HostBuffer(FlatBuffer):
         return memoryview(b"")
 
 
-class Window:
-    """A part of a buffer, to be used like one."""
+class BufferWindow:
+    """A part of a buffer, with the interface of one."""
 
     def __init__(self, root: FlatBuffer, start: int, end: int) -> None:
         if not 0 <= start <= end <= root.nbytes:
@@ -142,23 +144,23 @@ class Window:
         """Host memory to `read` into."""
         return self.root.scratch(nbytes)
 
-    def window(self, start: int, end: int) -> "Window":
+    def window(self, start: int, end: int) -> "BufferWindow":
         """Bytes [start, end) of this window."""
-        return Window(self.root, self.start + start, self.start + end)
+        return BufferWindow(self.root, self.start + start, self.start + end)
 
-    def pin(self) -> "Pin":
-        """Keep the whole buffer from being lent again until the pin is released."""
-        return self.root.pin()
-
-
-Buffer = FlatBuffer | Window
-Make = Callable[[int, threading.Condition], FlatBuffer]
+    def hold(self) -> "BufferHold":
+        """Keep the whole buffer from being lent again until the hold is released."""
+        return self.root.hold()
 
 
-class Pin:
+Buffer = FlatBuffer | BufferWindow
+BufferFactory = Callable[[int, threading.Condition], FlatBuffer]
+
+
+class BufferHold:
     """One use of a buffer; also a context manager. Releasing twice is harmless.
 
-    A pin that is dropped is released, so that an error's path cannot lose a buffer for good.
+    A hold that is dropped is released, so that an error's path cannot lose a buffer for good.
     """
 
     __slots__ = ("_released", "buffer")
@@ -170,7 +172,7 @@ class Pin:
     def release(self) -> None:
         """End this use."""
         if self._released.acquire(blocking=False):
-            self.buffer._unpin()  # noqa: SLF001 - a pin is part of its buffer
+            self.buffer._release_hold()  # noqa: SLF001 - a hold is part of its buffer
 
     def __del__(self) -> None:
         self.release()
@@ -189,20 +191,23 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class BufferPoolState:
-    """How many buffers a pool has, and how many of them are in use."""
+    """How many buffers a pool has made, and how many of them are in use."""
 
     buffers: int
-    pinned: int
+    in_use: int
 
 
 class BufferPool:
     """At most `limit` buffers, lent to one writer at a time.
 
     More are made while all together stay within `spare_bytes`, so that a small model never waits
-    for what aborted sessions hold. `make(nbytes, changed)` makes one, by default of host memory.
+    for buffers that aborted sessions hold. `make(nbytes, changed)` makes one, by default in host
+    memory.
     """
 
-    def __init__(self, *, limit: int, spare_bytes: int = 0, make: Make | None = None) -> None:
+    def __init__(
+        self, *, limit: int, spare_bytes: int = 0, make: BufferFactory | None = None
+    ) -> None:
         if limit < 1:
             raise ValueError("limit must be at least 1")
         self._limit = limit
@@ -215,41 +220,42 @@ class BufferPool:
     def state(self) -> BufferPoolState:
         """For metrics."""
         with self._changed:
-            pinned = sum(buffer.pinned for buffer in self._buffers)
-            return BufferPoolState(buffers=len(self._buffers), pinned=pinned)
+            in_use = sum(buffer.in_use for buffer in self._buffers)
+            return BufferPoolState(buffers=len(self._buffers), in_use=in_use)
 
-    def take(self, nbytes: int, *, timeout: float) -> Pin:
-        """Pin a buffer of exactly `nbytes` that nobody uses; waits until there is one.
+    def take(self, nbytes: int, *, timeout: float) -> BufferHold:
+        """A hold on an unused buffer of exactly `nbytes`; waits until there is one.
 
         Raises ExhaustedError after `timeout` seconds, or when memory is short.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
-            while (pin := self._try_take(nbytes)) is None:
+            while (hold := self._try_take(nbytes)) is None:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     raise ExhaustedError(
-                        f"all {len(self._buffers)} weight buffers were in use for {timeout:g} s"
+                        f"all {len(self._buffers)} weight buffers were still in use "
+                        f"after {timeout:g} s"
                     )
-        return pin
+        return hold
 
-    def _try_take(self, nbytes: int) -> Pin | None:
-        free = [buffer for buffer in self._buffers if not buffer.pinned]
+    def _try_take(self, nbytes: int) -> BufferHold | None:
+        free = [buffer for buffer in self._buffers if not buffer.in_use]
         fitting = next((buffer for buffer in free if buffer.nbytes == nbytes), None)
         for buffer in free:
-            # The model has changed, or there are more buffers than are needed now.
+            # The model has changed, or more buffers exist than are needed now.
             if buffer is not fitting and (
                 buffer.nbytes != nbytes or len(self._buffers) > self._limit
             ):
                 self._buffers.remove(buffer)
         if fitting is not None:
-            return fitting.pin()
+            return fitting.hold()
         total = sum(buffer.nbytes for buffer in self._buffers)
         if len(self._buffers) >= self._limit and total + nbytes > self._spare_bytes:
             return None
         buffer = self._make(nbytes, self._changed)
         self._buffers.append(buffer)
-        return buffer.pin()
+        return buffer.hold()
 
 
 def _host_buffer(nbytes: int, changed: threading.Condition) -> FlatBuffer:
@@ -257,19 +263,19 @@ def _host_buffer(nbytes: int, changed: threading.Condition) -> FlatBuffer:
 
 
 class GrowingBufferPool:
-    """Buffers for what has another length each time.
+    """Buffers for contents whose length changes each time, such as deltas.
 
-    They hold the longest so far, rounded up to a power of two, so that an engine that registers
-    memory sees the same few again and again.
+    Their length is the longest so far, rounded up to a power of two, so that an engine that
+    registers memory sees the same few buffers again and again.
     """
 
     def __init__(self, *, limit: int, spare_bytes: int = 0) -> None:
         self._pool = BufferPool(limit=limit, spare_bytes=spare_bytes)
         self._capacity = mmap.PAGESIZE
 
-    def take(self, nbytes: int, *, timeout: float) -> tuple[Pin, Window]:
-        """Pin a buffer that nobody uses, and the first `nbytes` of it; raises ExhaustedError."""
+    def take(self, nbytes: int, *, timeout: float) -> tuple[BufferHold, BufferWindow]:
+        """A hold on an unused buffer, and its first `nbytes`; raises ExhaustedError."""
         if nbytes > self._capacity:
             self._capacity = 1 << (nbytes - 1).bit_length()
-        pin = self._pool.take(self._capacity, timeout=timeout)
-        return pin, pin.buffer.window(0, nbytes)
+        hold = self._pool.take(self._capacity, timeout=timeout)
+        return hold, hold.buffer.window(0, nbytes)

@@ -17,7 +17,12 @@ from rollcall_runtime.sync.bindings.c_library import LibraryError, address_of
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
 from rollcall_runtime.sync.bindings.hccl_library import locate
 from rollcall_runtime.sync.errors import ExhaustedError
-from rollcall_runtime.sync.memory.device_buffers import Block, DeviceAllocator, Placed, host_view
+from rollcall_runtime.sync.memory.device_buffers import (
+    DeviceAllocation,
+    DeviceAllocator,
+    PlacedTensors,
+    host_view,
+)
 
 _ALIGNED = 16  # bytes of the longest element
 _PAGE = 2 << 20  # the largest page of an NPU: what is exported must be whole pages
@@ -56,18 +61,18 @@ class TorchAllocator(DeviceAllocator):
             flat = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=self._device)
         except RuntimeError as error:
             raise ExhaustedError(
-                f"no memory for a buffer of {nbytes} bytes on the {self.device}: {error}"
+                f"cannot allocate a buffer of {nbytes} bytes in {self.device} memory: {error}"
             ) from error
-        self.settle()  # whoever had this memory before may still work with it
+        self.synchronize()  # the memory's previous user may have work on it in the stream
         return TorchAllocation(self, flat)
 
-    def settle(self) -> None:
-        """Wait for what this thread has begun on the device."""
+    def synchronize(self) -> None:
+        """Wait for the work that this thread has enqueued on the device."""
         if self._stream is not None:
             torch.accelerator.current_stream(self._device).synchronize()
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy beside what else runs on the device."""
+        """Copy in a stream of its own, beside other work on the device."""
         if self._stream is None:
             target.copy_(source)
             return
@@ -76,31 +81,31 @@ class TorchAllocator(DeviceAllocator):
         self._stream.synchronize()
 
 
-class TorchAllocation(Block):
-    """A flat tensor."""
+class TorchAllocation(DeviceAllocation):
+    """A flat tensor of torch's allocator."""
 
-    def __init__(self, memory: TorchAllocator, flat: torch.Tensor) -> None:
-        self._memory, self._flat = memory, flat
+    def __init__(self, allocator: TorchAllocator, flat: torch.Tensor) -> None:
+        self._allocator, self._flat = allocator, flat
         self.address = flat.data_ptr()
 
     def read(self, start: int, target: memoryview) -> None:
-        """Fill host memory."""
+        """Fill host memory with the bytes from `start` on."""
         if len(target):
             host = torch.frombuffer(target, dtype=torch.uint8)
-            self._memory.copy(host, self._flat[start : start + len(target)])
+            self._allocator.copy(host, self._flat[start : start + len(target)])
 
     def write(self, start: int, source: memoryview) -> None:
-        """Overwrite."""
+        """Overwrite the bytes from `start` on with host memory."""
         if len(source):
             host = torch.frombuffer(source, dtype=torch.uint8)
-            self._memory.copy(self._flat[start : start + len(source)], host)
+            self._allocator.copy(self._flat[start : start + len(source)], host)
 
-    def put(self, placed: Placed) -> None:
-        """Copy behind what this thread has begun, such as an optimizer's step."""
+    def put(self, placed: PlacedTensors) -> None:
+        """Copy after the work that this thread has enqueued, such as an optimizer's step."""
         for start, tensor in placed:
             part = self._flat[start : start + tensor.nbytes]
             part.view(tensor.dtype).reshape(tensor.shape).copy_(tensor, non_blocking=True)
-        self._memory.settle()
+        self._allocator.synchronize()
 
     def tensor(self, start: int, nbytes: int) -> torch.Tensor:
         """A view, or a copy where a view of another dtype would not be aligned."""
@@ -108,13 +113,13 @@ class TorchAllocation(Block):
         return part.clone() if start % _ALIGNED else part
 
     def free(self) -> None:
-        """Give it back to torch's allocator."""
+        """Free the memory to torch's allocator."""
         del self._flat
 
 
-class Copies(Protocol):
-    """What is asked of a device's library. Copies have ended when they return; all methods raise
-    LibraryError.
+class DeviceDriver(Protocol):
+    """Memory functions of a device's library. Copies have ended when they return; all methods
+    raise LibraryError.
     """
 
     def use(self) -> None:
@@ -136,7 +141,7 @@ class Copies(Protocol):
 
 
 class CudaDriver:
-    """libcudart's, for processes whose torch has no CUDA."""
+    """libcudart, for processes whose torch has no CUDA."""
 
     def __init__(self, library: CudaLibrary, index: int) -> None:
         self._library, self._index = library, index
@@ -179,7 +184,7 @@ class CudaDriver:
 
 
 class AclDriver:
-    """AscendCL's, whose plain copies block."""
+    """AscendCL, whose plain copies block."""
 
     def __init__(self, library: AclLibrary, index: int) -> None:
         self._library, self._index = library, index
@@ -200,18 +205,18 @@ class AclDriver:
 class LibraryAllocator(DeviceAllocator):
     """Memory that torch's allocator does not know of."""
 
-    def __init__(self, device: str, copies: Copies) -> None:
+    def __init__(self, device: str, driver: DeviceDriver) -> None:
         self.device = device
-        self.copies = copies
+        self.driver = driver
 
     def allocate(self, nbytes: int) -> "LibraryAllocation":
         """Raises ExhaustedError."""
-        self.copies.use()
+        self.driver.use()
         try:
             return LibraryAllocation(self, max(nbytes, 1))
         except LibraryError as error:
             raise ExhaustedError(
-                f"no memory for a buffer of {nbytes} bytes on the {self.device}: {error}"
+                f"cannot allocate a buffer of {nbytes} bytes in {self.device} memory: {error}"
             ) from error
 
     def in_torch(self) -> bool:
@@ -222,63 +227,63 @@ class LibraryAllocator(DeviceAllocator):
         return found is not None and found.type == self.device
 
 
-class LibraryAllocation(Block):
-    """An allocation."""
+class LibraryAllocation(DeviceAllocation):
+    """An allocation by a device's library."""
 
-    def __init__(self, memory: LibraryAllocator, nbytes: int) -> None:
-        self._memory, self._nbytes = memory, nbytes
-        self.address = memory.copies.allocate(nbytes)
-        memory.copies.zero(self.address, nbytes)
+    def __init__(self, allocator: LibraryAllocator, nbytes: int) -> None:
+        self._allocator, self._nbytes = allocator, nbytes
+        self.address = allocator.driver.allocate(nbytes)
+        allocator.driver.zero(self.address, nbytes)
 
     def read(self, start: int, target: memoryview) -> None:
-        """Fill host memory."""
-        self._memory.copies.use()
+        """Fill host memory with the bytes from `start` on."""
+        self._allocator.driver.use()
         if len(target):
-            self._memory.copies.to_host(address_of(target), self.address + start, len(target))
+            self._allocator.driver.to_host(address_of(target), self.address + start, len(target))
 
     def write(self, start: int, source: memoryview) -> None:
-        """Overwrite."""
-        self._memory.copies.use()
+        """Overwrite the bytes from `start` on with host memory."""
+        self._allocator.driver.use()
         if len(source):
             host = address_of(source)
-            self._memory.copies.to_device(self.address + start, host, len(source))
+            self._allocator.driver.to_device(self.address + start, host, len(source))
 
-    def put(self, placed: Placed) -> None:
-        """Copy one tensor after the other; what torch has begun on the device comes first."""
-        self._memory.copies.use()
-        if self._memory.in_torch():
+    def put(self, placed: PlacedTensors) -> None:
+        """Copy one tensor after the other, after the work that torch has enqueued on the device."""
+        self._allocator.driver.use()
+        if self._allocator.in_torch():
             torch.accelerator.synchronize()
         for start, tensor in placed:
             flat = tensor.contiguous()
             if not flat.nbytes:
                 continue
-            if flat.device.type == self._memory.device:
+            if flat.device.type == self._allocator.device:
                 torch.accelerator.synchronize()  # `contiguous` may have copied
-                self._memory.copies.within(self.address + start, flat.data_ptr(), flat.nbytes)
+                self._allocator.driver.within(self.address + start, flat.data_ptr(), flat.nbytes)
             else:
-                self._memory.copies.to_device(self.address + start, flat.data_ptr(), flat.nbytes)
+                self._allocator.driver.to_device(self.address + start, flat.data_ptr(), flat.nbytes)
 
     def tensor(self, start: int, nbytes: int) -> torch.Tensor:
         """A copy."""
-        if not self._memory.in_torch():
+        if not self._allocator.in_torch():
             host = torch.empty(nbytes, dtype=torch.uint8)
             self.read(start, host_view(host))
             return host
-        made = torch.empty(nbytes, dtype=torch.uint8, device=self._memory.device)
+        made = torch.empty(nbytes, dtype=torch.uint8, device=self._allocator.device)
         torch.accelerator.synchronize()
         if nbytes:
-            self._memory.copies.within(made.data_ptr(), self.address + start, nbytes)
+            self._allocator.driver.within(made.data_ptr(), self.address + start, nbytes)
         return made
 
     def export(self) -> str:
         """A key of the whole block."""
-        self._memory.copies.use()
-        return self._memory.copies.export(self.address, self._nbytes)
+        self._allocator.driver.use()
+        return self._allocator.driver.export(self.address, self._nbytes)
 
     def free(self) -> None:
-        """Give it back, on a thread of its own: that may wait for the whole device."""
+        """Free the memory on a thread of its own, since that may wait for the whole device."""
         threading.Thread(target=self._free, name="free device memory", daemon=True).start()
 
     def _free(self) -> None:
-        self._memory.copies.use()
-        self._memory.copies.free(self.address)
+        self._allocator.driver.use()
+        self._allocator.driver.free(self.address)

@@ -1,6 +1,6 @@
 """A flat buffer in device memory, with the interface of one in host memory.
 
-Where the memory comes from, and how bytes get in and out, is a `DeviceAllocator`'s business.
+A `DeviceAllocator` allocates the memory, and its allocations copy bytes in and out.
 """
 
 import threading
@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from rollcall_runtime.sync.memory.buffers import FlatBuffer, Make
+from rollcall_runtime.sync.memory.buffers import BufferFactory, FlatBuffer
 
-Placed = Iterable[tuple[int, torch.Tensor]]  # tensors and where they begin, in bytes
+PlacedTensors = Iterable[tuple[int, torch.Tensor]]  # tensors and where they begin, in bytes
 
 
-class Block(ABC):
+class DeviceAllocation(ABC):
     """`nbytes` of device memory at `address`."""
 
     address: int
@@ -31,8 +31,8 @@ class Block(ABC):
         """Overwrite the bytes from `start` on with host memory."""
 
     @abstractmethod
-    def put(self, placed: Placed) -> None:
-        """Copy tensors (of this device or the host, any strides) to their places."""
+    def put(self, placed: PlacedTensors) -> None:
+        """Copy tensors (of this device or the host, any strides) to their offsets in bytes."""
 
     @abstractmethod
     def tensor(self, start: int, nbytes: int) -> torch.Tensor:
@@ -42,24 +42,24 @@ class Block(ABC):
 
     @abstractmethod
     def free(self) -> None:
-        """Give it back; from any thread, once."""
+        """Free the memory; from any thread, once."""
 
     def export(self) -> str:
         """A key by which another process of this host imports the memory. Raises LibraryError."""
-        raise NotImplementedError(f"{type(self).__name__} stays in its process")
+        raise NotImplementedError(f"{type(self).__name__} cannot be shared with another process")
 
 
 class DeviceAllocator(ABC):
-    """An accelerator's memory. `device` is its torch device type."""
+    """Allocates an accelerator's memory. `device` is its torch device type."""
 
     device: str
 
     @abstractmethod
-    def allocate(self, nbytes: int) -> Block:
-        """Memory that is zero. Raises ExhaustedError."""
+    def allocate(self, nbytes: int) -> DeviceAllocation:
+        """Zeroed memory. Raises ExhaustedError."""
 
     def scratch(self, nbytes: int) -> memoryview:
-        """Host memory that is copied to and from at full speed."""
+        """Page-locked host memory, which is copied to and from at full speed."""
         pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
         return host_view(pinned)
 
@@ -67,69 +67,73 @@ class DeviceAllocator(ABC):
 class DeviceBuffer(FlatBuffer):
     """`nbytes` of device memory, zero at first. Raises ExhaustedError.
 
-    `address` is the device's: nothing on the host may follow it.
+    `address` is an address of the device: host code must not dereference it.
     """
 
     def __init__(
-        self, memory: DeviceAllocator, nbytes: int, *, changed: threading.Condition | None = None
+        self, allocator: DeviceAllocator, nbytes: int, *, changed: threading.Condition | None = None
     ) -> None:
         super().__init__(changed)
-        self._memory = memory
-        self._block = memory.allocate(nbytes)
-        # Freed with its last user.
-        weakref.finalize(self, self._block.free).atexit = False
-        self.nbytes, self.address, self.device = nbytes, self._block.address, memory.device
+        self._allocator = allocator
+        self._allocation = allocator.allocate(nbytes)
+        # Freed with the buffer.
+        weakref.finalize(self, self._allocation.free).atexit = False
+        self.nbytes, self.address, self.device = nbytes, self._allocation.address, allocator.device
         self._key = ""
 
     @property
     def memory(self) -> memoryview:
-        """TypeError: there is no view of it."""
-        raise TypeError(f"these weights are in memory of the {self.device}: read a copy")
+        """Raises TypeError: host code cannot view device memory."""
+        raise TypeError(f"these weights are in {self.device} memory: use read() to copy them")
 
     def read(self, start: int, end: int, scratch: memoryview | None = None) -> memoryview:
         """A copy of bytes [start, end), at the beginning of `scratch` if that is given."""
         self._check(start, end)
         nbytes = end - start
         target = memoryview(bytearray(nbytes)) if scratch is None else scratch[:nbytes]
-        self._block.read(start, target)
+        self._allocation.read(start, target)
         return target
 
     def write(self, start: int, data: memoryview) -> None:
         """Overwrite the bytes from `start` on."""
         self._check(start, start + len(data))
-        self._block.write(start, data)
+        self._allocation.write(start, data)
 
     def scratch(self, nbytes: int) -> memoryview:
-        """Host memory that is copied to at full speed."""
-        return self._memory.scratch(nbytes)
+        """Page-locked host memory for `read` to copy into."""
+        return self._allocator.scratch(nbytes)
 
-    def put(self, placed: Placed) -> None:
-        """Copy tensors (of the device or the host) to their places; all that a snapshot is."""
-        self._block.put(placed)
+    def put(self, placed: PlacedTensors) -> None:
+        """Copy tensors (of the device or the host) to their offsets in bytes."""
+        self._allocation.put(placed)
 
     def tensor(self, start: int, nbytes: int) -> torch.Tensor:
         """Bytes from `start` on as uint8, on the device where torch has it."""
         self._check(start, start + nbytes)
-        return self._block.tensor(start, nbytes)
+        return self._allocation.tensor(start, nbytes)
 
     def export(self) -> str:
         """A key by which another process of this host reaches the memory. Raises LibraryError."""
         if not self._key:
-            self._key = self._block.export()
+            self._key = self._allocation.export()
         return self._key
 
     def _check(self, start: int, end: int) -> None:
         if not 0 <= start <= end <= self.nbytes:
-            raise ValueError(f"bytes [{start}, {end}) of a buffer of {self.nbytes}")
+            raise ValueError(
+                f"bytes [{start}, {end}) are outside of a buffer of {self.nbytes} bytes"
+            )
 
 
-def maker(memory: DeviceAllocator) -> Make:
-    """What a pool of such buffers makes them by."""
-    return partial(_make, memory)
+def device_buffer_factory(allocator: DeviceAllocator) -> BufferFactory:
+    """The factory for a pool of buffers in the device's memory."""
+    return partial(_new_device_buffer, allocator)
 
 
-def _make(memory: DeviceAllocator, nbytes: int, changed: threading.Condition) -> FlatBuffer:
-    return DeviceBuffer(memory, nbytes, changed=changed)
+def _new_device_buffer(
+    allocator: DeviceAllocator, nbytes: int, changed: threading.Condition
+) -> FlatBuffer:
+    return DeviceBuffer(allocator, nbytes, changed=changed)
 
 
 def host_view(tensor: torch.Tensor) -> memoryview:

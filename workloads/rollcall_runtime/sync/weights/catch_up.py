@@ -79,7 +79,7 @@ def weights_handler(
     `held` gives the snapshot of a version, or None; it is called on the event loop's thread.
     Whoever mounts it guards it with the member token. 400 for a bad version or bad buckets, 404
     when `version` is not held, or not whole, 503 beyond `transfers` at a time. A reader that takes
-    nothing for `stall` seconds or is not done after `total` is cut off, because it pins the buffer.
+    nothing for `stall` seconds or is not done after `total` is disconnected: it holds the buffer.
     """
     active = 0
 
@@ -134,7 +134,7 @@ async def _send(
             scratch = buffer.scratch(_CHUNK_BYTES)
             for first, end in ranges:
                 for start in range(first, end, _CHUNK_BYTES):
-                    # A copy: the transport may keep what it was given after the pin is gone.
+                    # A copy: the transport may keep what it was given after the hold is gone.
                     stop = min(start + _CHUNK_BYTES, end)
                     chunk = bytes(await _read(buffer, start, stop, scratch))
                     async with asyncio.timeout(stall):

@@ -26,7 +26,7 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import wrong_checksums
 from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
-from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, Pin, Window
+from rollcall_runtime.sync.memory.buffers import BufferHold, BufferWindow, GrowingBufferPool
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, checksums
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ class EncodedDelta:
     """A delta, and what describes the buffer that holds it. Released by its owner, or dropped."""
 
     manifest: WeightManifest
-    buffer: Window
-    pin: Pin
+    buffer: BufferWindow
+    hold: BufferHold
 
 
 class DeltaEncoder:
@@ -119,7 +119,7 @@ def encode(
     total = _HEADER.size + sum(_LENGTH.size + length for length in lengths)
     if len(pieces) < len(found) or (found and total > config.max_share * len(new)):
         return None
-    pin, buffer = pool.take(total, timeout=timeout)
+    hold, buffer = pool.take(total, timeout=timeout)
     _HEADER.pack_into(buffer.memory, 0, _MAGIC, len(pieces))
     position = _HEADER.size
     for piece, length in zip(pieces, lengths, strict=True):
@@ -128,7 +128,7 @@ def encode(
             position += len(stream)
     sums = checksums(buffer.memory, manifest.bucket_bytes)
     short = replace(manifest, tensors=(), total_bytes=total, checksums=sums, parts=())
-    return EncodedDelta(short, buffer, pin)
+    return EncodedDelta(short, buffer, hold)
 
 
 def decode(

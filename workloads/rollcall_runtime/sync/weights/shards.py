@@ -122,8 +122,8 @@ def tensors(weights: WeightSnapshot, shard: Shard | None) -> Iterator[tuple[str,
     if shard is None:
         yield from weights.tensors()
         return
-    with weights.buffer.pin() as pin:
-        yield from WeightSnapshot(cut(weights.manifest, shard), pin).tensors()
+    with weights.buffer.hold() as hold:
+        yield from WeightSnapshot(cut(weights.manifest, shard), hold).tensors()
 
 
 def cut(whole: WeightManifest, shard: Shard) -> WeightManifest:

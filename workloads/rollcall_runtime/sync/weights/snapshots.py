@@ -1,4 +1,4 @@
-"""Weights as one flat buffer: where tensors are in it, its checksums, and the sender's snapshots.
+"""Weights as one flat buffer: its layout, its checksums, and the sender's snapshots.
 
 A model is one flat buffer, in host memory or a device's, whose layout its manifest describes.
 """
@@ -12,8 +12,12 @@ from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.sync.errors import StagingError
-from rollcall_runtime.sync.memory.buffers import BufferPool, BufferPoolState, FlatBuffer, Pin
-from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, DeviceBuffer, maker
+from rollcall_runtime.sync.memory.buffers import BufferHold, BufferPool, BufferPoolState, FlatBuffer
+from rollcall_runtime.sync.memory.device_buffers import (
+    DeviceAllocator,
+    DeviceBuffer,
+    device_buffer_factory,
+)
 
 SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
 
@@ -26,30 +30,34 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
 class WeightSnapshot:
-    """One whole set of weights, and the pins that keep its buffers from being overwritten: one, or
-    one in device memory and one with the same bytes in host memory.
+    """All weights of one version, with holds that keep their buffers from being overwritten: one
+    buffer, or one in device memory and one with the same bytes in host memory.
 
-    Released by its owner, or when it is dropped.
+    Call `release` after use; dropping the object releases it too.
     """
 
-    __slots__ = ("_copy", "_pin", "manifest")
+    __slots__ = ("_copy", "_hold", "manifest")
 
-    def __init__(self, manifest: WeightManifest, pin: Pin, copy: Pin | None = None) -> None:
+    def __init__(
+        self, manifest: WeightManifest, hold: BufferHold, copy: BufferHold | None = None
+    ) -> None:
         self.manifest = manifest
-        self._pin, self._copy = pin, copy
+        self._hold, self._copy = hold, copy
 
     @property
     def buffer(self) -> FlatBuffer:
         """The flat buffer that the manifest describes, on the device if it is there."""
-        return self._pin.buffer
+        return self._hold.buffer
 
-    def buffer_in(self, memories: frozenset[str]) -> FlatBuffer:
-        """The buffer in one of these memories (torch device types); StagingError if none is."""
-        for pin in (self._pin, self._copy):
-            if pin is not None and pin.buffer.device in memories:
-                return pin.buffer
-        wanted = ", ".join(sorted(memories))
-        raise StagingError(f"the weights are in memory of the {self.buffer.device}, not {wanted}")
+    def buffer_in(self, devices: frozenset[str]) -> FlatBuffer:
+        """The buffer in memory of one of these torch device types; StagingError if none is."""
+        for hold in (self._hold, self._copy):
+            if hold is not None and hold.buffer.device in devices:
+                return hold.buffer
+        wanted = ", ".join(sorted(devices))
+        raise StagingError(
+            f"the weights are in {self.buffer.device} memory, not in memory of: {wanted}"
+        )
 
     @property
     def host(self) -> FlatBuffer:
@@ -71,54 +79,54 @@ class WeightSnapshot:
             yield name, views[0] if len(views) == 1 else torch.cat(views)
 
     def share(self) -> "WeightSnapshot":
-        """The same weights with a pin of their own."""
-        copy = self._copy.buffer.pin() if self._copy else None
-        return WeightSnapshot(self.manifest, self.buffer.pin(), copy)
+        """The same weights with holds of its own."""
+        copy = self._copy.buffer.hold() if self._copy else None
+        return WeightSnapshot(self.manifest, self.buffer.hold(), copy)
 
     def release(self) -> None:
-        """Let the buffers go; harmless when repeated."""
-        self._pin.release()
+        """Release the buffers; harmless when repeated."""
+        self._hold.release()
         if self._copy is not None:
             self._copy.release()
 
 
 class WeightSnapshotDraft:
-    """A copy of the weights at one moment, without checksums yet.
+    """A copy of the weights at one moment, before its checksums are computed.
 
-    On a device, `copy` is a host buffer that is to get the bytes too; all that is left if not
-    `stays`.
+    For a copy in device memory, `copy` is a host buffer that `finish` fills too; unless `stays`,
+    `finish` keeps only that one.
     """
 
     def __init__(
         self,
         specs: tuple[TensorSpec, ...],
-        pin: Pin,
-        copy: Pin | None = None,
+        hold: BufferHold,
+        copy: BufferHold | None = None,
         *,
         bucket_bytes: int,
         stays: bool = True,
     ) -> None:
         self._specs = specs
-        self._pin, self._copy, self._stays = pin, copy, stays
+        self._hold, self._copy, self._stays = hold, copy, stays
         self._bucket_bytes = bucket_bytes
 
     def finish(self) -> WeightSnapshot:
-        """Compute the checksums (outside the GIL) and hand the buffers on; once."""
-        buffer = self._pin.buffer
+        """Compute the checksums (outside the GIL); call once. The snapshot takes over the holds."""
+        buffer = self._hold.buffer
         copy = self._copy.buffer if self._copy else None
         sums = buffer_checksums(buffer, self._bucket_bytes, copy=copy)
         manifest = WeightManifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
         if self._copy is None or self._stays:
-            return WeightSnapshot(manifest, self._pin, self._copy)
-        self._pin.release()
+            return WeightSnapshot(manifest, self._hold, self._copy)
+        self._hold.release()
         return WeightSnapshot(manifest, self._copy)
 
 
 class Snapshotter:
-    """Copies the trainer's tensors, which is all that training waits for.
+    """Copies the trainer's tensors; training waits for nothing else.
 
     `buffers` is how many copies in host memory may exist: the one kept for newcomers, the one being
-    sent, and one for what an aborted session still holds. Small models may have more, up to
+    sent, and one that an aborted session may still hold. Small models may have more, up to
     `spare_bytes`.
 
     With device memory the copy is made there, in one of `device_buffers` (small models again may
@@ -143,9 +151,11 @@ class Snapshotter:
         if memory is not None:
             kept = keep or {memory.device}
             if not kept <= {"cpu", memory.device}:
-                raise ValueError(f"weights on the {memory.device} cannot be kept in {set(kept)}")
+                raise ValueError(
+                    f"weights in {memory.device} memory cannot be kept in memory of: {sorted(kept)}"
+                )
             self._pool = BufferPool(
-                limit=device_buffers, spare_bytes=spare_bytes, make=maker(memory)
+                limit=device_buffers, spare_bytes=spare_bytes, make=device_buffer_factory(memory)
             )
             self._copies = host if "cpu" in kept else None
             self._stays = memory.device in kept
@@ -156,9 +166,9 @@ class Snapshotter:
 
     @property
     def state(self) -> BufferPoolState:
-        """Buffers made and in use, for metrics."""
+        """How many buffers exist and are in use, for metrics."""
         states = [pool.state for pool in self._pools]
-        return BufferPoolState(sum(s.buffers for s in states), sum(s.pinned for s in states))
+        return BufferPoolState(sum(s.buffers for s in states), sum(s.in_use for s in states))
 
     def take(self, tensors: NamedTensors, *, timeout: float) -> WeightSnapshotDraft:
         """Copy `tensors` (any device, any strides); the caller may change them afterwards.
@@ -169,20 +179,25 @@ class Snapshotter:
         """
         named = [(name, tensor.detach()) for name, tensor in tensors]
         specs, total = lay_out(named)
-        pins: list[Pin] = []
+        holds: list[BufferHold] = []
         try:
             for pool in self._pools:
-                pins.append(pool.take(total, timeout=timeout))  # noqa: PERF401 - kept on an error
-            fill(pins[0].buffer, zip(specs, (weight for _, weight in named), strict=True))
+                holds.append(pool.take(total, timeout=timeout))  # noqa: PERF401 - kept on an error
+            fill(holds[0].buffer, zip(specs, (weight for _, weight in named), strict=True))
         except BaseException:
-            for pin in pins:
-                pin.release()
+            for hold in holds:
+                hold.release()
             raise
-        return WeightSnapshotDraft(specs, *pins, bucket_bytes=self._bucket_bytes, stays=self._stays)
+        return WeightSnapshotDraft(
+            specs, *holds, bucket_bytes=self._bucket_bytes, stays=self._stays
+        )
 
 
 def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec, ...], int]:
-    """Where each tensor goes in the flat buffer, and the buffer's length. Names are unique."""
+    """Each tensor's place in the flat buffer, and the buffer's length in bytes.
+
+    Raises ValueError when two tensors have one name.
+    """
     specs: list[TensorSpec] = []
     end = 0
     for name, tensor in named:
@@ -210,7 +225,7 @@ def tensor_view(buffer: FlatBuffer, spec: TensorSpec) -> torch.Tensor:
 
 
 def _part(buffer: FlatBuffer, spec: TensorSpec) -> tuple[torch.Tensor, TensorSpec]:
-    """Memory that holds the tensor, and where it is in it."""
+    """Memory that holds the tensor, and the tensor's place in that memory."""
     if isinstance(buffer, DeviceBuffer):
         return buffer.tensor(spec.offset, spec.nbytes), replace(spec, offset=0)
     if buffer.nbytes == 0:
@@ -223,7 +238,7 @@ def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     if not isinstance(dtype, torch.dtype):
         raise StagingError(f"tensor {spec.name}: this torch has no dtype {spec.dtype!r}")
     part = flat[spec.offset : spec.offset + spec.nbytes]
-    if spec.offset % dtype.itemsize:  # behind some of the buckets of a whole
+    if spec.offset % dtype.itemsize:  # possible when only some of the buckets were received
         part = part.clone()
     return part.view(dtype).reshape(spec.shape)
 
@@ -237,9 +252,9 @@ def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
 def buffer_checksums(
     buffer: FlatBuffer, bucket_bytes: int, *, copy: FlatBuffer | None = None
 ) -> tuple[int, ...]:
-    """CRC-32 of each bucket; the host buffer `copy`, of the same length, gets a device's too.
+    """CRC-32 of each bucket. Weights in device memory are copied to the host buffer `copy` as well.
 
-    A piece is copied while the one before is summed.
+    One piece is copied while the checksum of the previous one is computed.
     """
     if buffer.device == "cpu":
         return checksums(buffer.memory, bucket_bytes)

@@ -1,7 +1,7 @@
-"""A receiver's weights: what it serves, what is staged, and a copy ahead of the next delta.
+"""A receiver's weights: the served version, the staged one, and a copy for the next delta.
 
-What is served changes only when a version that was staged whole has been applied; it is never
-overwritten in place.
+What is served changes only when a completely staged version was committed; it is never overwritten
+in place.
 """
 
 import threading
@@ -13,18 +13,18 @@ import numpy as np
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError, SyncError
-from rollcall_runtime.sync.memory.buffers import BufferPool, BufferPoolState, FlatBuffer, Pin
-from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, maker
+from rollcall_runtime.sync.memory.buffers import BufferHold, BufferPool, BufferPoolState, FlatBuffer
+from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, device_buffer_factory
 from rollcall_runtime.sync.weights.snapshots import SPARE_BYTES, WeightSnapshot
 
 _PIECE_BYTES = 16 << 20  # copied between two looks at whether the copy is still wanted
 
 
 class StagingArea:
-    """A receiver's weights: what it serves, what is staged, and what is on its way in.
+    """A receiver's weights: the served version, the staged one, and the one being received.
 
-    `buffers` is how many copies of the model may exist. Two are enough while all is well; the
-    others are for what aborted sessions or newcomers' downloads still hold. Small models may have
+    `buffers` is how many copies of the model may exist. Two are enough without failures; aborted
+    sessions and downloads by newcomers may hold the others. Small models may have
     more, up to `spare_bytes`. They are in host memory, or in `memory`.
     """
 
@@ -35,16 +35,16 @@ class StagingArea:
         spare_bytes: int = SPARE_BYTES,
         memory: DeviceAllocator | None = None,
     ) -> None:
-        make = maker(memory) if memory is not None else None
+        make = device_buffer_factory(memory) if memory is not None else None
         self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes, make=make)
-        self._spare = Spare(self._pool)
+        self._delta_base = DeltaBaseCopy(self._pool)
         self._lock = threading.Lock()
         self._staged: tuple[Version, WeightSnapshot] | None = None
         self._served: tuple[Version, WeightSnapshot] | None = None
 
     @property
     def state(self) -> BufferPoolState:
-        """Buffers made and in use, for metrics."""
+        """How many buffers exist and are in use, for metrics."""
         return self._pool.state
 
     @property
@@ -54,7 +54,7 @@ class StagingArea:
             return self._served[0] if self._served else None
 
     def held(self, version: Version) -> WeightSnapshot | None:
-        """The served weights with a pin of the caller's own; None if they are not `version`."""
+        """The served weights if they are `version`, else None; the caller must release them."""
         with self._lock:
             if self._served is None or self._served[0] != version:
                 return None
@@ -64,67 +64,71 @@ class StagingArea:
     def staging(
         self, version: Version, manifest: WeightManifest, *, timeout: float
     ) -> Iterator[FlatBuffer]:
-        """Lend a buffer to be filled. Leaving well stages it as `version`; an error drops it.
+        """Lend a buffer to fill. Leaving without error stages it as `version`; an error drops it.
 
         Never the served buffer. Raises ExhaustedError when none is free within `timeout` seconds.
         """
-        self._spare.drop()
-        pin = self._pool.take(manifest.total_bytes, timeout=timeout)
-        with self._filling(pin, version, manifest):
-            yield pin.buffer
+        self._delta_base.drop()
+        hold = self._pool.take(manifest.total_bytes, timeout=timeout)
+        with self._filling(hold, version, manifest):
+            yield hold.buffer
 
     @contextmanager
     def patching(
         self, version: Version, manifest: WeightManifest, *, base: Version, timeout: float
     ) -> Iterator[tuple[FlatBuffer, WeightSnapshot | None]]:
-        """As `staging`, for changes of `base`: a buffer that holds it already and None, or a buffer
-        and what is to be copied into it first.
+        """As `staging`, for a delta of `base`: yields a buffer that has base's bytes already and
+        None, or a buffer and the snapshot whose bytes must be copied into it first.
 
-        Raises SyncError when `base` is not served: the whole version is wanted then.
+        Raises SyncError when `base` is not served; fetch the whole version instead.
         """
         held = self.held(base)
         if held is None:
-            raise SyncError(f"{self.served} is served, not {base}, the delta's base")
+            raise SyncError(f"the delta's base is {base}, but {self.served} is served")
         try:
-            spare = self._spare.take(base)
-            pin = spare or self._pool.take(manifest.total_bytes, timeout=timeout)
-            with self._filling(pin, version, manifest):
-                yield pin.buffer, None if spare else held
+            prepared = self._delta_base.take(base)
+            hold = prepared or self._pool.take(manifest.total_bytes, timeout=timeout)
+            with self._filling(hold, version, manifest):
+                yield hold.buffer, None if prepared else held
         finally:
             held.release()
 
     def prepare(self) -> None:
-        """Copy what is served to where the next delta goes, so that nobody waits for the copy."""
+        """Copy the served weights to the next delta's buffer ahead of time."""
         with self._lock:
             if self._served is None:
                 return
             version, weights = self._served[0], self._served[1].share()
         try:
-            self._spare.make(version, weights.buffer)
+            self._delta_base.make(version, weights.buffer)
         finally:
             weights.release()
 
     @contextmanager
-    def _filling(self, pin: Pin, version: Version, manifest: WeightManifest) -> Iterator[None]:
+    def _filling(
+        self, hold: BufferHold, version: Version, manifest: WeightManifest
+    ) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            pin.release()
+            hold.release()
             raise
         with self._lock:
-            old, self._staged = self._staged, (version, WeightSnapshot(manifest, pin))
+            old, self._staged = self._staged, (version, WeightSnapshot(manifest, hold))
         _release(old)
 
     @contextmanager
     def committing(self, version: Version) -> Iterator[WeightSnapshot]:
-        """Lend the staged version to be applied. Leaving well serves it; an error drops it.
+        """Lend the staged version to apply it. Leaving without error serves it; an error drops it.
 
         Raises StagingError when `version` is not what is staged.
         """
         with self._lock:
             staged = self._staged
             if staged is None or staged[0] != version:
-                raise StagingError(f"{version} is not staged; {staged[0] if staged else 'none'} is")
+                raise StagingError(
+                    f"{version} is not staged; staged is {staged[0] if staged else 'no version'}"
+                )
             self._staged = None
         try:
             yield staged[1]
@@ -136,37 +140,41 @@ class StagingArea:
         _release(old)
 
     def discard(self) -> None:
-        """Forget what is staged."""
+        """Drop the staged version."""
         with self._lock:
             old, self._staged = self._staged, None
         _release(old)
 
 
-class Spare:
-    """At most one copy, in a buffer of `pool`. Any thread may call anything."""
+class DeltaBaseCopy:
+    """A copy of the served weights, made ahead of time in a buffer of `pool`.
+
+    A delta is applied to a copy of the weights that it is based on. The copy is made here before a
+    delta arrives, in the buffer that the next version uses anyway. Thread-safe.
+    """
 
     def __init__(self, pool: BufferPool) -> None:
         self._pool = pool
         self._lock = threading.Lock()  # held while a copy is made
         self._unwanted = threading.Event()
-        self._copy: tuple[Version, Pin] | None = None
+        self._copy: tuple[Version, BufferHold] | None = None
 
     def make(self, version: Version, weights: FlatBuffer) -> None:
-        """Copy `weights`, which are `version`; nothing when no buffer is free."""
+        """Copy `weights`, which are `version`; does nothing when no buffer is free."""
         with self._lock:
             self._unwanted.clear()
             self._release()
             try:
-                pin = self._pool.take(weights.nbytes, timeout=0)
+                hold = self._pool.take(weights.nbytes, timeout=0)
             except ExhaustedError:
                 return
-            if _copy(weights, pin.buffer, stop=self._unwanted.is_set):
-                self._copy = version, pin
+            if _copy(weights, hold.buffer, stop=self._unwanted.is_set):
+                self._copy = version, hold
             else:
-                pin.release()
+                hold.release()
 
-    def take(self, version: Version) -> Pin | None:
-        """The copy, to be written to, if it is of `version`; waits while one is made."""
+    def take(self, version: Version) -> BufferHold | None:
+        """The copy, for writing, if it is of `version`; waits while one is being made."""
         with self._lock:
             copy = self._copy
             if copy is not None and copy[0] == version:
@@ -176,7 +184,7 @@ class Spare:
             return None
 
     def drop(self) -> None:
-        """Let the buffer go: it is needed for something else."""
+        """Release the buffer, which is needed for something else."""
         self._unwanted.set()
         with self._lock:
             self._release()
@@ -188,7 +196,7 @@ class Spare:
 
 
 def _copy(source: FlatBuffer, target: FlatBuffer, *, stop: Callable[[], bool]) -> bool:
-    """Whether all of it was copied. By numpy, which lets other threads run."""
+    """Whether all of it was copied. Uses numpy, which releases the GIL."""
     old, new = (np.frombuffer(buffer.memory, np.uint8) for buffer in (source, target))
     for start in range(0, len(old), _PIECE_BYTES):
         if stop():

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rollcall_runtime.bench.member_processes import World, abort, join, new_session, settled
-from rollcall_runtime.sync.engines.gloo import GlooSettings, make_group
+from rollcall_runtime.sync.engines.gloo import GlooSettings, new_process_group
 from rollcall_runtime.sync.errors import AbortedError, ExhaustedError
-from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.rendezvous import SessionRendezvous
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 from tests.unit.rollcall_runtime.sync.test_rendezvous import HOST, seats_at
 
@@ -41,14 +41,14 @@ def test_stuck_sessions_are_bounded(world: World) -> None:
         sender.do("abort", group=GROUP)
         assert isinstance(sending.result(5).error, AbortedError)
     seats = (sender.seat, receiver.seat)
-    with pytest.raises(ExhaustedError, match="3 abandoned"):
+    with pytest.raises(ExhaustedError, match="3 aborted sessions are still stuck"):
         sender.do("join", group=GROUP, session=new_session(), seats=seats, timeout=0.2)
     abort([sender, receiver])
     settled(sender, "abandoned", 0)
     join([sender, receiver])
 
 
-class Counted(Rendezvous):
+class Counted(SessionRendezvous):
     """Counts the ways to the sender and back."""
 
     exchanges = 0
@@ -65,16 +65,18 @@ def test_a_join_goes_to_the_sender_once_for_each_device() -> None:
 
     def member(rank: int) -> int:
         deadline = time.monotonic() + 30
-        room = Counted(
-            room="job/1.1.0",
+        rendezvous = Counted(
+            session="job/1.1.0",
             seats=seats_at(server.address, size),
             deadline=deadline,
-            rest=time.sleep,
+            sleep=time.sleep,
         )
-        room.meet(rank)
-        make_group(room, address=HOST, settings=settings, send_buffer_bytes=0, rank=rank, size=size)
-        room.close()
-        return room.exchanges
+        rendezvous.wait_for_all_seats(rank)
+        new_process_group(
+            rendezvous, address=HOST, settings=settings, send_buffer_bytes=0, rank=rank, size=size
+        )
+        rendezvous.close()
+        return rendezvous.exchanges
 
     with ThreadPoolExecutor(size) as threads:
         assert list(threads.map(member, range(size))) == [1 + settings.threads] * size

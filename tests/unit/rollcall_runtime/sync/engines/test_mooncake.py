@@ -54,10 +54,10 @@ def test_a_read_from_a_stopped_source_holds_its_buffer_until_the_source_is_dead(
         abort([receiver])
         time.sleep(0.5)  # five times as long as the session waits
         held = receiver.do("counts")
-        assert (held["abandoned"], held["pinned"]) == (1, 1)
+        assert (held["abandoned"], held["in_use"]) == (1, 1)
         smaller = other.do("snapshot", seed=2, megabytes=1, bucket_bytes=MIB)
         join([other, receiver])
         publish([other, receiver], number=2, manifest=smaller)
         sender.signal(signal.SIGKILL)
         settled(receiver, "abandoned", 0)
-        settled(receiver, "pinned", 1, seconds=1)  # the version that it serves
+        settled(receiver, "in_use", 1, seconds=1)  # the version that it serves

@@ -13,7 +13,11 @@ from rollcall_runtime.sync.bindings.acl_library import AclLibrary
 from rollcall_runtime.sync.errors import ExhaustedError
 from rollcall_runtime.sync.memory.buffers import BufferPool
 from rollcall_runtime.sync.memory.device_allocators import LibraryAllocator, device_allocator
-from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, DeviceBuffer, maker
+from rollcall_runtime.sync.memory.device_buffers import (
+    DeviceAllocator,
+    DeviceBuffer,
+    device_buffer_factory,
+)
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync import places
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, npu_memory, torch_memory
@@ -57,17 +61,17 @@ def test_a_copy_goes_to_the_beginning_of_the_scratch(memory: DeviceAllocator) ->
 
 
 def test_there_is_no_view_of_it(memory: DeviceAllocator) -> None:
-    with pytest.raises(TypeError, match=f"memory of the {memory.device}"):
+    with pytest.raises(TypeError, match=f"in {memory.device} memory"):
         _ = DeviceBuffer(memory, 8).memory
-    with pytest.raises(TypeError, match=f"memory of the {memory.device}"):
+    with pytest.raises(TypeError, match=f"in {memory.device} memory"):
         _ = DeviceBuffer(memory, 8).window(2, 4).memory
 
 
 def test_bytes_beyond_its_end_are_refused(memory: DeviceAllocator) -> None:
     buffer = DeviceBuffer(memory, 10)
-    with pytest.raises(ValueError, match=r"bytes \[8, 11\) of a buffer of 10"):
+    with pytest.raises(ValueError, match=r"bytes \[8, 11\) are outside of a buffer of 10"):
         buffer.read(8, 11)
-    with pytest.raises(ValueError, match=r"bytes \[8, 11\) of a buffer of 10"):
+    with pytest.raises(ValueError, match=r"bytes \[8, 11\) are outside of a buffer of 10"):
         buffer.write(8, memoryview(bytearray(3)))
 
 
@@ -76,13 +80,15 @@ def test_it_may_be_empty(memory: DeviceAllocator) -> None:
 
 
 def test_too_much_memory_is_an_error_of_this_process(memory: DeviceAllocator) -> None:
-    with pytest.raises(ExhaustedError, match=f"no memory .* on the {memory.device}") as caught:
+    with pytest.raises(
+        ExhaustedError, match=f"cannot allocate .* in {memory.device} memory"
+    ) as caught:
         DeviceBuffer(memory, 1 << 50)
     assert caught.value.own_fault
 
 
 def test_a_pool_lends_it_again_once_nobody_uses_it(memory: DeviceAllocator) -> None:
-    pool = BufferPool(limit=1, make=maker(memory))
+    pool = BufferPool(limit=1, make=device_buffer_factory(memory))
     first = pool.take(64, timeout=0)
     buffer = first.buffer
     with pytest.raises(ExhaustedError, match="in use"):
@@ -102,7 +108,7 @@ def test_it_is_given_back_with_its_last_user(monkeypatch: pytest.MonkeyPatch) ->
         addresses.append(pointer)
         freed.set()
 
-    monkeypatch.setattr(memory.copies, "free", free)
+    monkeypatch.setattr(memory.driver, "free", free)
     buffer = DeviceBuffer(memory, 64)
     address = buffer.address
     assert not addresses
@@ -139,13 +145,13 @@ def test_another_process_of_the_host_can_import_npu_memory() -> None:
     library.start(0)
     pointer, found = library.import_(key), bytearray(7)
     memory = npu_memory()
-    memory.copies.to_host(_address(found), pointer + (1 << 20), 7)
+    memory.driver.to_host(_address(found), pointer + (1 << 20), 7)
     assert found == b"weights"
     library.close(key)
 
 
 def test_memory_of_torch_stays_in_its_process() -> None:
-    with pytest.raises(NotImplementedError, match="stays in its process"):
+    with pytest.raises(NotImplementedError, match="cannot be shared with another process"):
         DeviceBuffer(torch_memory(), 8).export()
 
 

@@ -139,7 +139,7 @@ async def test_every_donor_s_reason_is_told() -> None:
     message = str(caught.value)
     assert all(name in message for name in donors)
     assert "HTTP 404: does not hold 7@1.1" in message
-    assert stage.state.pinned == 0
+    assert stage.state.in_use == 0
 
 
 async def test_without_donors_there_is_nothing_to_fetch() -> None:
@@ -167,7 +167,7 @@ async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong checksum in bucket 1"):
             await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
-    assert stage.state.pinned == 0
+    assert stage.state.in_use == 0
 
 
 async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> None:
@@ -178,14 +178,14 @@ async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> No
         fetching = asyncio.create_task(
             fetch(version=SEVEN, donors=[address], token=TOKEN, stage=taker)
         )
-        while taker.state.pinned == 0:
+        while taker.state.in_use == 0:
             await asyncio.sleep(0)
         for number in (8, 9, 10):
             _serve(giver, snapshot(number, megabytes=16), number)
         assert not fetching.done()
         await fetching
     assert committed(taker) == digests(first)
-    assert giver.state.pinned == 1
+    assert giver.state.in_use == 1
 
 
 async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent() -> None:
@@ -196,7 +196,7 @@ async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent()
         fetching = asyncio.create_task(
             fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
         )
-        while stage.state.pinned == 0:
+        while stage.state.in_use == 0:
             await asyncio.sleep(0)
         owned.release()
         with pytest.raises(ExhaustedError):
@@ -221,9 +221,9 @@ async def test_a_reader_that_stalls_does_not_keep_the_buffer() -> None:
         url = f"http://{address}{WEIGHTS_ROUTE}"
         async with client.get(url, params={"version": "7@1.1"}):
             _serve(giver, snapshot(8, megabytes=16), 8)
-            assert giver.state.pinned == 2
+            assert giver.state.in_use == 2
             async with asyncio.timeout(2):
-                while giver.state.pinned > 1:
+                while giver.state.in_use > 1:
                     await asyncio.sleep(0.01)
 
 

@@ -30,7 +30,7 @@ HALF = RowShard(0, 2)
 
 
 class Listening:
-    """How many bytes came from a donor, by what it says that it sends."""
+    """How many bytes a donor sent, by its Content-Length."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -55,7 +55,7 @@ async def counted(handler: Handler) -> AsyncIterator[tuple[str, Listening]]:
 
 
 def rows(held: WeightSnapshot, shard: RowShard) -> dict[str, str]:
-    return digests(WeightSnapshot(cut(held.manifest, shard), held.buffer.pin()))
+    return digests(WeightSnapshot(cut(held.manifest, shard), held.buffer.hold()))
 
 
 async def test_whoever_needs_a_part_fetches_that_part() -> None:

@@ -188,10 +188,10 @@ def test_buffers_of_deltas_are_used_again() -> None:
     """An engine that registers memory then sees the same few."""
     pool, seen = GrowingBufferPool(limit=1), set()
     for nbytes in (70_000, 90_000, 66_000, 131_072):
-        pin, buffer = pool.take(nbytes, timeout=0)
+        hold, buffer = pool.take(nbytes, timeout=0)
         assert (buffer.nbytes, len(buffer.memory)) == (nbytes, nbytes)
         seen.add(buffer.root.address)
-        pin.release()
+        hold.release()
     assert len(seen) == 1
     with pool.take(1, timeout=0)[0], pytest.raises(ExhaustedError):
         pool.take(1, timeout=0)

@@ -10,7 +10,7 @@ from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
 from rollcall_runtime.sync.weights import staging
 from rollcall_runtime.sync.weights.snapshots import checksums
-from rollcall_runtime.sync.weights.staging import Spare, StagingArea
+from rollcall_runtime.sync.weights.staging import DeltaBaseCopy, StagingArea
 
 SIZE = 100
 
@@ -62,7 +62,7 @@ def test_a_base_that_is_not_served_is_refused() -> None:
     stage = StagingArea()
     manifest = serve(stage, 1)
     with (
-        pytest.raises(SyncError, match="not 3@"),
+        pytest.raises(SyncError, match="the delta's base is 3@"),
         stage.patching(version(4), manifest, base=version(3), timeout=0),
     ):
         pass
@@ -79,15 +79,15 @@ def test_a_whole_version_takes_the_buffer_of_the_copy() -> None:
 
 def test_a_copy_of_another_version_is_not_used() -> None:
     pool = BufferPool(limit=1)
-    spare = Spare(pool)
+    spare = DeltaBaseCopy(pool)
     spare.make(version(1), filled(1))
     assert spare.take(version(2)) is None
-    assert pool.state.pinned == 0
+    assert pool.state.in_use == 0
 
 
 def test_without_a_free_buffer_there_is_no_copy() -> None:
     pool = BufferPool(limit=1)
-    spare = Spare(pool)
+    spare = DeltaBaseCopy(pool)
     with pool.take(SIZE, timeout=0):
         spare.make(version(1), filled(1))
     assert spare.take(version(1)) is None
@@ -106,7 +106,7 @@ def test_a_copy_that_is_not_wanted_any_more_ends_early(monkeypatch: pytest.Monke
     monkeypatch.setattr(staging, "_PIECE_BYTES", 10)
     monkeypatch.setattr("numpy.copyto", slowly)
     pool = BufferPool(limit=1)
-    spare = Spare(pool)
+    spare = DeltaBaseCopy(pool)
     making = threading.Thread(target=spare.make, args=(version(1), filled(1)))
     making.start()
     assert begun.wait(5)
@@ -118,4 +118,4 @@ def test_a_copy_that_is_not_wanted_any_more_ends_early(monkeypatch: pytest.Monke
     making.join(5)
     dropping.join(5)
     assert len(pieces) == 1
-    assert pool.state.pinned == 0
+    assert pool.state.in_use == 0

@@ -121,7 +121,7 @@ def test_the_third_snapshot_waits_until_the_first_is_released(memory: DeviceAllo
 def test_weights_that_stay_on_the_device_alone_have_no_host_copy(memory: DeviceAllocator) -> None:
     snapshot = taken(memory)
     assert snapshot.buffer_in(frozenset({"cpu", memory.device})) is snapshot.buffer
-    with pytest.raises(StagingError, match=f"in memory of the {memory.device}, not cpu"):
+    with pytest.raises(StagingError, match=f"in {memory.device} memory, not in memory of: cpu"):
         snapshot.buffer_in(HOST)
 
 
@@ -133,17 +133,17 @@ def test_weights_can_be_kept_in_both_memories(memory: DeviceAllocator) -> None:
     assert host.nbytes == snapshot.buffer.nbytes
     shared = snapshot.share()
     snapshot.release()
-    assert taker.state.pinned == 2
+    assert taker.state.in_use == 2
     shared.release()
-    assert taker.state.pinned == 0
+    assert taker.state.in_use == 0
 
 
 def test_weights_kept_in_host_memory_leave_the_device_once_sealed(memory: DeviceAllocator) -> None:
     taker = snapshotter(memory, keep=HOST)
     draft = taker.take(odd_tensors(1, 1), timeout=0)
-    assert taker.state.pinned == 2
+    assert taker.state.in_use == 2
     snapshot = draft.finish()
-    assert taker.state.pinned == 1
+    assert taker.state.in_use == 1
     assert snapshot.buffer is snapshot.host
     assert digests(snapshot) == digests(on_host())
 
@@ -151,7 +151,7 @@ def test_weights_kept_in_host_memory_leave_the_device_once_sealed(memory: Device
 def test_a_draft_that_is_dropped_gives_its_buffers_back(memory: DeviceAllocator) -> None:
     taker = snapshotter(memory, keep=HOST | {memory.device})
     taker.take([("w", torch.ones(4))], timeout=0)
-    assert taker.state.pinned == 0
+    assert taker.state.in_use == 0
 
 
 def test_weights_are_kept_somewhere(memory: DeviceAllocator) -> None:
@@ -186,7 +186,7 @@ async def test_a_spoiled_bucket_does_not_reach_the_device(memory: DeviceAllocato
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong checksum in bucket 0"):
             await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
-    assert stage.state.pinned == 0
+    assert stage.state.in_use == 0
 
 
 @pytest.mark.parametrize("senders", [1, 2])
@@ -203,19 +203,21 @@ def test_an_engine_that_cannot_take_device_memory_says_so(senders: int) -> None:
         engine, group="job", session=SessionId(1, 1, 0), seats=seats, rank=2, senders=senders
     )
     snapshot = taken(torch_memory())
-    assert session.memories == HOST
+    assert session.buffer_devices == HOST
     if senders == 1:
-        with pytest.raises(ValueError, match="gloo takes weights in memory of the cpu, not of the"):
+        with pytest.raises(
+            ValueError, match="gloo moves weights in memory of: cpu; this buffer is in"
+        ):
             session.receive(snapshot.buffer, snapshot.manifest, timeout=1)
     session.abort()
     engine.close()
 
 
 class _Session:
-    """Of an engine that takes these memories; keeps what it is to send."""
+    """Of an engine with these buffer_devices; keeps what it is to send."""
 
-    def __init__(self, *memories: str) -> None:
-        self.memories = frozenset(memories)
+    def __init__(self, *buffer_devices: str) -> None:
+        self.buffer_devices = frozenset(buffer_devices)
         self.sent: list[FlatBuffer] = []
 
     def publish(self, buffer: FlatBuffer, manifest: WeightManifest, *, timeout: float) -> None:
@@ -257,13 +259,13 @@ def test_the_trainer_snapshots_on_its_device(
     monkeypatch.setattr(weight_staging, "kept_in", lambda _, device: frozenset(places))  # noqa: ARG005
     taker = make_snapshotter(sync_of(engine=engine, staging="Device"), senders=1)
     draft = taker.take(odd_tensors(1, 1), timeout=0)
-    assert draft._pin.buffer.device == "fake"
+    assert draft._hold.buffer.device == "fake"
     snapshot = draft.finish()
     assert [snapshot.buffer_in(frozenset({place})).device for place in places] == places
 
 
 @pytest.mark.parametrize(
-    ("model", "memories", "sync", "place"),
+    ("model", "buffer_devices", "sync", "place"),
     [
         ("fake", {"cpu", "fake"}, {"staging": "Device"}, "fake"),
         ("fake", {"cpu"}, {"staging": "Device"}, "cpu"),  # the engine cannot reach it
@@ -275,14 +277,14 @@ def test_the_trainer_snapshots_on_its_device(
 def test_a_rollout_stages_where_its_model_is_if_weights_can_arrive_there(
     monkeypatch: pytest.MonkeyPatch,
     model: str,
-    memories: set[str],
+    buffer_devices: set[str],
     sync: dict[str, object],
     place: str,
 ) -> None:
     monkeypatch.setattr(agent, "device_allocator", lambda device: _MEMORIES[device]())
     parts: Any = SimpleNamespace(
         engine=SimpleNamespace(device=model),
-        sync=SimpleNamespace(engine=SimpleNamespace(memories=memories)),
+        sync=SimpleNamespace(engine=SimpleNamespace(buffer_devices=buffer_devices)),
     )
     stage = agent.make_stage(sync_of(**sync), parts)
     with stage.staging(version(1), on_host().manifest, timeout=0) as buffer:

@@ -44,7 +44,7 @@ def taken(whole: WeightSnapshot, shard: Shard) -> tuple[WeightSnapshot, int]:
     buffer.memory[:] = held
     found = checksums(buffer.memory, selection.manifest.bucket_bytes)
     assert whole.manifest.parts or selection.manifest.checksums == found
-    return WeightSnapshot(selection.manifest, buffer.pin()), len(held)
+    return WeightSnapshot(selection.manifest, buffer.hold()), len(held)
 
 
 def expected(whole: WeightSnapshot, shard: Shard) -> dict[str, torch.Tensor]:
@@ -77,7 +77,7 @@ def test_rows_of_every_dtype_and_shape_survive(shard: RowShard, bucket_bytes: in
     big = torch.randint(0, 256, (40, 1000), dtype=torch.uint8)
     whole = taker.take([*named, ("layer.big", big)], timeout=0).finish()
     assert same(dict(taken(whole, shard)[0].tensors()), expected(whole, shard))
-    flat = WeightSnapshot(cut(whole.manifest, shard), whole.buffer.pin())
+    flat = WeightSnapshot(cut(whole.manifest, shard), whole.buffer.hold())
     assert same(dict(flat.tensors()), expected(whole, shard))
 
 
@@ -122,7 +122,7 @@ def pieces(rows: tuple[int, ...], bucket_bytes: int) -> tuple[torch.Tensor, Weig
     buffer = HostBuffer(manifest.total_bytes)
     for part, (start, end) in zip(parts, manifest.bounds(), strict=True):
         buffer.memory[start:end] = part.buffer.memory
-    return tensor, WeightSnapshot(manifest, buffer.pin())
+    return tensor, WeightSnapshot(manifest, buffer.hold())
 
 
 @pytest.mark.parametrize("bucket_bytes", [64, 100, 1000])
@@ -189,7 +189,7 @@ def test_a_delta_is_decoded_for_the_buckets_that_are_there(shard: RowShard) -> N
         )
 
     make()
-    found = WeightSnapshot(selection.manifest, target.pin())
+    found = WeightSnapshot(selection.manifest, target.hold())
     assert same(dict(found.tensors()), expected(new, shard))
     base.buffer.memory[1024] ^= 1
     with pytest.raises(ChecksumMismatchError, match=rf"buckets \[{selection.buckets[1]}\]"):

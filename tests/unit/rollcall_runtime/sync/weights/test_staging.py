@@ -76,7 +76,7 @@ def test_pieces_of_a_tensor_are_put_together_in_their_order() -> None:
     buffer = HostBuffer(manifest.total_bytes)
     for piece, (start, end) in zip(pieces, manifest.bounds(), strict=True):
         buffer.memory[start:end] = piece.buffer.memory
-    ((name, found),) = WeightSnapshot(manifest, buffer.pin()).tensors()
+    ((name, found),) = WeightSnapshot(manifest, buffer.hold()).tensors()
     assert name == "w"
     assert torch.equal(found, whole)
 
@@ -109,7 +109,7 @@ def test_a_buffer_that_is_still_sent_is_not_overwritten() -> None:
 def test_a_draft_that_is_dropped_gives_its_buffer_back() -> None:
     taker = Snapshotter(bucket_bytes=64, buffers=1)
     taker.take([("w", torch.ones(4))], timeout=0)
-    assert taker.state.pinned == 0
+    assert taker.state.in_use == 0
 
 
 def test_staging_leaves_the_served_weights_alone() -> None:
@@ -143,10 +143,10 @@ def test_a_failed_transfer_stages_nothing() -> None:
 
     with pytest.raises(ConnectionError):
         receive_half()
-    with pytest.raises(StagingError, match="none is"), stage.committing(version(2)):
+    with pytest.raises(StagingError, match="staged is no version"), stage.committing(version(2)):
         pass
     assert served_digests(stage) == digests(first)
-    assert stage.state.pinned == 1
+    assert stage.state.in_use == 1
 
 
 def test_a_failed_apply_keeps_the_old_weights() -> None:
@@ -157,7 +157,7 @@ def test_a_failed_apply_keeps_the_old_weights() -> None:
         raise MemoryError
     assert stage.served == version(1)
     assert served_digests(stage) == digests(first)
-    assert stage.state.pinned == 1
+    assert stage.state.in_use == 1
 
 
 def test_only_the_version_staged_last_can_be_committed() -> None:
@@ -166,7 +166,7 @@ def test_only_the_version_staged_last_can_be_committed() -> None:
     stage_version(stage, 2)
     with pytest.raises(StagingError, match="is not staged"), stage.committing(version(1)):
         pass
-    assert stage.state.pinned == 1
+    assert stage.state.in_use == 1
 
 
 def test_two_buffers_are_enough_for_ever() -> None:
@@ -191,12 +191,12 @@ def test_discarding_frees_the_buffer() -> None:
     stage = StagingArea()
     stage_version(stage, 1)
     stage.discard()
-    assert stage.state.pinned == 0
+    assert stage.state.in_use == 0
 
 
 def test_a_dtype_that_this_torch_lacks_is_an_error_of_this_process() -> None:
-    pin = BufferPool(limit=1).take(64, timeout=0)
+    hold = BufferPool(limit=1).take(64, timeout=0)
     manifest = WeightManifest((TensorSpec("w", "float3", (1,), 0, 1),), 64, 64, (0,))
     with pytest.raises(StagingError, match="no dtype 'float3'") as caught:
-        dict(WeightSnapshot(manifest, pin).tensors())
+        dict(WeightSnapshot(manifest, hold).tensors())
     assert caught.value.own_fault

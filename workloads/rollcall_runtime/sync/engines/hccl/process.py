@@ -1,7 +1,6 @@
-"""A process that owns an HCCL communicator, so that one that hangs can be killed.
+"""A child process that holds an HCCL communicator, so that one that hangs can be killed.
 
-`Owner` is the side of the engine, `main` that of the process, which imports neither torch nor
-torch_npu.
+`HcclProcess` is the engine's side, `main` the child's, which imports neither torch nor torch_npu.
 """
 
 import contextlib
@@ -21,14 +20,14 @@ from typing import Any
 from rollcall_runtime.sync.bindings.acl_library import AclLibrary
 from rollcall_runtime.sync.bindings.c_library import LibraryError
 from rollcall_runtime.sync.bindings.hccl_library import HcclLibrary
-from rollcall_runtime.sync.engines.common.child_process import Line, ProcessOwner
+from rollcall_runtime.sync.engines.common.library_process import CallReceiver, LibraryProcess
 
 _POLL_SECONDS = 0.0002
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """What the process uses: libraries' paths, an NPU's index, and `slots` of `slot_bytes`."""
+class HcclProcessConfig:
+    """What the child uses: libraries' paths, an NPU's index, and `slots` of `slot_bytes`."""
 
     hccl: str
     acl: str
@@ -37,14 +36,14 @@ class Places:
     slot_bytes: int
 
 
-class Owner(ProcessOwner):
-    """A process that speaks to HCCL. `address` is that at which peers reach this one."""
+class HcclProcess(LibraryProcess):
+    """A child that calls HCCL. `address` is the one at which peers reach it."""
 
     library = "HCCL"
 
-    def __init__(self, places: Places, *, address: str) -> None:
-        self._places, self._address = places, address
-        super().__init__(slots=places.slots, slot_bytes=places.slot_bytes)
+    def __init__(self, config: HcclProcessConfig, *, address: str) -> None:
+        self._config, self._address = config, address
+        super().__init__(slots=config.slots, slot_bytes=config.slot_bytes)
 
     def _start(self, connection: int, shared: int) -> None:
         environment = {
@@ -58,7 +57,7 @@ class Owner(ProcessOwner):
                 "-S",
                 "-c",
                 f"import {__name__} as m; m.main()",
-                json.dumps(asdict(self._places)),
+                json.dumps(asdict(self._config)),
                 str(connection),
                 str(shared),
             ],
@@ -67,29 +66,29 @@ class Owner(ProcessOwner):
             env=environment,
         )
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         self._process.kill()
         self._process.wait()
 
 
-class _Process:
-    """The calls, on the main thread of the process, which alone speaks to the libraries."""
+class _HcclCalls:
+    """The calls, on the main thread of the child, which alone calls the libraries."""
 
-    def __init__(self, places: Places, shared: int) -> None:
-        self._acl, self._hccl = AclLibrary(places.acl), HcclLibrary(places.hccl)
-        self._acl.start(places.device)
-        self._memory = mmap.mmap(shared, places.slots * places.slot_bytes)
+    def __init__(self, config: HcclProcessConfig, shared: int) -> None:
+        self._acl, self._hccl = AclLibrary(config.acl), HcclLibrary(config.hccl)
+        self._acl.start(config.device)
+        self._memory = mmap.mmap(shared, config.slots * config.slot_bytes)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._hosts = [start + slot * places.slot_bytes for slot in range(places.slots)]
-        self._slots = [self._acl.allocate(places.slot_bytes) for _ in range(places.slots)]
-        self._events = [self._acl.event() for _ in range(places.slots)]
+        self._hosts = [start + slot * config.slot_bytes for slot in range(config.slots)]
+        self._slots = [self._acl.allocate(config.slot_bytes) for _ in range(config.slots)]
+        self._events = [self._acl.event() for _ in range(config.slots)]
         self._stream = self._acl.stream()
         self._communicator = 0
         self._rank = 0
         self._imported: dict[str, int] = {}  # addresses, by the keys of the engine's process
 
     def root(self) -> dict[str, Any]:
-        """Mint the root info."""
+        """Create the root info."""
         return {"root": b64encode(self._hccl.root_info()).decode()}
 
     def join(self, root: str, size: int, rank: int) -> dict[str, Any]:
@@ -99,7 +98,7 @@ class _Process:
         return {}
 
     def leave(self) -> dict[str, Any]:
-        """Free it."""
+        """Free the communicator."""
         if self._communicator:
             self._hccl.destroy(self._communicator)
             self._communicator = 0
@@ -108,19 +107,18 @@ class _Process:
         return {}
 
     def attach(self, key: str) -> dict[str, Any]:
-        """Reach device memory of the engine's process."""
+        """Import device memory of the engine's process."""
         self._imported[key] = self._acl.import_(key)
         return {}
 
     def detach(self, key: str) -> dict[str, Any]:
-        """Let it go; nothing is in flight."""
+        """End an import; nothing is in flight."""
         del self._imported[key]
         self._acl.close(key)
         return {}
 
     def begin(self, slot: int, nbytes: int, key: str = "", offset: int = 0) -> None:
-        """Put a broadcast into the stream, of the slot (first copied, at the sender) or of memory
-        that was attached.
+        """Enqueue a broadcast of the slot (first copied, at the sender) or of attached memory.
 
         One stream, because HCCL wants the operations of a communicator in one order; the copy of
         one slot still runs beside the broadcast of another.
@@ -132,7 +130,7 @@ class _Process:
         self._acl.record(self._events[slot], self._stream)
 
     def ended(self, slot: int, nbytes: int, key: str = "", offset: int = 0) -> bool:  # noqa: ARG002
-        """Whether the broadcast has ended; then copy at a receiver, unless it is there."""
+        """Whether the broadcast has ended; then a receiver copies the slot to host memory."""
         if not self._acl.happened(self._events[slot]):
             self._hccl.check(self._communicator)
             return False
@@ -141,34 +139,34 @@ class _Process:
         return True
 
 
-def _serve(line: Line, process: _Process) -> None:
-    """Broadcasts are begun as they are asked for, and answered when they have ended."""
-    threading.Thread(target=line.listen, daemon=True).start()
-    flying: list[dict[str, Any]] = []
+def _serve(receiver: CallReceiver, hccl: _HcclCalls) -> None:
+    """Begin broadcasts as they are called, and answer them when they have ended."""
+    threading.Thread(target=receiver.listen, daemon=True).start()
+    in_flight: list[dict[str, Any]] = []
     while True:
         try:
-            call = line.calls.get(timeout=_POLL_SECONDS if flying else None)
+            call = receiver.calls.get(timeout=_POLL_SECONDS if in_flight else None)
         except queue.Empty:
             call = {}
         name = call.pop("call", "")
         if name == "broadcast":
-            process.begin(**call)
-            flying.append(call)
+            hccl.begin(**call)
+            in_flight.append(call)
         elif name:
-            line.answer(**getattr(process, name)(**call))
-        while flying and process.ended(**flying[0]):
-            flying.pop(0)
-            line.answer()
+            receiver.answer(**getattr(hccl, name)(**call))
+        while in_flight and hccl.ended(**in_flight[0]):
+            in_flight.pop(0)
+            receiver.answer()
 
 
 def main() -> None:
-    """The process's main function: places, socket and memory are its arguments."""
-    places, descriptor, shared = sys.argv[1:4]
-    line = Line(socket.socket(fileno=int(descriptor)))
+    """The child's main function: configuration, socket and memory are its arguments."""
+    config, descriptor, shared = sys.argv[1:4]
+    receiver = CallReceiver(socket.socket(fileno=int(descriptor)))
     try:
-        process = _Process(Places(**json.loads(places)), int(shared))
-        line.answer()  # it has started
-        _serve(line, process)
+        hccl = _HcclCalls(HcclProcessConfig(**json.loads(config)), int(shared))
+        receiver.answer()  # it has started
+        _serve(receiver, hccl)
     except (LibraryError, ImportError, ValueError, OSError) as error:
-        with contextlib.suppress(OSError):  # nobody is there to be told
-            line.answer(error=str(error))
+        with contextlib.suppress(OSError):  # the engine's process has exited
+            receiver.answer(error=str(error))

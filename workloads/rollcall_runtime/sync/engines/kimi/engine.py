@@ -1,13 +1,13 @@
-"""checkpoint-engine's way: one copy of the weights to each node, then a broadcast in it.
+"""checkpoint-engine's scheme: one copy of the weights to each node, then a broadcast in the node.
 
-The sender's weights lie in host memory that checkpoint-engine's P2PStore has registered. The leader
+The sender's weights are in host memory that checkpoint-engine's P2PStore has registered. The leader
 of each node, the receiver of the lowest rank, reads them operation by operation, as
-checkpoint-engine plans its buckets, and passes each on to the node's other receivers by gloo while
-the next ones fly. Every receiver compares the checksums itself.
+checkpoint-engine plans its buckets, and broadcasts each to the node's other receivers by gloo while
+the next ones are in flight. Every receiver compares the checksums itself.
 
-Its ParameterServer is not used: it wants GPUs, a world that never changes and torch's default
-process group. So reads can be given up (`checkpoint_store` says how), and the node's broadcast is
-one of `gloo`, of which holds: it cannot be cancelled, and ends at the operation's timeout.
+Its ParameterServer is not used: it requires GPUs, a fixed world size and torch's default process
+group. So reads can be abandoned (see `p2p_store`), and the node's broadcast is a `gloo` broadcast:
+it cannot be cancelled, and ends at the operation's timeout.
 
 On CUDA and NPU workers checkpoint-engine's own DeviceManager chooses protocol and devices unless
 the settings do. That was never run.
@@ -23,25 +23,35 @@ from typing import Any
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import Work, drain
+from rollcall_runtime.sync.bucket_transfer import TransferHandle, drain
 from rollcall_runtime.sync.engine import EngineKind, Role, decode_descriptor
-from rollcall_runtime.sync.engines.gloo import SEND_BUFFER_BYTES, broadcast, explain, make_group
-from rollcall_runtime.sync.engines.kimi.p2p_store import HostStore, devices
-from rollcall_runtime.sync.engines.kimi.transfer_plan import PlannedMover, plan
-from rollcall_runtime.sync.engines.mooncake import MooncakeEngine, MooncakeSettings
-from rollcall_runtime.sync.engines.pull.bucket_reader import Reader
+from rollcall_runtime.sync.engines.gloo import (
+    SEND_BUFFER_BYTES,
+    broadcast,
+    gloo_error,
+    new_process_group,
+)
+from rollcall_runtime.sync.engines.kimi.p2p_store import HostP2PStore, device_manager
+from rollcall_runtime.sync.engines.kimi.transfer_plan import PlannedTransfer, plan_transfer
+from rollcall_runtime.sync.engines.mooncake import (
+    MooncakeEngine,
+    MooncakeSettings,
+    require_rdma_devices,
+    use_address_family,
+)
+from rollcall_runtime.sync.engines.pull.bucket_reader import BucketReader
 from rollcall_runtime.sync.engines.pull.session import PullSession
 from rollcall_runtime.sync.engines.pull.topology import Topology
 from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
-from rollcall_runtime.sync.memory.buffers import Buffer, Pin
+from rollcall_runtime.sync.memory.buffers import Buffer, BufferHold
 from rollcall_runtime.sync.registry import worker_device
-from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.rendezvous import SessionRendezvous
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of the machine, in containers too
 
 
 class NodeIdentity(StrEnum):
-    """What the receivers of one node have in common."""
+    """What identifies a node: receivers with the same value are on one node."""
 
     BOOT = "boot"
     HOSTNAME = "hostname"
@@ -52,9 +62,9 @@ class NodeIdentity(StrEnum):
 class KimiSettings(MooncakeSettings):
     """`node_of` is boot (the machine's boot id), hostname or address.
 
-    `protocol` is Mooncake's; auto is tcp on CPUs, and what checkpoint-engine chooses elsewhere,
-    which then chooses the devices too. `topology` must stay auto: nodes decide who reads from whom.
-    `send_buffer_bytes` is gloo's, for the broadcast in a node.
+    `protocol` is Mooncake's; auto is tcp on CPUs, and elsewhere what checkpoint-engine chooses,
+    which then chooses the devices too. `topology` must stay auto: one receiver of each node reads
+    from the sender. `send_buffer_bytes` is gloo's, for the broadcast in a node.
     """
 
     protocol: str = "auto"
@@ -66,13 +76,15 @@ class KimiSettings(MooncakeSettings):
         if self.node_of not in set(NodeIdentity):
             raise ValueError(f"node_of must be one of {', '.join(NodeIdentity)}")
         if self.topology != Topology.AUTO:
-            raise ValueError("topology must be auto: nodes decide who reads from whom")
+            raise ValueError(
+                "topology must be auto: one receiver of each node reads from the sender"
+            )
         if self.send_buffer_bytes < 0:
             raise ValueError("send_buffer_bytes must not be negative")
 
 
 class KimiEngine(MooncakeEngine):
-    """A P2PStore, and what tells this process's node."""
+    """A P2PStore, and the identity of this process's node."""
 
     name = "kimi"
     kind = EngineKind.GROUP
@@ -80,14 +92,18 @@ class KimiEngine(MooncakeEngine):
     settings_type = KimiSettings
     selective = False  # a node's receivers share one broadcast
 
-    def _start(self, role: Role) -> dict[str, Any]:
+    def _open_transport(self, role: Role) -> dict[str, Any]:
         settings = self.settings_as(KimiSettings)
         node = node_of(NodeIdentity(settings.node_of), self.address)
-        return super()._start(role) | {"node": node}
+        return super()._open_transport(role) | {"node": node}
 
     def _make_transfers(self, settings: MooncakeSettings) -> Any:
-        manager = devices(worker_device(), protocol=settings.protocol, names=settings.device_name)
-        self.store = HostStore(self.address, manager)
+        manager = device_manager(
+            worker_device(), protocol=settings.protocol, names=settings.device_name
+        )
+        require_rdma_devices(manager.transfer_engine_protocol, settings.device_name)
+        use_address_family(self.address)
+        self.store = HostP2PStore(self.address, manager)
         return self.store.transfers
 
     def _register(self, address: int, nbytes: int) -> object:
@@ -99,7 +115,7 @@ class KimiEngine(MooncakeEngine):
     def _describe(self) -> dict[str, Any]:
         return {"segment": self.store.address}
 
-    def _make(
+    def _new_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> "KimiSession":
         return KimiSession(group=group, session=session, seats=seats, rank=rank, engine=self)
@@ -122,10 +138,10 @@ class KimiSession(PullSession):
         self._node: tuple[int, ...] = (rank,)  # the first one leads
         self._group: Any = None
         self._store: Any = None
-        self._passing: list[tuple[Work, Pin]] = []
+        self._forwarding: list[tuple[TransferHandle, BufferHold]] = []
 
-    def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:  # noqa: ARG002
-        self._nodes = nodes(self.seats)
+    def _connect(self, rendezvous: SessionRendezvous, deadline: float) -> None:  # noqa: ARG002
+        self._nodes = ranks_by_node(self.seats)
         if self.rank == 0:
             return
         self._node = next(node for node in self._nodes if self.rank in node)
@@ -133,7 +149,7 @@ class KimiSession(PullSession):
             return
         settings = self.engine.settings_as(KimiSettings)
         try:
-            self._group, self._store = make_group(
+            self._group, self._store = new_process_group(
                 rendezvous,
                 address=self.engine.address,
                 settings=settings,
@@ -143,111 +159,127 @@ class KimiSession(PullSession):
                 prefix=f"node/{self._node[0]}/",
             )
         except RuntimeError as error:
-            cause = explain(self.name, error, [self.seats[rank] for rank in self._node])
+            cause = gloo_error(self.name, error, [self.seats[rank] for rank in self._node])
             raise JoinFailedError(str(cause), peer=cause.peer) from error
 
-    def _readers(self) -> Sequence[int]:
+    def _ranks_to_wait_for(self) -> Sequence[int]:
         return [node[0] for node in self._nodes]
 
-    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
-        number = self._next(deadline)
-        told = self._await_source(number, manifest, deadline)
-        planned = plan(
+    def _receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
+        announcements = self._next_publication(manifest, deadline)
+        source = announcements.wait_for_sender(deadline)
+        plan = plan_transfer(
             manifest, operation_bytes=self.settings.operation_bytes, receivers=self._node
         )
-        start, landed = self._receive, self._landed
-        with buffer.pin():
-            if planned.reader == self.rank:
-                self.pulls.source(buffer)
-                self.source = self.seats[0].member
-                reader = Reader(
-                    self, number=number, source=0, told=told, buffer=buffer, manifest=manifest
+        start, bucket_done = self._broadcast_in_node, self._trace_bucket
+        with buffer.hold():
+            if plan.reader == self.rank:
+                self._pull_engine.register_source(buffer)
+                self._read_from = self.seats[0].member
+                reader = BucketReader(
+                    self._pull_engine,
+                    self.reads,
+                    announcements,
+                    upstream=0,
+                    peer=self._read_from,
+                    source=source,
+                    buffer=buffer,
+                    manifest=manifest,
+                    bucket_done=self._trace_bucket,
+                    aborted=lambda: self.aborted,
                 )
-                landed = reader.landed
+                bucket_done = reader.bucket_checked
 
-                def start(chunk: memoryview, seconds: float) -> Work:
-                    return _Passed(self, reader.start(chunk, seconds), chunk, buffer)
+                def start(chunk: memoryview, seconds: float) -> TransferHandle:
+                    return _ForwardedRead(self, reader.start(chunk, seconds), chunk, buffer)
 
-            self._mover = mover = PlannedMover(
-                start=start, stop=self._check, settings=self.settings, landed=landed
+            self._transfer = transfer = PlannedTransfer(
+                start=start,
+                raise_if_aborted=self._raise_if_aborted,
+                settings=self.settings,
+                bucket_done=bucket_done,
             )
-            mover.take(buffer, manifest, planned, deadline)
-            self.source = None
-            self._await_passed(0)
-            self._mover = None  # all has ended; it leads back here, which would keep the buffer
+            transfer.fill_planned(buffer, manifest, plan, deadline)
+            self._read_from = None
+            self._wait_for_forwarded(0)
+            self._transfer = None  # it refers back to this session, which would keep the buffer
 
-    def pass_on(self, chunk: memoryview, buffer: Buffer) -> None:
-        """Begin to give the node's others what was read; a few at a time are under way."""
+    def forward(self, chunk: memoryview, buffer: Buffer) -> None:
+        """Begin to broadcast in the node what was read; `in_flight` at a time."""
         if self._group is not None:
-            self._await_passed(self.settings.in_flight - 1)
-            work = self._receive(chunk, self.settings.operation_timeout)
-            self._passing.append((work, buffer.pin()))
+            self._wait_for_forwarded(self.settings.in_flight - 1)
+            handle = self._broadcast_in_node(chunk, self.settings.operation_timeout)
+            self._forwarding.append((handle, buffer.hold()))
 
-    def _await_passed(self, left: int) -> None:
-        while len(self._passing) > left:
-            self._check()
-            self._passing[0][0].wait()
-            self._passing.pop(0)[1].release()
+    def _wait_for_forwarded(self, left: int) -> None:
+        while len(self._forwarding) > left:
+            self._raise_if_aborted()
+            self._forwarding[0][0].wait()
+            self._forwarding.pop(0)[1].release()
 
-    def _receive(self, chunk: memoryview, seconds: float) -> Work:
+    def _broadcast_in_node(self, chunk: memoryview, seconds: float) -> TransferHandle:
         if self._group is None:
             raise TransferFailedError(f"{self.name} was not joined")
-        return _Cast(broadcast(self._group, chunk, seconds))
+        return _NodeBroadcast(broadcast(self._group, chunk, seconds))
 
-    def _explain(self, error: Exception) -> SyncError:
-        if isinstance(error, _CastError):
-            return explain(self.name, error, [self.seats[rank] for rank in self._node])
-        return super()._explain(error)
+    def _to_sync_error(self, error: Exception) -> SyncError:
+        if isinstance(error, _NodeBroadcastError):
+            return gloo_error(self.name, error, [self.seats[rank] for rank in self._node])
+        return super()._to_sync_error(error)
 
     def _disconnect(self) -> None:
         super()._disconnect()
-        drain(self._passing)
+        drain(self._forwarding)
         self._group = None  # would block while an operation is in flight; none is left
         self._store = None
 
 
-class _CastError(RuntimeError):
-    """What gloo says: the sender is not to blame."""
+class _NodeBroadcastError(RuntimeError):
+    """gloo failed in the node: the sender did not cause it."""
 
 
-class _Cast:
+class _NodeBroadcast:
     """A broadcast in the node."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, handle: TransferHandle) -> None:
+        self._handle = handle
 
     def wait(self) -> None:
         try:
-            self._work.wait()
+            self._handle.wait()
         except RuntimeError as error:
-            raise _CastError(str(error)) from error
+            raise _NodeBroadcastError(str(error)) from error
 
 
-class _Passed:
-    """A leader's read, passed on when it has ended."""
+class _ForwardedRead:
+    """A leader's read, broadcast in the node when it has ended."""
 
-    def __init__(self, session: KimiSession, read: Work, chunk: memoryview, buffer: Buffer) -> None:
+    def __init__(
+        self, session: KimiSession, read: TransferHandle, chunk: memoryview, buffer: Buffer
+    ) -> None:
         self._session, self._read, self._chunk, self._buffer = session, read, chunk, buffer
 
     def wait(self) -> None:
         self._read.wait()
         if not self._session.aborted:
-            self._session.pass_on(self._chunk, self._buffer)
+            self._session.forward(self._chunk, self._buffer)
 
 
 def node_of(what: NodeIdentity, address: str) -> str:
-    """What tells this process's node; OSError where the system has no boot id."""
+    """The identity of this process's node; OSError where the system has no boot id."""
     if what is NodeIdentity.ADDRESS:
         return address
     return socket.gethostname() if what is NodeIdentity.HOSTNAME else _BOOT_ID.read_text().strip()
 
 
-def nodes(seats: Sequence[Seat]) -> tuple[tuple[int, ...], ...]:
-    """The receivers' ranks (the sender, 0, is none) by node, each node's in order."""
+def ranks_by_node(seats: Sequence[Seat]) -> tuple[tuple[int, ...], ...]:
+    """The receivers' ranks (the sender, 0, is none of them) by node, each node's in order."""
     found: dict[str, list[int]] = {}
     for rank, seat in enumerate(seats[1:], start=1):
         node = decode_descriptor(seat).get("node")
         if not isinstance(node, str):
-            raise JoinFailedError("its descriptor does not tell its node", peer=seat.member)
+            raise JoinFailedError(
+                "the descriptor does not name the member's node", peer=seat.member
+            )
         found.setdefault(node, []).append(rank)
     return tuple(tuple(ranks) for ranks in found.values())

@@ -1,9 +1,9 @@
-"""checkpoint-engine's P2PStore, and what it asks of a device where there is no accelerator.
+"""checkpoint-engine's P2PStore, and a device manager for it where there is no accelerator.
 
 The store starts Mooncake's TransferEngine on the pod's address and registers host memory with it.
-Its own read is not used: it blocks without a pause, cannot be given up, and reports a failure while
-the transport may still write into the buffer (docs/weight-sync.md has the figures). Reads are asked
-of its TransferEngine instead, as engine `mooncake` does.
+Its own read is not used: it polls without a pause, cannot be abandoned, and reports a failure while
+the transport may still write into the buffer (docs/weight-sync.md has the figures). Reads go to its
+TransferEngine instead, as in engine `mooncake`.
 """
 
 import ctypes
@@ -22,6 +22,8 @@ import torch
 from checkpoint_engine import device_utils, p2p_store
 from loguru import logger
 
+from rollcall_protocol.wire.addresses import host_port
+
 _RANK = "RANK"
 _starting = threading.Lock()
 _names = itertools.count()
@@ -36,8 +38,8 @@ class _OneDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class HostDevices:
-    """What P2PStore asks of a device manager: a protocol of Mooncake's, and RDMA devices' names."""
+class HostDeviceManager:
+    """What P2PStore reads of a device manager: Mooncake's protocol, and RDMA devices' names."""
 
     transfer_engine_protocol: str
     names: str = ""
@@ -49,32 +51,32 @@ class HostDevices:
         return self.names
 
 
-def devices(kind: str, *, protocol: str, names: str) -> Any:
+def device_manager(kind: str, *, protocol: str, names: str) -> Any:
     """A device manager for workers with this torch device type.
 
     With protocol "auto" CUDA and NPU workers get checkpoint-engine's own DeviceManager, which
-    decides about protocol and devices by itself; that was never run. Others get TCP. Raises
-    TypeError when the device type is there, but not to be used.
+    chooses protocol and devices by itself; that was never run. Others get TCP. Raises TypeError
+    when the accelerator is present but cannot be used.
     """
     if protocol == "auto" and kind in {"cuda", "npu"}:
         manager = device_utils.DeviceManager()
-        if kind == "npu":  # its transport asks for the device of the process
+        if kind == "npu":  # its transport reads the device of the process
             module = manager.device_module
             module.set_device(int(os.environ.get(_RANK, "0")) % module.device_count())
         return manager
-    return HostDevices("tcp" if protocol == "auto" else protocol, names)
+    return HostDeviceManager("tcp" if protocol == "auto" else protocol, names)
 
 
-class HostStore:
+class HostP2PStore:
     """A P2PStore that listens on `address`. Raises RuntimeError when it does not start.
 
     Its constructor tries eight times, which can take 16 s.
     """
 
     def __init__(self, address: str, manager: Any) -> None:
-        logger.disable("checkpoint_engine")  # it tells of each registration
+        logger.disable("checkpoint_engine")  # it logs each registration
         try:
-            with _surroundings(address):
+            with _address_and_rank(address):
                 self._store = p2p_store.P2PStore(manager)
         except (RuntimeError, AssertionError, TypeError) as error:
             raise RuntimeError(
@@ -89,8 +91,8 @@ class HostStore:
 
     @property
     def address(self) -> str:
-        """Where others read from."""
-        return str(self._store.addr)
+        """Where peers read from, as host:port."""
+        return host_port(self._store.ip, self._store.port)
 
     @property
     def registered(self) -> int:
@@ -110,7 +112,7 @@ class HostStore:
         return name
 
     def unregister(self, name: str) -> None:
-        """The memory is about to go. RuntimeError."""
+        """The memory is about to be freed. RuntimeError."""
         try:
             self._store.unregister_named_tensors([name])
         except AssertionError as error:
@@ -120,15 +122,15 @@ class HostStore:
 
 
 @contextmanager
-def _surroundings(address: str) -> Iterator[None]:
-    """P2PStore asks the default route for its address, and the environment for a rank."""
+def _address_and_rank(address: str) -> Iterator[None]:
+    """Give P2PStore this address instead of the default route's, and a rank by RANK."""
     with _starting:
-        asked, ranked = p2p_store.get_ip, _RANK in os.environ
+        get_ip, ranked = p2p_store.get_ip, _RANK in os.environ
         p2p_store.get_ip = lambda: address
         os.environ.setdefault(_RANK, "0")
         try:
             yield
         finally:
-            p2p_store.get_ip = asked
+            p2p_store.get_ip = get_ip
             if not ranked:
                 del os.environ[_RANK]

@@ -1,8 +1,8 @@
-"""Which operations move a version, and who reads them: as checkpoint-engine plans its buckets.
+"""Which operations transfer a version and which rank reads them, by checkpoint-engine's planner.
 
 The plan puts as many buckets of the manifest as fit into one operation, and has the receiver of the
-lowest rank read them for its node. Where a bucket is larger than an operation its pieces are
-planned, because checkpoint-engine cuts nothing.
+lowest rank read them for its node. A bucket larger than an operation is planned in pieces, because
+checkpoint-engine splits nothing.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from checkpoint_engine.data_types import MemoryBufferMetaList, MemoryBufferMetas
 from checkpoint_engine.ps import _gen_h2d_buckets
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketTransfer, Operation
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer, Operation, OperationGroup
 from rollcall_runtime.sync.memory.buffers import Buffer
 
 _SENDER = 0
@@ -21,15 +21,17 @@ _PLACE = "node"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Operations in order, each a row of pieces of buckets, and the rank that reads them."""
+class TransferPlan:
+    """Operations in order, each a group of pieces of buckets, and the rank that reads them."""
 
     reader: int
-    operations: tuple[tuple[Operation, ...], ...]
+    operations: tuple[OperationGroup, ...]
 
 
-def plan(manifest: WeightManifest, *, operation_bytes: int, receivers: Sequence[int]) -> Plan:
-    """What the receivers of one node do. Every one of them comes to the same plan.
+def plan_transfer(
+    manifest: WeightManifest, *, operation_bytes: int, receivers: Sequence[int]
+) -> TransferPlan:
+    """The plan of the receivers of one node. Each of them computes the same one.
 
     Raises RuntimeError if checkpoint-engine plans several readers, which it does for several
     senders only.
@@ -40,7 +42,7 @@ def plan(manifest: WeightManifest, *, operation_bytes: int, receivers: Sequence[
         for first in range(start, end, operation_bytes)
     ]
     if not pieces:  # checkpoint-engine plans no empty checkpoint
-        return Plan(min(receivers), ())
+        return TransferPlan(min(receivers), ())
     planned = _gen_h2d_buckets(
         {_SENDER: _memory(pieces, manifest.total_bytes)},
         operation_bytes,
@@ -51,12 +53,12 @@ def plan(manifest: WeightManifest, *, operation_bytes: int, receivers: Sequence[
     readers = {reader for reader, _, _ in planned}
     if len(readers) != 1:
         raise RuntimeError(f"checkpoint-engine plans the readers {sorted(readers)} for one node")
-    rows = tuple(tuple(pieces[int(item.name)] for item in bucket.items) for *_, bucket in planned)
-    return Plan(readers.pop(), rows)
+    groups = tuple(tuple(pieces[int(item.name)] for item in bucket.items) for *_, bucket in planned)
+    return TransferPlan(readers.pop(), groups)
 
 
 def _memory(pieces: Sequence[Operation], nbytes: int) -> MemoryBufferMetaList:
-    """The sender's one buffer; its address is not asked for here."""
+    """The sender's one buffer; the planner does not use its address."""
     metas = [
         ParameterMeta(
             name=str(index),
@@ -72,9 +74,11 @@ def _memory(pieces: Sequence[Operation], nbytes: int) -> MemoryBufferMetaList:
     )
 
 
-class PlannedMover(BucketTransfer):
-    """Moves what was planned; an operation may hold several buckets."""
+class PlannedTransfer(BucketTransfer):
+    """Transfers what was planned; an operation may hold several buckets."""
 
-    def take(self, buffer: Buffer, manifest: WeightManifest, plan: Plan, deadline: float) -> None:
+    def fill_planned(
+        self, buffer: Buffer, manifest: WeightManifest, plan: TransferPlan, deadline: float
+    ) -> None:
         """Fill the buffer and compare each bucket's CRC-32; ChecksumMismatchError."""
-        self.fill_rows(buffer, manifest, plan.operations, deadline)
+        self.fill_groups(buffer, manifest, plan.operations, deadline)

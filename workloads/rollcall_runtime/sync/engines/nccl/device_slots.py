@@ -1,9 +1,9 @@
 """Device memory through which buckets pass between host buffers and a collective.
 
-A lane has a few slots, each with a stream of its own, so that one slot's copy runs beside another
-slot's broadcast. A host buffer is touched only by copies that nobody else can delay: never while
-the stream holds an operation that waits for a peer. So host memory is free as soon as the calling
-thread is, whatever hangs on the device.
+A session uses a ring of slots, each with a stream of its own, so that the copy of one slot runs
+beside the broadcast of another. A host buffer is accessed only by copies that no peer can delay:
+never while the stream holds an operation that waits for a peer. So host memory is free as soon as
+the calling thread is, whatever hangs on the device.
 """
 
 import threading
@@ -15,72 +15,72 @@ from rollcall_runtime.sync.bindings.c_library import LibraryError
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
 from rollcall_runtime.sync.memory.buffers import Buffer
 
-_NAP_SECONDS = 0.00005
+_POLL_SECONDS = 0.00005
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class DeviceSlot:
     """Device memory for one operation, and its stream."""
 
     pointer: int
     stream: int
 
 
-class Lane:
+class SlotRing:
     """`slots` pieces of device memory of `slot_bytes` each, used in turn by one session."""
 
     def __init__(self, cuda: CudaLibrary, *, slots: int, slot_bytes: int) -> None:
         self._cuda = cuda
-        self._slots: list[Slot] = []
+        self._slots: list[DeviceSlot] = []
         self._next = 0
         try:
             for _ in range(slots):
-                self._slots.append(Slot(cuda.allocate(slot_bytes), cuda.stream()))
+                self._slots.append(DeviceSlot(cuda.allocate(slot_bytes), cuda.stream()))
         except LibraryError:
             self.free()
             raise
 
-    def take(self) -> Slot:
-        """The slot whose turn it is."""
+    def next_slot(self) -> DeviceSlot:
+        """The slot to use next."""
         slot = self._slots[self._next]
         self._next = (self._next + 1) % len(self._slots)
         return slot
 
-    def copy_in(self, slot: Slot, host: int, nbytes: int) -> None:
-        """From the host; returns when the host memory is free again."""
+    def copy_in(self, slot: DeviceSlot, host: int, nbytes: int) -> None:
+        """Copy from host memory; returns when the host memory is free again."""
         self._cuda.to_device(slot.pointer, host, nbytes, slot.stream)
-        self._finish(slot)
+        self._wait_for_copy(slot)
 
-    def copy_out(self, slot: Slot, host: int, nbytes: int) -> None:
-        """To the host."""
+    def copy_out(self, slot: DeviceSlot, host: int, nbytes: int) -> None:
+        """Copy to host memory; returns when the bytes are there."""
         self._cuda.to_host(host, slot.pointer, nbytes, slot.stream)
-        self._finish(slot)
+        self._wait_for_copy(slot)
 
-    def idle(self, slot: Slot) -> bool:
+    def idle(self, slot: DeviceSlot) -> bool:
         """Whether the slot's operation has ended."""
         return self._cuda.idle(slot.stream)
 
     def wait(self) -> None:
-        """Until all slots are idle."""
+        """Wait until all slots are idle."""
         for slot in self._slots:
             self._cuda.wait(slot.stream)
 
     def free(self) -> None:
-        """Give all back."""
+        """Free all slots."""
         while self._slots:
             slot = self._slots.pop()
             self._cuda.destroy_stream(slot.stream)
             self._cuda.free(slot.pointer)
 
-    def _finish(self, slot: Slot) -> None:
+    def _wait_for_copy(self, slot: DeviceSlot) -> None:
         while not self._cuda.idle(slot.stream):
-            time.sleep(_NAP_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
-class Device:
-    """The device of this process, its lanes, and which host buffers are pinned for it.
+class CudaDeviceSlots:
+    """The slot rings of this process's GPU, and the host buffers that are page-locked for it.
 
-    Lanes are kept for the next session, since giving device memory back stops the whole device.
+    Rings are kept for the next session, since freeing device memory stops the whole device.
     """
 
     def __init__(self, cuda: CudaLibrary, *, index: int, slots: int, slot_bytes: int) -> None:
@@ -88,46 +88,46 @@ class Device:
         self._index = index
         self._slots, self._slot_bytes = slots, slot_bytes
         self._lock = threading.Lock()
-        self._free: list[Lane] = []
-        self._pinned: weakref.WeakSet[object] = weakref.WeakSet()
+        self._free: list[SlotRing] = []
+        self._page_locked: weakref.WeakSet[object] = weakref.WeakSet()
 
-    def use(self) -> None:
-        """Call on each thread first."""
+    def use_device(self) -> None:
+        """Make the GPU the calling thread's device; every thread must call this first."""
         self._cuda.use(self._index)
 
-    def lane(self) -> Lane:
-        """A lane that nobody uses."""
+    def take_ring(self) -> SlotRing:
+        """A ring that no session uses."""
         with self._lock:
             if self._free:
                 return self._free.pop()
-        return Lane(self._cuda, slots=self._slots, slot_bytes=self._slot_bytes)
+        return SlotRing(self._cuda, slots=self._slots, slot_bytes=self._slot_bytes)
 
-    def put_back(self, lane: Lane) -> None:
-        """Give up a lane whose slots are idle."""
+    def return_ring(self, ring: SlotRing) -> None:
+        """Give back a ring whose slots are idle."""
         with self._lock:
-            self._free.append(lane)
+            self._free.append(ring)
 
-    def pin(self, buffer: Buffer) -> None:
-        """Pin the whole host buffer once, until it is freed. Raises LibraryError."""
+    def page_lock(self, buffer: Buffer) -> None:
+        """Page-lock the whole host buffer once, until it is freed. Raises LibraryError."""
         root = buffer.root
         with self._lock:
-            if root in self._pinned or root.nbytes == 0:
+            if root in self._page_locked or root.nbytes == 0:
                 return
-            self._pinned.add(root)
+            self._page_locked.add(root)
         self._cuda.register(root.address, root.nbytes)
-        # From any thread, so without choosing its device: pinned memory belongs to none.
+        # From any thread, without choosing its device: page-locked memory belongs to no device.
         weakref.finalize(root, self._cuda.unregister, root.address).atexit = False
 
     def close(self) -> None:
-        """Free the lanes that nobody uses."""
+        """Free the rings that no session uses."""
         with self._lock:
-            lanes, self._free = self._free, []
-        # On a thread of its own: the caller's keeps the device that it has chosen.
-        freeing = threading.Thread(target=self._give_back, args=(lanes,), name="free device memory")
+            rings, self._free = self._free, []
+        # On a thread of its own: the caller's thread keeps the device that it has chosen.
+        freeing = threading.Thread(target=self._free_rings, args=(rings,), name="free device slots")
         freeing.start()
         freeing.join()
 
-    def _give_back(self, lanes: list[Lane]) -> None:
-        self.use()
-        for lane in lanes:
-            lane.free()
+    def _free_rings(self, rings: list[SlotRing]) -> None:
+        self.use_device()
+        for ring in rings:
+            ring.free()

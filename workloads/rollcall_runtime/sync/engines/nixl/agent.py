@@ -1,8 +1,7 @@
-"""NIXL's bindings, as much of them as `nixl` needs.
+"""A NIXL agent, by the low-level bindings of the `nixl` package.
 
-Not the package's own `nixl_agent`: it has the progress thread look again without any pause, so that
-each process keeps a core busy for as long as it lives. With more processes than cores nothing else
-gets on.
+Not the package's own `nixl_agent`: its progress thread polls without a pause, so that each process
+keeps a core busy for as long as it lives, which starves all else where processes outnumber cores.
 """
 
 from enum import Enum
@@ -18,8 +17,8 @@ ERRORS: tuple[type[Exception], ...] = tuple(
 _MEMORY = bindings.DRAM_SEG
 
 
-class State(Enum):
-    """Of a read."""
+class ReadState(Enum):
+    """The state of a read."""
 
     BUSY = "busy"
     DONE = "done"
@@ -29,8 +28,8 @@ class State(Enum):
 class Agent:
     """One agent with one backend, for use from several threads. Methods raise one of `ERRORS`.
 
-    A thread of its own moves bytes when a socket is ready, and looks at least every
-    `progress_seconds`, because some of UCX's transports wake nobody.
+    A progress thread moves bytes when a socket is ready, and polls every `progress_seconds`,
+    because some of UCX's transports signal nothing.
     """
 
     def __init__(self, name: str, *, backend: str, progress_seconds: float) -> None:
@@ -43,30 +42,30 @@ class Agent:
         self._agent.createBackend(backend, {})
 
     def register(self, address: int, nbytes: int) -> object:
-        """Let peers read this memory; what `unregister` takes."""
+        """Let peers read this memory; returns the handle for `unregister`."""
         memory = bindings.nixlRegDList(_MEMORY, [(address, nbytes, 0, "")])
         self._agent.registerMem(memory)
         return memory
 
     def unregister(self, memory: object) -> None:
-        """The memory is about to go."""
+        """The memory is about to be freed."""
         self._agent.deregisterMem(memory)
 
     def metadata(self) -> bytes:
         """What a peer needs to read all memory that is registered now."""
-        told: bytes = self._agent.getLocalMD()
-        return told
+        metadata: bytes = self._agent.getLocalMD()
+        return metadata
 
-    def meet(self, metadata: bytes) -> None:
-        """Know a peer; forget it first if it was known."""
+    def add_peer(self, metadata: bytes) -> None:
+        """Add a peer; call `remove_peer` first if its metadata has changed."""
         self._agent.loadRemoteMD(metadata)
 
-    def forget(self, peer: str) -> None:
+    def remove_peer(self, peer: str) -> None:
         """Disconnect from a peer."""
         self._agent.invalidateRemoteMD(peer)
 
     def read(self, peer: str, *, remote: int, local: int, nbytes: int) -> int:
-        """Begin to read; the handle is to be released."""
+        """Begin to read; returns a handle to `release`."""
         here = bindings.nixlXferDList(_MEMORY, [(local, nbytes, 0)])
         there = bindings.nixlXferDList(_MEMORY, [(remote, nbytes, 0)])
         handle: int = self._agent.createXferReq(bindings.NIXL_READ, here, there, peer)
@@ -77,13 +76,13 @@ class Agent:
             raise
         return handle
 
-    def state(self, handle: int) -> State:
-        """How far a read is; a failure may raise instead."""
+    def state(self, handle: int) -> ReadState:
+        """The state of a read; a failure may raise instead."""
         status = self._agent.getXferStatus(handle)
         if status == bindings.NIXL_IN_PROG:
-            return State.BUSY
-        return State.DONE if status == bindings.NIXL_SUCCESS else State.FAILED
+            return ReadState.BUSY
+        return ReadState.DONE if status == bindings.NIXL_SUCCESS else ReadState.FAILED
 
     def release(self, handle: int) -> None:
-        """Free a read's handle, giving it up if it has not ended."""
+        """Free a read's handle, abandoning the read if it has not ended."""
         self._agent.releaseXferReq(handle)

@@ -1,12 +1,12 @@
 """NIXL: one-sided reads between registered buffers, through UCX (TCP, RDMA) or another backend.
 
-NIXL brings a UCX of its own, which aborts where symbols of another one come first: where PyTorch
-has loaded one for the whole process (Debian's does, through its MPI; the CPU image mends that) the
-engine says that it is not available.
+NIXL's wheel contains a UCX, which aborts the process if it resolves symbols of another UCX: where
+PyTorch has loaded one for the whole process (Debian's does, through its MPI; the CPU image avoids
+that) the engine reports that it is not available.
 
-UCX reads its own settings from the environment when the engine is opened; what is already set there
-wins over the job's. It notices a dead peer within tenths of a second, and waits for a stopped one
-for ever, so reads are looked at and given up here.
+UCX reads its settings from the environment when the engine is opened; variables that are already
+set take precedence over the job's settings. UCX notices a dead peer within tenths of a second, and
+waits for a stopped one for ever, so reads are polled and abandoned here.
 """
 
 import ctypes
@@ -25,16 +25,16 @@ from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
-from rollcall_runtime.sync.engines.pull.pending_reads import Read
+from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
 from rollcall_runtime.sync.engines.pull.session import PullSession
 
 if hasattr(ctypes.CDLL(None), "ucs_init"):
     raise ImportError(
-        "another UCX, in front of which NIXL's own would abort, is visible in the whole process; "
-        "use a PyTorch that does not load one so"
+        "PyTorch has loaded a UCX of its own for the whole process, which makes NIXL's UCX abort; "
+        "use a PyTorch that is not linked with UCX"
     )
 
-from rollcall_runtime.sync.engines.nixl.agent import ERRORS, Agent, State
+from rollcall_runtime.sync.engines.nixl.agent import ERRORS, Agent, ReadState
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class NixlSettings(PullSettings):
     """`backend` is NIXL's plugin. `transports` and `net_devices` are UCX_TLS and UCX_NET_DEVICES.
 
     An empty one leaves the choice to UCX, or to `interface`. `send_segment` and `receive_segment`
-    (bytes) are its buffers for TCP; its own, of 8 KiB, make reads several times slower. A thread
-    moves bytes when a socket is ready, and looks by itself every `progress_interval` seconds, for
-    transports that wake nobody; 0 has it look all the time, which takes a core. `threads` means
-    nothing here.
+    (bytes) are UCX's buffers for TCP; its defaults, of 8 KiB, make reads several times slower. A
+    thread moves bytes when a socket is ready, and polls every `progress_interval` seconds, for
+    transports that signal nothing; 0 polls all the time, which takes a core. `threads` has no
+    effect.
     """
 
     backend: str = "UCX"
@@ -62,21 +62,21 @@ class NixlSettings(PullSettings):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What UCX is told."""
+        """The environment variables that UCX reads."""
         return {
             "UCX_TLS": self.transports,
             "UCX_NET_DEVICES": self.net_devices or self.interface,
             "UCX_TCP_TX_SEG_SIZE": str(self.send_segment),
             "UCX_TCP_RX_SEG_SIZE": str(self.receive_segment),
-            # Its own locks spin, which is worst when there are more threads than cores.
+            # Its default locks spin, which is slow with more threads than cores.
             "UCX_USE_MT_MUTEX": "y",
-            # The libraries of this module can crash the process at its end.
+            # The libraries of this module can crash the process at exit.
             "UCX_MODULES": "^ib" if self.transports == "tcp" else "",
         }
 
 
 class NixlEngine(PullEngine):
-    """One agent, which knows the others by their metadata."""
+    """One agent, which connects to the others by their metadata."""
 
     name = "nixl"
     kind = EngineKind.PEER
@@ -84,7 +84,7 @@ class NixlEngine(PullEngine):
     package = "nixl"
     settings_type = NixlSettings
 
-    def _start(self, role: Role) -> dict[str, Any]:
+    def _open_transport(self, role: Role) -> dict[str, Any]:
         settings = self.settings_as(NixlSettings)
         if self.member is None:
             raise RuntimeError("the engine is not open")
@@ -96,13 +96,13 @@ class NixlEngine(PullEngine):
             backend=settings.backend,
             progress_seconds=settings.progress_interval,
         )
-        self._meeting = threading.Lock()
-        self._known: dict[str, str] = {}  # agents by name, and their metadata
+        self._connecting = threading.Lock()
+        self._connected: dict[str, str] = {}  # agents' metadata by their names
         self._reading: Counter[str] = Counter()
-        self._lost: set[str] = set()
-        return super()._start(role)
+        self._failed: set[str] = set()
+        return super()._open_transport(role)
 
-    def _make(
+    def _new_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> "NixlSession":
         return NixlSession(group=group, session=session, seats=seats, rank=rank, engine=self)
@@ -120,52 +120,52 @@ class NixlEngine(PullEngine):
         return {"agent": self.agent.name, "metadata": b64encode(self.agent.metadata()).decode()}
 
     @property
-    def known(self) -> frozenset[str]:
-        """Names of the agents that NIXL knows."""
-        with self._meeting:
-            return frozenset(self._known)
+    def connected(self) -> frozenset[str]:
+        """Names of the agents that this one is connected to."""
+        with self._connecting:
+            return frozenset(self._connected)
 
-    def reach(self, source: dict[str, Any]) -> object:
-        """Know the agent by its newest metadata, which tells of all its registered memory."""
+    def connect(self, source: dict[str, Any]) -> object:
+        """Connect with the agent's newest metadata, which lists all its registered memory."""
         name, metadata = str(source["agent"]), str(source["metadata"])
-        with self._meeting:
-            if self._known.get(name) != metadata or name in self._lost:
-                self._part(name)
-                self.agent.meet(b64decode(metadata))  # adds to what it knows
-                self._known[name] = metadata
+        with self._connecting:
+            if self._connected.get(name) != metadata or name in self._failed:
+                self._disconnect(name)
+                self.agent.add_peer(b64decode(metadata))  # adds to what is known of the agent
+                self._connected[name] = metadata
         return name
 
-    def _keep(self, members: AbstractSet[MemberId]) -> None:
-        with self._meeting:
-            for name in self._known.keys() - {_name(member) for member in members}:
-                self._part(name)
+    def _keep_peers(self, members: AbstractSet[MemberId]) -> None:
+        with self._connecting:
+            for name in self._connected.keys() - {_name(member) for member in members}:
+                self._disconnect(name)
 
-    def _part(self, name: str) -> None:
-        """Disconnect, but from whom something is being read, in another session maybe."""
-        if name in self._known and not self._reading[name]:
-            self.agent.forget(name)
-            del self._known[name]
-            self._lost.discard(name)
+    def _disconnect(self, name: str) -> None:
+        """Disconnect, unless a read from the agent is in flight, perhaps in another session."""
+        if name in self._connected and not self._reading[name]:
+            self.agent.remove_peer(name)
+            del self._connected[name]
+            self._failed.discard(name)
 
-    def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> Read:
+    def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> LibraryRead:
         name = str(peer)
-        with self._meeting:
+        with self._connecting:
             self._reading[name] += 1
         try:
             handle = self.agent.read(name, remote=remote, local=local, nbytes=nbytes)
         except ERRORS:
             self.read_ended(name, failed=True)
             raise
-        return _Transfer(self, handle, name)
+        return _NixlRead(self, handle, name)
 
     def read_ended(self, name: str, *, failed: bool) -> None:
-        """A connection that has failed does not come back: the agent is met anew."""
-        with self._meeting:
+        """A failed connection does not recover: the next `connect` makes a new one."""
+        with self._connecting:
             self._reading[name] -= 1
             if not self._reading[name]:
                 del self._reading[name]
-            if failed and name in self._known:
-                self._lost.add(name)
+            if failed and name in self._connected:
+                self._failed.add(name)
 
 
 def _name(member: MemberId) -> str:
@@ -173,21 +173,21 @@ def _name(member: MemberId) -> str:
 
 
 class NixlSession(PullSession):
-    """The library's errors derive from Exception alone."""
+    """The library's errors derive from Exception directly."""
 
-    _faults = (RuntimeError, *ERRORS)
+    _library_errors = (RuntimeError, *ERRORS)
 
 
-class _Transfer(Read):
+class _NixlRead(LibraryRead):
     def __init__(self, engine: NixlEngine, handle: int, peer: str) -> None:
         self._engine, self._handle, self._peer = engine, handle, peer
         self._done = False
 
     def done(self) -> bool:
         state = self._engine.agent.state(self._handle)
-        if state is State.FAILED:
+        if state is ReadState.FAILED:
             raise RuntimeError(f"a read from {self._peer} failed")
-        self._done = state is State.DONE
+        self._done = state is ReadState.DONE
         return self._done
 
     def release(self) -> None:

@@ -1,123 +1,135 @@
 """One publication, read from a neighbour's memory bucket by bucket."""
 
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.engines.pull.announcements import Announcements
+from rollcall_runtime.sync.engines.pull.engine import PullEngine
+from rollcall_runtime.sync.engines.pull.pending_reads import PendingRead, PendingReads
 from rollcall_runtime.sync.memory.buffers import Buffer
 
-if TYPE_CHECKING:
-    from rollcall_runtime.sync.engines.pull.pending_reads import Flight
-    from rollcall_runtime.sync.engines.pull.session import PullSession
 
-
-class Reader:
+class BucketReader:
     """Reads one publication from upstream, in order; `only` some of its buckets, if given.
 
-    What upstream does not hold yet is begun later, so that nobody who waits for it keeps back what
-    has arrived. An operation has its timeout at each of the `patience` members that bytes pass.
+    `upstream` is the rank that is read from and `peer` its member; `source` is how to read from it.
+    What upstream does not hold yet is begun later, so that a caller that waits for it does not hold
+    back what has arrived. An operation has its timeout at each of the `hops` members between the
+    sender and this one. `bucket_done(number)` is called for each bucket that was received and
+    checked; `aborted` says whether the session was aborted.
     """
 
     def __init__(
         self,
-        session: "PullSession",
+        engine: PullEngine,
+        reads: PendingReads,
+        announcements: Announcements,
         *,
-        number: int,
-        source: int,
-        told: dict[str, Any],
+        upstream: int,
+        peer: MemberId,
+        source: dict[str, Any],
         buffer: Buffer,
         manifest: WeightManifest,
+        bucket_done: Callable[[int], None],
+        aborted: Callable[[], bool],
         only: Sequence[int] | None = None,
-        patience: int = 1,
+        hops: int = 1,
     ) -> None:
-        self._session, self._number, self._source = session, number, source
-        self._remote, self._local = int(told["address"]), buffer
+        self._engine, self._reads, self._announcements = engine, reads, announcements
+        self._upstream, self._peer = upstream, peer
+        self._remote, self._local = int(source["address"]), buffer
         self._manifest, self._position = manifest, 0
-        self._patience = patience
-        self._peer = session.pulls.reach(told)
+        self._bucket_done, self._aborted = bucket_done, aborted
+        self._hops = hops
+        self._connection = engine.connect(source)
         self._only = range(len(manifest.checksums)) if only is None else only
-        self._held = -1  # the last stretch that upstream is known to hold
-        self._waiting: deque[_Operation] = deque()
-        session.holds(number, 0, self._following(-1), manifest)
+        self._held_upstream = -1  # the last stretch that upstream is known to hold
+        self._queued: deque[_QueuedRead] = deque()
+        announcements.announce_buckets(0, self._following(-1))
 
-    def start(self, chunk: memoryview, seconds: float) -> "_Operation":
+    def start(self, chunk: memoryview, seconds: float) -> "_QueuedRead":
         """Read the next chunk, as soon as upstream holds its buckets."""
         start, size = self._position, self._manifest.bucket_bytes
         self._position += len(chunk)
         remote, stretch = start, -1
-        if self._source:  # it holds what is held here, once it has the last of these buckets
-            last = self._only[(self._position - 1) // size]
-            stretch = self._session.stretch(last, self._manifest)
-        else:  # the sender holds everything
+        if self._upstream:  # upstream holds the same buckets, once it has the last of these
+            stretch = self._announcements.stretch_of(self._only[(self._position - 1) // size])
+        else:  # the sender holds every bucket
             remote = self._only[start // size] * size + start % size
-        operation = _Operation(self, start, remote, len(chunk), stretch, seconds)
-        self._waiting.append(operation)
-        self.proceed(0.0)
-        return operation
+        queued = _QueuedRead(self, start, remote, len(chunk), stretch, seconds)
+        self._queued.append(queued)
+        self.begin_queued(0.0)
+        return queued
 
-    def landed(self, bucket: int) -> None:
-        """The `bucket`-th of those that are taken is here and was compared: others may read it."""
+    def bucket_checked(self, bucket: int) -> None:
+        """The `bucket`-th of the buckets that are read was received and checked; announce it."""
         number = self._only[bucket]
-        self._session._landed(number)  # noqa: SLF001 - a part of its session
-        self._session.holds(self._number, number, self._following(bucket), self._manifest)
+        self._bucket_done(number)
+        self._announcements.announce_buckets(number, self._following(bucket))
 
-    def proceed(self, seconds: float) -> None:
-        """Begin what upstream holds. With `seconds`, something is begun or TimedOutError raised."""
-        if self._session.aborted:
-            raise RuntimeError("given up before it began")
-        while self._waiting:
-            operation = self._waiting[0]
-            if operation.stretch > self._held and not self._ask(operation.stretch, seconds):
+    def begin_queued(self, seconds: float) -> None:
+        """Begin the reads that upstream has the bytes for.
+
+        With `seconds`, begins at least one, or raises TimedOutError.
+        """
+        if self._aborted():  # not an AbortedError: the caller that drains expects library errors
+            raise RuntimeError("the session was aborted before this read began")
+        while self._queued:
+            queued = self._queued[0]
+            if queued.stretch > self._held_upstream and not self._wait(queued.stretch, seconds):
                 return
-            self._waiting.popleft()
-            self._begin(operation)
+            self._queued.popleft()
+            self._begin(queued)
             seconds = 0.0
 
-    def _ask(self, stretch: int, seconds: float) -> bool:
-        key = f"{self._number}/have/{self._source}/{stretch}"
+    def _wait(self, stretch: int, seconds: float) -> bool:
         if seconds:
-            self._session.wait_for(key, seconds * self._patience, self._source)
-        elif not self._session.knows(key):
+            self._announcements.wait_for_stretch(self._upstream, stretch, seconds * self._hops)
+        elif not self._announcements.has_stretch(self._upstream, stretch):
             return False
-        self._held = stretch
+        self._held_upstream = stretch
         return True
 
-    def _begin(self, operation: "_Operation") -> None:
-        session, nbytes = self._session, operation.nbytes
-        read = session.pulls.read(
-            self._peer,
-            remote=self._remote + operation.remote,
-            local=self._local.address + operation.start,
-            nbytes=nbytes,
+    def _begin(self, queued: "_QueuedRead") -> None:
+        read = self._engine.read(
+            self._connection,
+            remote=self._remote + queued.remote,
+            local=self._local.address + queued.start,
+            nbytes=queued.nbytes,
         )
-        session.pulls.count_read(nbytes)
-        operation.flight = session.flights.add(
-            read,
-            self._local.pin(),
-            seconds=operation.seconds,
-            peer=session.seats[self._source].member,
+        self._engine.count_read(queued.nbytes)
+        queued.pending = self._reads.add(
+            read, self._local.hold(), seconds=queued.seconds, peer=self._peer
         )
 
     def _following(self, index: int) -> int:
-        """The bucket that is taken after the `index`-th; beyond the last when it is that."""
+        """The bucket that is read after the `index`-th; beyond the last when it is the last."""
         after = index + 1
         return self._only[after] if after < len(self._only) else len(self._manifest.checksums)
 
 
-class _Operation:
-    """A read that may not have begun; `stretch` is what upstream must hold first."""
+class _QueuedRead:
+    """A read that may not have begun; upstream must hold `stretch` first."""
 
     def __init__(
-        self, reader: Reader, start: int, remote: int, nbytes: int, stretch: int, seconds: float
+        self,
+        reader: BucketReader,
+        start: int,
+        remote: int,
+        nbytes: int,
+        stretch: int,
+        seconds: float,
     ) -> None:
         self._reader = reader
         self.start, self.remote, self.nbytes = start, remote, nbytes
         self.stretch, self.seconds = stretch, seconds
-        self.flight: Flight | None = None
+        self.pending: PendingRead | None = None
 
     def wait(self) -> None:
-        """Until the bytes are here; raises what the session or the transport says."""
-        while self.flight is None:
-            self._reader.proceed(self.seconds)
-        self.flight.wait()
+        """Until the bytes have arrived; raises what the session or the transport raises."""
+        while self.pending is None:
+            self._reader.begin_queued(self.seconds)
+        self.pending.wait()

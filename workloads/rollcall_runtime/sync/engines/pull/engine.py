@@ -1,4 +1,4 @@
-"""What a peer engine keeps over its sessions: memory that peers may read, and reads that are stuck.
+"""What a peer engine keeps over its sessions: registered memory, and reads that have not ended.
 
 Memory is registered once, for as long as its buffer lives.
 """
@@ -7,27 +7,25 @@ import contextlib
 import threading
 import weakref
 from abc import abstractmethod
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
-from rollcall_runtime.sync.engines.pull.pending_reads import Read
+from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
 from rollcall_runtime.sync.engines.pull.topology import Topology
 from rollcall_runtime.sync.memory.buffers import Buffer, FlatBuffer
-
-if TYPE_CHECKING:
-    from rollcall_runtime.sync.engines.pull.session import PullSession
 
 
 @dataclass(frozen=True, slots=True)
 class PullSettings(SyncSettings):
     """`topology` is auto, star, tree or chain.
 
-    A read that was given up may go on writing until its source dies. Its session waits
-    `drain_timeout` seconds for that; the buffer is lent to nobody until it has come.
+    A read that was abandoned may write into its buffer until its source dies. Its session waits
+    `drain_timeout` seconds for that; the buffer is not reused before the read has ended.
     """
 
     operation_bytes: int = 16 << 20
@@ -43,7 +41,7 @@ class PullSettings(SyncSettings):
 
 
 class PullEngine(ThreadedEngine):
-    """Registered memory and connections of one process."""
+    """The registered memory and the connections of one process."""
 
     selective: ClassVar[bool] = True
 
@@ -53,11 +51,11 @@ class PullEngine(ThreadedEngine):
         self._registered: weakref.WeakKeyDictionary[FlatBuffer, object] = (
             weakref.WeakKeyDictionary()
         )
-        self._settling = threading.Lock()
-        self._stuck: list[PullSession] = []  # gone, but for reads that have not ended
+        self._draining_lock = threading.Lock()
+        self._draining: list[Callable[[float], bool]] = []
 
-    def source(self, buffer: Buffer) -> dict[str, Any]:
-        """Register the whole buffer, once; returns, as JSON, how others can read this part."""
+    def register_source(self, buffer: Buffer) -> dict[str, Any]:
+        """Register the whole buffer, once; returns, as JSON, how peers can read this part of it."""
         root = buffer.root
         with self._registering:
             if root not in self._registered and root.nbytes:
@@ -67,51 +65,51 @@ class PullEngine(ThreadedEngine):
 
     @property
     def abandoned(self) -> int:
-        """Also sessions that are gone but for a read that may still write into their buffer."""
-        return super().abandoned + self._settle()
+        """Includes sessions that are freed but for a read that may still write into a buffer."""
+        return super().abandoned + self._drain()
 
-    def leave(self, session: "PullSession") -> None:
-        """Look after what a session that is gone has in flight."""
-        with self._settling:
-            self._stuck.append(session)
+    def drain_later(self, drain: Callable[[float], bool]) -> None:
+        """Keep a freed session's reads; `drain(seconds)` says whether they end in that time."""
+        with self._draining_lock:
+            self._draining.append(drain)
 
-    def refresh(self) -> None:
-        """A session begins: free what has ended, forget peers that are in no session."""
-        self._settle()
+    def begin_session(self) -> None:
+        """Free reads that have ended, and disconnect from members that are in no session."""
+        self._drain()
         with self._lock:
             sessions = [session for session in self._sessions if not session.aborted]
-        self._keep({seat.member for session in sessions for seat in session.seats})
+        self._keep_peers({seat.member for session in sessions for seat in session.seats})
 
-    def _settle(self) -> int:
-        with self._settling:
-            self._stuck = [session for session in self._stuck if not session.settled(0.0)]
-            return len(self._stuck)
+    def _drain(self) -> int:
+        with self._draining_lock:
+            self._draining = [drain for drain in self._draining if not drain(0.0)]
+            return len(self._draining)
 
-    def _keep(self, members: AbstractSet[MemberId]) -> None:
-        """Forget all peers but these; for engines that know them."""
+    def _keep_peers(self, members: AbstractSet[MemberId]) -> None:
+        """Disconnect from all peers but these; for transports that hold connections."""
 
     def _forget(self, handle: object, address: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the memory goes, whatever the library says
+        with contextlib.suppress(RuntimeError):  # the memory is freed, whatever the library says
             self._unregister(handle, address)
 
-    # --- for engines; all raise RuntimeError, or what their sessions' `_faults` lists ---
+    # --- for transports; all raise RuntimeError or one of their sessions' `_library_errors` ---
 
     @abstractmethod
     def _register(self, address: int, nbytes: int) -> object:
-        """Let peers read this memory."""
+        """Let peers read this memory; returns a handle for `_unregister`."""
 
     @abstractmethod
     def _unregister(self, handle: object, address: int) -> None:
-        """The memory is about to go."""
+        """The memory is about to be freed."""
 
     @abstractmethod
     def _describe(self) -> dict[str, Any]:
-        """What a peer needs besides an address, as JSON; asked after each registration."""
+        """What a peer needs besides an address, as JSON; called after each registration."""
 
     @abstractmethod
-    def reach(self, source: dict[str, Any]) -> object:
-        """Get ready to read from what a peer described; cheap when it is known already."""
+    def connect(self, source: dict[str, Any]) -> object:
+        """Prepare to read from what a peer described; cheap when it is connected already."""
 
     @abstractmethod
-    def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> Read:
+    def read(self, peer: object, *, remote: int, local: int, nbytes: int) -> LibraryRead:
         """Begin to read `nbytes` from the peer's address `remote` to `local`."""

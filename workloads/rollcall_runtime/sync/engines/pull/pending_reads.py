@@ -1,4 +1,4 @@
-"""Reads of a peer's memory in flight, which may write into a buffer until they have ended."""
+"""Reads of a peer's memory in flight, each of which may write into a buffer until it has ended."""
 
 import contextlib
 import time
@@ -7,86 +7,104 @@ from collections.abc import Callable
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.errors import TimedOutError
-from rollcall_runtime.sync.memory.buffers import Pin
+from rollcall_runtime.sync.memory.buffers import BufferHold
 
-_FIRST_REST, _LONGEST_REST = 0.0001, 0.002  # seconds between two looks at a read
+_FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.0001, 0.002
 
 
-class Read(ABC):
-    """One read in flight, as an engine's library sees it."""
+class LibraryRead(ABC):
+    """One read in flight, as a transport's library sees it."""
 
     @abstractmethod
     def done(self) -> bool:
-        """Whether it has ended well; an error of the library if it failed."""
+        """Whether the read succeeded; raises an error of the library if it failed."""
 
-    def release(self) -> None:  # noqa: B027 - not every library holds anything
-        """Free what the library holds of it; called once, when it has ended."""
+    def release(self) -> None:  # noqa: B027 - not every library holds resources for a read
+        """Free the library's resources for the read; called once, after it has ended."""
 
 
-class Flight:
-    """A read as `BucketTransfer` sees it, and the pin of the buffer that it writes into."""
+class PendingRead:
+    """A read in flight and the hold on the buffer that it writes into; a `TransferHandle`."""
 
     def __init__(
-        self, flights: "Flights", read: Read, pin: Pin, *, seconds: float, peer: MemberId | None
+        self,
+        reads: "PendingReads",
+        read: LibraryRead,
+        hold: BufferHold,
+        *,
+        seconds: float,
+        peer: MemberId | None,
     ) -> None:
-        self._flights, self._read, self._pin, self._peer = flights, read, pin, peer
+        self._reads, self._read, self._hold, self._peer = reads, read, hold, peer
+        self._seconds = seconds
         self._deadline = time.monotonic() + seconds
-        self._over = False
+        self._ended = False
 
     def wait(self) -> None:
-        """Look until it has ended; TimedOutError, or what the session or the library says."""
-        rest = _FIRST_REST
+        """Poll until the read has ended.
+
+        Raises TimedOutError, AbortedError when the session is aborted, or the library's error.
+        """
+        poll = _FIRST_POLL_SECONDS
         while not self.ended():
-            self._flights.rest(rest)
+            self._reads.sleep(poll)
             if time.monotonic() >= self._deadline:
-                raise TimedOutError("no time is left for a read", peer=self._peer)
-            rest = min(rest * 2, _LONGEST_REST)
+                raise TimedOutError(
+                    f"timed out after {self._seconds:.3g} s reading from a peer", peer=self._peer
+                )
+            poll = min(poll * 2, _LONGEST_POLL_SECONDS)
 
     def ended(self) -> bool:
-        """Whether nothing is written any more; raises if the read failed, the first time."""
-        if self._over:  # libraries do not survive a question about what they have freed
+        """Whether the read writes no more; raises the library's error, once, if it failed."""
+        if self._ended:  # a library must not be asked about a read that was released
             return True
-        done = True  # a failure is an end too
+        done = True  # a failure ends a read too
         try:
             done = self._read.done()
         finally:
             if done:
-                self._over = True
-                self._flights.discard(self)
-                self._pin.release()
+                self._ended = True
+                self._reads.discard(self)
+                self._hold.release()
                 self._read.release()
         return done
 
 
-class Flights:
-    """The reads of one session. `rest(seconds)` waits and raises when the session is given up;
-    `faults` are the errors of the library.
+class PendingReads:
+    """The reads in flight of one session.
+
+    `sleep(seconds)` raises when the session is aborted; `library_errors` are what reads raise.
     """
 
     def __init__(
-        self, *, rest: Callable[[float], None], faults: tuple[type[Exception], ...]
+        self, *, sleep: Callable[[float], None], library_errors: tuple[type[Exception], ...]
     ) -> None:
-        self.rest = rest
-        self._faults = faults
-        self._flying: set[Flight] = set()
+        self.sleep = sleep
+        self._library_errors = library_errors
+        self._pending: set[PendingRead] = set()
 
-    def add(self, read: Read, pin: Pin, *, seconds: float, peer: MemberId | None) -> Flight:
-        """Look after a read that has begun, for at most `seconds`; its pin goes when it ends."""
-        flight = Flight(self, read, pin, seconds=seconds, peer=peer)
-        self._flying.add(flight)
-        return flight
+    def __len__(self) -> int:
+        return len(self._pending)
 
-    def discard(self, flight: Flight) -> None:
-        """It has ended."""
-        self._flying.discard(flight)
+    def add(
+        self, read: LibraryRead, hold: BufferHold, *, seconds: float, peer: MemberId | None
+    ) -> PendingRead:
+        """Track a read that has begun and may take `seconds`; `hold` is released when it ends."""
+        pending = PendingRead(self, read, hold, seconds=seconds, peer=peer)
+        self._pending.add(pending)
+        return pending
+
+    def discard(self, read: PendingRead) -> None:
+        """Stop tracking a read that has ended."""
+        self._pending.discard(read)
 
     def drain(self, seconds: float) -> bool:
-        """Wait for the end of all, well or not, for at most `seconds`; whether it came."""
+        """Wait at most `seconds` until all reads have ended or failed; whether they have."""
         deadline = time.monotonic() + seconds
         while True:
-            for flight in tuple(self._flying):
-                with contextlib.suppress(*self._faults):  # told already
-                    flight.ended()
-            if not self._flying or time.monotonic() >= deadline:
-                return not self._flying
-            time.sleep(_LONGEST_REST)
+            for read in tuple(self._pending):
+                with contextlib.suppress(*self._library_errors):  # reported to its caller before
+                    read.ended()
+            if not self._pending or time.monotonic() >= deadline:
+                return not self._pending
+            time.sleep(_LONGEST_POLL_SECONDS)

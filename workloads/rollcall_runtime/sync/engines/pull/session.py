@@ -1,17 +1,12 @@
-"""Peer engines' common half: receivers read from registered memory, along a star, tree or chain.
+"""A session of a peer engine: receivers read registered memory along a star, tree or chain.
 
-A session only decides who reads from whom, so forming one rebuilds nothing. The rendezvous' room
-carries what neighbours must know of each other: where the bytes are, and which buckets may be read.
-A receiver passes on what it has verified while later buckets still arrive.
-
-Keys in the room, for the session's n-th publication: n/source/RANK says how to read from RANK,
-n/have/RANK/STRETCH that RANK holds a stretch of buckets.
+A session only decides who reads from whom, so forming one rebuilds nothing. What neighbours need to
+know of each other goes through the rendezvous (see `announcements`). A receiver lets others read
+what it has checked while later buckets still arrive.
 """
 
-import json
-import time
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
@@ -19,27 +14,27 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import BucketTransfer
 from rollcall_runtime.sync.engine import decode_descriptor
 from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedSession
-from rollcall_runtime.sync.engines.pull.bucket_reader import Reader
+from rollcall_runtime.sync.engines.pull.announcements import Announcements
+from rollcall_runtime.sync.engines.pull.bucket_reader import BucketReader
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
-from rollcall_runtime.sync.engines.pull.pending_reads import Flights
+from rollcall_runtime.sync.engines.pull.pending_reads import PendingReads
 from rollcall_runtime.sync.engines.pull.topology import (
     Topology,
     choose,
     downstream,
     hops,
-    line,
+    ranks_of_same_shard,
     upstream,
 )
-from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError, TimedOutError
-from rollcall_runtime.sync.errors import TransferFailedError as Failed
+from rollcall_runtime.sync.errors import SyncError, TransferFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer
-from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.rendezvous import SessionRendezvous
 
 
 class PullSession(ThreadedSession):
-    """One member's neighbours."""
+    """One member's place among those that read from each other."""
 
-    _stays: ClassVar[bool] = True
+    _keeps_rendezvous: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -51,33 +46,33 @@ class PullSession(ThreadedSession):
         engine: PullEngine,
     ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
-        self.pulls = engine
+        self._pull_engine = engine
         settings = engine.settings_as(PullSettings)
-        self._wanted, self._drain_timeout = Topology(settings.topology), settings.drain_timeout
+        self._topology, self._drain_timeout = Topology(settings.topology), settings.drain_timeout
         self._publications = 0
-        self.flights = Flights(rest=self._rest, faults=self._faults)
-        self.source: MemberId | None = None  # who is read from
-        self._mover: BucketTransfer | None = None
+        self.reads = PendingReads(sleep=self._sleep, library_errors=self._library_errors)
+        self._read_from: MemberId | None = None
+        self._transfer: BucketTransfer | None = None
 
     def _join(self, deadline: float) -> None:
-        self.pulls.refresh()
+        self._pull_engine.begin_session()
         super()._join(deadline)
 
-    def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
-        """The room is all that is needed; neighbours are known when there is something to read."""
+    def _connect(self, rendezvous: SessionRendezvous, deadline: float) -> None:
+        """Nothing to do: neighbours connect when there is something to read."""
 
     def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
-        number = self._next(deadline)
-        with buffer.pin():
-            self._tell_source(number, buffer, manifest)
-            self._await_readers(number, self._readers(), manifest, deadline)
+        announcements = self._next_publication(manifest, deadline)
+        with buffer.hold():
+            announcements.announce_source(self._pull_engine.register_source(buffer))
+            self._wait_for_readers(announcements, self._ranks_to_wait_for(), deadline)
         for bucket in range(len(manifest.checksums)):
-            self._landed(bucket)
+            self._trace_bucket(bucket)
 
-    def _take(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
+    def _receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         self._pull(buffer, manifest, None, deadline)
 
-    def _take_buckets(
+    def _receive_buckets(
         self, buffer: Buffer, manifest: WeightManifest, only: tuple[int, ...], deadline: float
     ) -> None:
         self._pull(buffer, manifest, only, deadline)
@@ -90,147 +85,89 @@ class PullSession(ThreadedSession):
         deadline: float,
     ) -> None:
         """Read all buckets, or some, which `buffer` then holds one after the other."""
-        number = self._next(deadline)
-        told = self._await_source(number, manifest, deadline)
+        announcements = self._next_publication(manifest, deadline)
+        source = announcements.wait_for_sender(deadline)
         kept = manifest if only is None else manifest.only(only)
-        source, readers, patience = self._neighbours(len(kept.checksums))
-        with buffer.pin():
-            self.pulls.source(buffer)
+        above, readers, distance = self._neighbours(len(kept.checksums))
+        with buffer.hold():
+            own = self._pull_engine.register_source(buffer)
             if readers:
-                self._tell_source(number, buffer, manifest)
-            if source:
-                told = json.loads(self._wait([f"{number}/source/{source}"], deadline)[0])
-            self.source = self.seats[source].member
-            reader = Reader(
-                self,
-                number=number,
+                announcements.announce_source(own)
+            if above:
+                source = announcements.wait_for_source(above, deadline)
+            self._read_from = self.seats[above].member
+            reader = BucketReader(
+                self._pull_engine,
+                self.reads,
+                announcements,
+                upstream=above,
+                peer=self._read_from,
                 source=source,
-                told=told,
                 buffer=buffer,
                 manifest=manifest,
+                bucket_done=self._trace_bucket,
+                aborted=lambda: self.aborted,
                 only=only,
-                patience=patience,
+                hops=distance,
             )
-            self._mover = BucketTransfer(
+            self._transfer = BucketTransfer(
                 start=reader.start,
-                stop=self._check,
+                raise_if_aborted=self._raise_if_aborted,
                 settings=self.settings,
-                landed=reader.landed,
+                bucket_done=reader.bucket_checked,
             )
-            self._mover.fill(buffer, kept, deadline, numbers=only, together=True)
-            self.source = None
-            self._await_readers(number, readers, manifest, deadline)
+            self._transfer.fill(buffer, kept, deadline, numbers=only, merge_small=True)
+            self._read_from = None
+            self._wait_for_readers(announcements, readers, deadline)
 
     def _neighbours(self, buckets: int) -> tuple[int, tuple[int, ...], int]:
-        """The rank to read from, those that read here, and how far away the sender is."""
+        """The rank to read from, the ranks that read from here, and hops from the sender."""
         shards = [str(decode_descriptor(seat).get("shard", "")) for seat in self.seats]
-        ranks = line(shards, self.rank)
+        ranks = ranks_of_same_shard(shards, self.rank)
         place = ranks.index(self.rank)
-        topology = choose(self._wanted, receivers=len(ranks) - 1, buckets=buckets)
+        topology = choose(self._topology, receivers=len(ranks) - 1, buckets=buckets)
         below = downstream(place, len(ranks), topology)
         readers = tuple(ranks[other] for other in below)
         return ranks[upstream(place, topology)], readers, hops(place, topology)
 
-    def _readers(self) -> Sequence[int]:
-        """The ranks that the sender waits for."""
+    def _ranks_to_wait_for(self) -> Sequence[int]:
+        """The ranks that must hold everything before the sender's call returns."""
         return range(1, len(self.seats))
 
-    def _await_source(
-        self, number: int, manifest: WeightManifest, deadline: float
-    ) -> dict[str, Any]:
-        """How to read from the sender; ChecksumMismatchError if it sends something else."""
-        told: dict[str, Any] = json.loads(self._wait([f"{number}/source/0"], deadline)[0])
-        announced = (told["bytes"], told["bucket"])
-        if announced != (manifest.total_bytes, manifest.bucket_bytes):
-            raise ChecksumMismatchError(
-                f"the sender announces {announced}, the manifest says "
-                f"{(manifest.total_bytes, manifest.bucket_bytes)}"
-            )
-        return told
+    def _next_publication(self, manifest: WeightManifest, deadline: float) -> Announcements:
+        if self._rendezvous is None:
+            raise TransferFailedError(f"{self.name} was not joined")
+        self._rendezvous.deadline = deadline
+        self._publications += 1
+        return Announcements(
+            self._rendezvous,
+            name=self.name,
+            number=self._publications,
+            seats=self.seats,
+            rank=self.rank,
+            manifest=manifest,
+            operation_bytes=self.settings.operation_bytes,
+        )
+
+    def _wait_for_readers(
+        self, announcements: Announcements, ranks: Sequence[int], deadline: float
+    ) -> None:
+        announcements.wait_for_readers(
+            ranks, deadline, operation_timeout=self.settings.operation_timeout
+        )
 
     def _disconnect(self) -> None:
-        if not self.settled(self._drain_timeout):
-            self.pulls.leave(self)
+        if not self._drain(self._drain_timeout):
+            self._pull_engine.drain_later(self._drain)
 
-    def settled(self, seconds: float) -> bool:
+    def _drain(self, seconds: float) -> bool:
         """Whether all reads end within `seconds`, well or not; the buffer is free then."""
-        if not self.flights.drain(seconds):
+        if not self.reads.drain(seconds):
             return False
-        if self._mover is not None:
-            self._mover.drain()  # all has ended: it lets go of its own pins
-            self._mover = None  # it leads back here, which would keep the buffer
+        if self._transfer is not None:
+            self._transfer.drain()  # all reads have ended: it releases its own holds
+            self._transfer = None  # it refers back to this session, which would keep the buffer
         return True
 
-    def _explain(self, error: Exception) -> SyncError:
-        return Failed(f"{self.name}: {error}", peer=self.source)
-
-    def wait_for(self, key: str, seconds: float, rank: int) -> None:
-        """Wait until `rank` has told `key`; TimedOutError."""
-        self._wait([key], time.monotonic() + seconds, who=[rank])
-
-    def knows(self, key: str) -> bool:
-        """Whether `key` was told already."""
-        return self._look([key], time.monotonic())[0] is not None
-
-    def holds(self, number: int, bucket: int, following: int, manifest: WeightManifest) -> None:
-        """Buckets of the `number`-th publication before `following` may be read here, from
-        `bucket` on; tell of whole stretches. What this receiver leaves out nobody reads here.
-        """
-        last = len(manifest.checksums) - 1
-        ends = following > last >= 0
-        end = self.stretch(last, manifest) + 1 if ends else self.stretch(following, manifest)
-        for stretch in range(self.stretch(bucket, manifest), end):
-            self._tell(f"{number}/have/{self.rank}/{stretch}", b"")
-
-    def _next(self, deadline: float) -> int:
-        if self._room is None:
-            raise Failed(f"{self.name} was not joined")
-        self._room.deadline = deadline
-        self._publications += 1
-        return self._publications
-
-    def _tell_source(self, number: int, buffer: Buffer, manifest: WeightManifest) -> None:
-        sizes = {"bytes": manifest.total_bytes, "bucket": manifest.bucket_bytes}
-        told = json.dumps(self.pulls.source(buffer) | sizes).encode()
-        self._tell(f"{number}/source/{self.rank}", told)
-
-    def _tell(self, key: str, value: bytes) -> None:
-        if self._room is None:
-            raise Failed(f"{self.name} has no room")
-        self._room.put(key, value)
-
-    def _wait(
-        self, keys: Sequence[str], deadline: float, *, who: Sequence[int] = ()
-    ) -> list[bytes]:
-        """The values of `keys`; TimedOutError names the first of `who` that did not tell."""
-        values = self._look(keys, deadline)
-        for index, value in enumerate(values):
-            if value is None:
-                peer = self.seats[who[index]].member if who else None
-                raise TimedOutError(f"{self.name}: nobody told {keys[index]}", peer=peer)
-        return [value for value in values if value is not None]
-
-    def _look(self, keys: Sequence[str], deadline: float) -> tuple[bytes | None, ...]:
-        if self._room is None:
-            raise Failed(f"{self.name} has no room")
-        return self._room.wait(keys, deadline=deadline)
-
-    def _await_readers(
-        self, number: int, ranks: Sequence[int], manifest: WeightManifest, deadline: float
-    ) -> None:
-        """Wait until `ranks` hold everything. Each stretch has `operation_timeout` at each of
-        them: in a chain the last one gets it when all others have it.
-        """
-        last = len(manifest.checksums) - 1
-        for stretch in range(self.stretch(last, manifest) + 1 if ranks and last >= 0 else 0):
-            keys = [f"{number}/have/{rank}/{stretch}" for rank in ranks]
-            lacking, before = len(keys), len(keys) + 1
-            while 0 < lacking < before:
-                soon = min(deadline, time.monotonic() + self.settings.operation_timeout)
-                before, lacking = lacking, self._look(keys, soon).count(None)
-            if lacking:
-                self._wait(keys, time.monotonic(), who=ranks)
-
-    def stretch(self, bucket: int, manifest: WeightManifest) -> int:
-        """Small buckets are told of together, as many as an operation holds."""
-        return bucket // max(1, self.settings.operation_bytes // manifest.bucket_bytes)
+    def _to_sync_error(self, error: Exception) -> SyncError:
+        return TransferFailedError(f"{self.name}: {error}", peer=self._read_from)

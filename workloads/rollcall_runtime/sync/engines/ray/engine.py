@@ -1,17 +1,17 @@
-"""Ray's collectives (`ray.util.collective`, with gloo): what frameworks on Ray send weights with.
+"""Ray's collectives (`ray.util.collective`, with gloo), with which frameworks on Ray send weights.
 
 The baseline that the other engines replace. Of Ray's runtime it needs the GCS alone, through which
 the ranks of a group find each other: the sender hosts one, without dashboard and usage reports, or
-all use that of a Ray cluster that is there already. Each session has a group of its own, in a
-process that its abort kills, because Ray builds groups on torch.distributed's default world and
-does not bound its operations. Pieces are copied to and from memory that is shared with it.
+all use the GCS of an existing Ray cluster. Each session has a group of its own, in a child process
+that its abort kills, because Ray builds groups on torch.distributed's default world and does not
+bound its operations. Pieces are copied to and from memory that is shared with the child.
 
 What Ray decides: its GCS and the store of a group's rank 0 listen on all interfaces. The sender's
-GCS asks for a token, which only members of a session get; that store asks nobody, so keep the
-job's pods behind a NetworkPolicy. Data goes between the members' addresses. IPv4 only. With GPUs
+GCS requires a token, which only members of a session receive; that store requires none, so protect
+the job's pods with a NetworkPolicy. Data goes between the members' addresses. IPv4 only. With GPUs
 too the weights go through host memory: Ray's NCCL groups need CuPy and a whole Ray node in each
-pod, and are not used. Besides Ray's public functions this leans on its inner ones, so a release of
-Ray other than the one in pyproject.toml has to be tried first.
+pod, and are not used. Besides Ray's public functions this uses private ones, so try a release of
+Ray other than the one in pyproject.toml before using it.
 """
 
 import ipaddress
@@ -25,12 +25,17 @@ from typing import Any
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
-from rollcall_runtime.sync.engines.common.child_process import ProcessError
-from rollcall_runtime.sync.engines.common.child_process_session import ProcessSession
-from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine, time_left
-from rollcall_runtime.sync.engines.ray.fork_server import Nest, Orders, RayOwner, interface_of
+from rollcall_runtime.sync.engines.common.library_process import LibraryProcessError
+from rollcall_runtime.sync.engines.common.library_process_session import LibraryProcessSession
+from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine, seconds_left
+from rollcall_runtime.sync.engines.ray.fork_server import (
+    ForkServer,
+    ForkServerConfig,
+    RayProcess,
+    interface_of,
+)
 from rollcall_runtime.sync.errors import JoinFailedError
-from rollcall_runtime.sync.rendezvous import Rendezvous
+from rollcall_runtime.sync.rendezvous import SessionRendezvous
 
 # Not imported here: Ray changes the process's logging and import path.
 if find_spec("ray") is None:
@@ -44,9 +49,10 @@ class RaySettings(SyncSettings):
     """`address` is the GCS (host:port) of a Ray cluster to use; empty: the sender hosts one.
 
     That one listens at `port` (0: any that is free) and writes to a folder of its own in `folder`
-    (empty: the temporary one), removed at the end. For a cluster's own the variables of Ray hold,
-    RAY_AUTH_MODE and RAY_AUTH_TOKEN among them. `start_seconds` bound the start. `in_flight` pieces
-    of `operation_bytes` are in shared memory, for each session; `threads` means nothing to Ray.
+    (empty: the temporary one), removed at the end. An existing cluster is reached with Ray's own
+    environment variables, such as RAY_AUTH_MODE and RAY_AUTH_TOKEN. The GCS must start within
+    `start_seconds`. `in_flight` slots of `operation_bytes` are in shared memory, for each session;
+    `threads` has no effect.
     """
 
     address: str = ""
@@ -75,20 +81,20 @@ class RayEngine(ThreadedEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._orders: Orders | None = None
-        self._nest: Nest | None = None
-        self._hatching = threading.Lock()
+        self._config: ForkServerConfig | None = None
+        self._fork_server: ForkServer | None = None
+        self._fork_server_lock = threading.Lock()
 
     @property
     def _own(self) -> RaySettings:
         return self.settings_as(RaySettings)
 
-    def _start(self, role: Role) -> dict[str, Any]:
+    def _open_transport(self, role: Role) -> dict[str, Any]:
         if ipaddress.ip_address(self.address).version != 4:
             raise RuntimeError(f"ray.util.collective cannot use {self.address}: IPv4 only")
         settings = self._own
         host = role is Role.SENDER and not settings.address
-        self._orders = Orders(
+        self._config = ForkServerConfig(
             address=self.address,
             interface=interface_of(self.address),
             slots=settings.in_flight,
@@ -99,34 +105,34 @@ class RayEngine(ThreadedEngine):
             folder=settings.folder,
             seconds=settings.start_seconds,
         )
-        self._nest = self._hatch(self._orders)
+        self._fork_server = self._start_fork_server(self._config)
         return {}
 
-    def take(self) -> RayOwner:
-        """A process without a group, which has yet to say that it started. ProcessError."""
-        with self._hatching:
-            if self._nest is not None:
+    def start_process(self) -> RayProcess:
+        """A child without a group, whose first answer is due; LibraryProcessError."""
+        with self._fork_server_lock:
+            if self._fork_server is not None:
                 try:
-                    return self._fork(self._nest)
-                except ProcessError:
-                    self._nest.close()
-            self._nest = None  # also if no other can be had now
-            if self._orders is not None:
-                self._nest = self._hatch(self._orders)
-            if self._nest is None or self._orders is None:
-                raise ProcessError("the engine was closed")
-            return self._fork(self._nest)
+                    return self._fork(self._fork_server)
+                except LibraryProcessError:
+                    self._fork_server.close()
+            self._fork_server = None  # also if no other can be started now
+            if self._config is not None:
+                self._fork_server = self._start_fork_server(self._config)
+            if self._fork_server is None or self._config is None:
+                raise LibraryProcessError("the engine is closed")
+            return self._fork(self._fork_server)
 
-    def _fork(self, nest: Nest) -> RayOwner:
+    def _fork(self, server: ForkServer) -> RayProcess:
         settings = self.settings
-        return RayOwner(nest, slots=settings.in_flight, slot_bytes=settings.operation_bytes)
+        return RayProcess(server, slots=settings.in_flight, slot_bytes=settings.operation_bytes)
 
-    def _hatch(self, orders: Orders) -> Nest:
-        # The GCS of another's cluster may ask for no token.
+    def _start_fork_server(self, config: ForkServerConfig) -> ForkServer:
+        # The GCS of an existing cluster may require no token.
         environment = {} if self._own.address else {"RAY_AUTH_MODE": "token"}
-        return Nest(orders, environment=environment)
+        return ForkServer(config, environment=environment)
 
-    def _make(
+    def _new_session(
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> "RaySession":
         return RaySession(
@@ -138,17 +144,17 @@ class RayEngine(ThreadedEngine):
             address=self._own.address,
         )
 
-    def _stop(self) -> None:
-        self._orders = None
-        # A session that is stuck may be starting a nest, which ends with this process too.
-        if self._hatching.acquire(timeout=_CLOSE_SECONDS):
-            nest, self._nest = self._nest, None
-            self._hatching.release()
-            if nest is not None:
-                nest.close()
+    def _close_transport(self) -> None:
+        self._config = None
+        # A stuck session may be starting a fork server, which exits with this process too.
+        if self._fork_server_lock.acquire(timeout=_CLOSE_SECONDS):
+            server, self._fork_server = self._fork_server, None
+            self._fork_server_lock.release()
+            if server is not None:
+                server.close()
 
 
-class RaySession(ProcessSession[RayOwner]):
+class RaySession(LibraryProcessSession[RayProcess]):
     """One collective group; `address` is that of a GCS that is not the sender's."""
 
     def __init__(
@@ -162,27 +168,27 @@ class RaySession(ProcessSession[RayOwner]):
         address: str,
     ) -> None:
         super().__init__(group=group, session=session, seats=seats, rank=rank, engine=engine)
-        self._ray, self._address = engine, address
+        self._ray_engine, self._gcs_address = engine, address
 
-    def _connect(self, rendezvous: Rendezvous, deadline: float) -> None:
+    def _connect(self, rendezvous: SessionRendezvous, deadline: float) -> None:
         try:
-            process = self._process = self._ray.take()
-            self._answer(deadline)
-            gcs, token = self._address, ""
+            process = self._process = self._ray_engine.start_process()
+            self._wait_for_answer(deadline)
+            gcs, token = self._gcs_address, ""
             if not gcs:
-                # Told now, not when the engine was opened: a GCS that died may be another now.
+                # Stored now, not when the engine was opened: a dead GCS may have been replaced.
                 if self.rank == 0:
                     rendezvous.put("gcs", f"{process.gcs} {process.token}".encode())
                 gcs, token = rendezvous.get("gcs").decode().split()
-            process.ask(
+            process.call(
                 "join",
                 gcs=gcs,
                 token=token,
                 group=self.name,
                 size=len(self.seats),
                 rank=self.rank,
-                seconds=time_left(deadline, doing="to join"),
+                seconds=seconds_left(deadline, doing="to join"),
             )
-            self._answer(deadline)
-        except ProcessError as error:
+            self._wait_for_answer(deadline)
+        except LibraryProcessError as error:
             raise JoinFailedError(f"{self.name}: {error}") from error

@@ -1,12 +1,12 @@
-"""The processes that speak to Ray: one that has imported it, and a fork of that for each group.
+"""The processes that call Ray: a fork server that has imported it, and a fork for each group.
 
-The first, `main`, imports torch and Ray once, without starting a thread, and is the parent of
+The fork server, `main`, imports torch and Ray once, without starting a thread, and is the parent of
 Ray's GCS where this member hosts one. A fork is the only rank of its group in its process, because
 `ray.util.collective` builds groups on torch.distributed's default world, of which a process has
-one; so several groups can be, and a fork that hangs can be killed. All of them end with the engine.
+one; so several groups can exist, and a fork that hangs can be killed. All exit with the engine.
 
-`ray.util.collective` wants to be called in a Ray actor. A fork is none: it says that it is one, and
-has a client of the GCS, which is all that a gloo group uses of Ray. It is left by its end, because
+`ray.util.collective` expects to be called in a Ray actor. A fork claims to be one, and has a client
+of the GCS, which is all that a gloo group uses of Ray. It leaves its group by exiting, because
 `destroy_collective_group` looks for an actor, and keeps torch's default world.
 """
 
@@ -31,33 +31,33 @@ from ray._raylet import GcsClient
 from ray.experimental import internal_kv
 from ray.util import collective
 
-from rollcall_runtime.sync.engines.common.child_process import MESSAGE, Line
-from rollcall_runtime.sync.engines.ray.fork_server import Orders
+from rollcall_runtime.sync.engines.common.library_process import MESSAGE_BYTES, CallReceiver
+from rollcall_runtime.sync.engines.ray.fork_server import ForkServerConfig
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.01
-_LOG_TAIL = 400  # characters of the GCS's own words in an error
+_LOG_TAIL = 400  # characters of the GCS's log in an error
 
 
 class _Gcs:
     """Ray's own key-value store, without the rest of a Ray node: no raylet, no dashboard."""
 
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
-        self._folder = Path(orders.folder)
-        os.environ["RAY_AUTH_TOKEN"] = orders.token
-        self._port = self._start(orders.port)
-        self.address = f"{orders.address}:{self._port}"
+    def __init__(self, config: ForkServerConfig) -> None:
+        self._config = config
+        self._folder = Path(config.folder)
+        os.environ["RAY_AUTH_TOKEN"] = config.token
+        self._port = self._start(config.port)
+        self.address = f"{config.address}:{self._port}"
 
-    def revive(self) -> None:
-        """Start it again where it was, if it has died."""
+    def restart_if_dead(self) -> None:
+        """Start it again at the same address, if it has exited."""
         if self._process.poll() is not None:
             self.close()
             self._start(self._port)
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()  # or it might still write
+        self._process.wait()  # or it might still write to the folder
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self, port: int) -> int:
@@ -73,11 +73,11 @@ class _Gcs:
             fate_share=True,  # it is killed when this process ends
             gcs_server_port=port,
             metrics_agent_port=0,
-            node_ip_address=self._orders.address,
+            node_ip_address=self._config.address,
             session_dir=folder,
             node_id=ray.NodeID.from_random().hex(),
         ).process
-        return self._await_port(self._orders.seconds)
+        return self._await_port(self._config.seconds)
 
     def _await_port(self, seconds: float) -> int:
         deadline = time.monotonic() + seconds
@@ -87,7 +87,7 @@ class _Gcs:
                     return int(file.read_text())
             if (code := self._process.poll()) is not None:
                 log = (self._folder / "gcs.out").read_text()[-_LOG_TAIL:]
-                raise RuntimeError(f"Ray's GCS ended with code {code}: {log}")
+                raise RuntimeError(f"Ray's GCS exited with code {code}: {log}")
             time.sleep(_POLL_SECONDS)
         raise RuntimeError(f"Ray's GCS did not start within {seconds:g} s")
 
@@ -95,26 +95,26 @@ class _Gcs:
 class _Rank:
     """One rank of one group, on the main thread of a fork."""
 
-    def __init__(self, orders: Orders, shared: int) -> None:
-        self._orders = orders
-        memory = mmap.mmap(shared, orders.slots * orders.slot_bytes)
+    def __init__(self, config: ForkServerConfig, shared: int) -> None:
+        self._config = config
+        memory = mmap.mmap(shared, config.slots * config.slot_bytes)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
-        size = orders.slot_bytes
-        self._slots = [whole[slot * size : (slot + 1) * size] for slot in range(orders.slots)]
+        size = config.slot_bytes
+        self._slots = [whole[slot * size : (slot + 1) * size] for slot in range(config.slots)]
         self._group = ""
 
     def join(
         self, gcs: str, token: str, group: str, size: int, rank: int, seconds: float
     ) -> dict[str, Any]:
-        """Make the group; waits for all ranks."""
+        """Create the group; waits for all ranks."""
         if token:
             os.environ["RAY_AUTH_TOKEN"] = token
         os.environ["USE_LIBUV"] = "0"  # Debian's PyTorch is built without it
-        if self._orders.interface:
-            os.environ["GLOO_SOCKET_IFNAME"] = self._orders.interface
+        if self._config.interface:
+            os.environ["GLOO_SOCKET_IFNAME"] = self._config.interface
         worker.global_worker.mode = ray.WORKER_MODE
-        # What rank 0 tells the others as its address.
-        worker._global_node = SimpleNamespace(node_ip_address=self._orders.address)  # noqa: SLF001
+        # The address that rank 0 gives the other ranks.
+        worker._global_node = SimpleNamespace(node_ip_address=self._config.address)  # noqa: SLF001
         internal_kv._initialize_internal_kv(GcsClient(address=gcs))  # noqa: SLF001
         self._group = group
         collective.init_collective_group(
@@ -128,19 +128,19 @@ class _Rank:
         return {}
 
 
-def _serve(line: Line, rank: _Rank) -> None:
-    threading.Thread(target=line.listen, daemon=True).start()
-    line.answer()  # it has started
+def _serve(receiver: CallReceiver, rank: _Rank) -> None:
+    threading.Thread(target=receiver.listen, daemon=True).start()
+    receiver.answer()  # it has started
     while True:
-        call = line.calls.get()
+        call = receiver.calls.get()
         try:
-            line.answer(**getattr(rank, call.pop("call"))(**call))
+            receiver.answer(**getattr(rank, call.pop("call"))(**call))
         except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-            line.answer(error=str(error).partition("\n")[0])  # what follows is a stack
+            receiver.answer(error=str(error).partition("\n")[0])  # what follows is a stack
 
 
-def _fork(orders: Orders, control: socket.socket, connection: int, shared: int) -> int:
-    """A rank, that ends with this process; returns a pidfd of it."""
+def _fork(config: ForkServerConfig, control: socket.socket, connection: int, shared: int) -> int:
+    """Fork a rank, which exits with this process; returns a pidfd of it."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -150,22 +150,24 @@ def _fork(orders: Orders, control: socket.socket, connection: int, shared: int) 
         if os.getppid() == parent:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _serve(Line(socket.socket(fileno=connection)), _Rank(orders, shared))
+            _serve(CallReceiver(socket.socket(fileno=connection)), _Rank(config, shared))
     finally:
-        os._exit(1)  # never back into what is the parent's
+        os._exit(1)  # never return into the parent's code
 
 
-def _obey(orders: Orders, control: socket.socket, gcs: _Gcs | None) -> None:
-    """Fork whenever two descriptors arrive, until the engine has gone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
+def _serve_fork_requests(
+    config: ForkServerConfig, control: socket.socket, gcs: _Gcs | None
+) -> None:
+    """Fork whenever two descriptors arrive, until the engine closes the socket."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exited forks need no wait
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE, 2)
+        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 2)
         if not message:
             return
         if gcs is not None:
-            gcs.revive()
+            gcs.restart_if_dead()
         try:
-            pidfd = _fork(orders, control, *descriptors)
+            pidfd = _fork(config, control, *descriptors)
         except OSError as error:
             control.send(json.dumps({"error": f"cannot fork: {error}"}).encode())
         else:
@@ -176,17 +178,17 @@ def _obey(orders: Orders, control: socket.socket, gcs: _Gcs | None) -> None:
 
 
 def main() -> None:
-    """The main function: its argument is a socket, over which the orders come."""
+    """The main function: its argument is a socket, over which configuration and requests come."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    orders = Orders(**json.loads(control.recv(MESSAGE)))
+    config = ForkServerConfig(**json.loads(control.recv(MESSAGE_BYTES)))
     gcs: _Gcs | None = None
     try:
-        gcs = _Gcs(orders) if orders.host else None
+        gcs = _Gcs(config) if config.host else None
         control.send(json.dumps({"gcs": gcs.address if gcs else ""}).encode())
-        _obey(orders, control, gcs)
+        _serve_fork_requests(config, control, gcs)
     except (OSError, RuntimeError, ValueError) as error:
         control.send(json.dumps({"error": str(error)}).encode())
     finally:
         if gcs is not None:
             gcs.close()
-        os._exit(0)  # Ray's own way to end looks for what was never started
+        os._exit(0)  # Ray's own shutdown looks for parts that were never started

@@ -1,4 +1,4 @@
-"""Callers of an owner get away at once; its threads see their calls through."""
+"""Abandoned calls return to their callers at once; their threads finish them."""
 
 import threading
 import time
@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollcall_runtime.sync.engines.common.abandonable_calls import Owner
+from rollcall_runtime.sync.engines.common.abandonable_calls import AbandonableCalls
 from rollcall_runtime.sync.errors import AbortedError, TimedOutError
 
 
-class Owned:
-    """An owner whose calls block until `gate` opens."""
+class BlockableCalls:
+    """Calls that block until `gate` is set."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.cleanups = 0
-        self.owner = Owner("owned", cleanup=self.clean)
+        self.calls = AbandonableCalls("abandonable", cleanup=self.clean)
 
     def clean(self) -> None:
         self.cleanups += 1
@@ -27,67 +27,67 @@ class Owned:
 
 
 @pytest.fixture
-def owned() -> Iterator[Owned]:
-    made = Owned()
+def abandonable() -> Iterator[BlockableCalls]:
+    made = BlockableCalls()
     yield made
     made.gate.set()
-    made.owner.abandon()
-    assert made.owner.gone.wait(5)
+    made.calls.abandon()
+    assert made.calls.cleaned_up.wait(5)
     assert made.cleanups == 1
 
 
-def test_a_call_returns_what_its_function_returns(owned: Owned) -> None:
-    assert [owned.owner.call(lambda: 42, timeout=5) for _ in range(100)] == [42] * 100
+def test_a_call_returns_what_its_function_returns(abandonable: BlockableCalls) -> None:
+    assert [abandonable.calls.call(lambda: 42, timeout=5) for _ in range(100)] == [42] * 100
 
 
-def test_a_call_raises_what_its_function_raises(owned: Owned) -> None:
+def test_a_call_raises_what_its_function_raises(abandonable: BlockableCalls) -> None:
     with pytest.raises(ZeroDivisionError):
-        owned.owner.call(lambda: 1 / 0, timeout=5)
-    assert owned.owner.call(lambda: 42, timeout=5) == 42
+        abandonable.calls.call(lambda: 1 / 0, timeout=5)
+    assert abandonable.calls.call(lambda: 42, timeout=5) == 42
 
 
-def test_nothing_runs_between_calls(owned: Owned) -> None:
-    owned.owner.call(lambda: 42, timeout=5)
+def test_nothing_runs_between_calls(abandonable: BlockableCalls) -> None:
+    abandonable.calls.call(lambda: 42, timeout=5)
     deadline = time.monotonic() + 5
-    while any(thread.name == "owned" for thread in threading.enumerate()):
+    while any(thread.name == "abandonable" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
 
 
-def test_a_call_gives_up_at_its_timeout(owned: Owned) -> None:
-    with pytest.raises(TimedOutError, match="not done"):
-        owned.owner.call(owned.block, timeout=0.01)
-    with pytest.raises(TimedOutError, match="still stuck"):
-        owned.owner.call(lambda: 42, timeout=5)
+def test_a_call_gives_up_at_its_timeout(abandonable: BlockableCalls) -> None:
+    with pytest.raises(TimedOutError, match=r"timed out after 0\.01 s"):
+        abandonable.calls.call(abandonable.block, timeout=0.01)
+    with pytest.raises(TimedOutError, match="still running"):
+        abandonable.calls.call(lambda: 42, timeout=5)
 
 
-def test_abandoning_frees_the_caller_but_not_the_thread(owned: Owned) -> None:
+def test_abandoning_frees_the_caller_but_not_the_thread(abandonable: BlockableCalls) -> None:
     moments: list[float] = []
 
     def call() -> None:
         with pytest.raises(AbortedError):
-            owned.owner.call(owned.block, timeout=5)
+            abandonable.calls.call(abandonable.block, timeout=5)
         moments.append(time.monotonic())
 
     caller = threading.Thread(target=call)
     caller.start()
     time.sleep(0.02)
     abandoned = time.monotonic()
-    owned.owner.abandon()
+    abandonable.calls.abandon()
     caller.join(5)
     assert moments[0] - abandoned < 0.1
-    assert owned.cleanups == 0
-    owned.gate.set()
-    assert owned.owner.gone.wait(5)
-    assert owned.cleanups == 1
+    assert abandonable.cleanups == 0
+    abandonable.gate.set()
+    assert abandonable.calls.cleaned_up.wait(5)
+    assert abandonable.cleanups == 1
 
 
-def test_an_idle_owner_is_cleaned_up_when_abandoned(owned: Owned) -> None:
-    owned.owner.abandon()
-    assert owned.owner.gone.wait(5)
+def test_abandoning_without_a_running_call_cleans_up(abandonable: BlockableCalls) -> None:
+    abandonable.calls.abandon()
+    assert abandonable.calls.cleaned_up.wait(5)
 
 
-def test_nothing_can_be_called_after_abandoning(owned: Owned) -> None:
-    owned.owner.abandon()
-    owned.owner.abandon()
+def test_nothing_can_be_called_after_abandoning(abandonable: BlockableCalls) -> None:
+    abandonable.calls.abandon()
+    abandonable.calls.abandon()
     with pytest.raises(AbortedError):
-        owned.owner.call(lambda: 42, timeout=1)
+        abandonable.calls.call(lambda: 42, timeout=1)

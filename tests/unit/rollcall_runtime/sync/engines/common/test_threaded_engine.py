@@ -24,7 +24,9 @@ def test_members_that_use_different_engines_are_told_so_at_once() -> None:
         Seat(RECEIVER, "127.0.0.2", encode_descriptor(other)),
     ]
     session = engine.open_session(group="job", session=SessionId(1, 1, 0), seats=seats, rank=0)
-    with pytest.raises(JoinFailedError, match="uses engine 'nccl', this worker 'gloo'") as caught:
+    with pytest.raises(
+        JoinFailedError, match="uses engine 'nccl', this worker uses 'gloo'"
+    ) as caught:
         session.join(timeout=30)
     assert caught.value.peer == RECEIVER
     engine.close()

@@ -39,13 +39,13 @@ def test_a_process_that_hangs_is_killed_before_its_buffer_is_lent_again(world: W
     join(pair)
     kwargs = {"group": GROUP, "number": 1, "manifest": manifest, "timeout": 5.0}
     waiting = receiver.start("receive", **kwargs)  # nobody sends
-    settled(receiver, "pinned", 1)
+    settled(receiver, "in_use", 1)
     time.sleep(0.1)
     abort(pair)
     assert isinstance(waiting.result(5).error, SyncError)
     for member in pair:
         settled(member, "abandoned", 0)
-    assert receiver.do("counts")["pinned"] == 0
+    assert receiver.do("counts")["in_use"] == 0
     join(pair)
     publish(pair, number=2, manifest=manifest)
     abort(pair)

@@ -19,8 +19,8 @@ from rollcall_runtime.bench.member_processes import (
 )
 from rollcall_runtime.sync.bindings.hccl_library import HcclLibrary, locate
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.engines.common.child_process import ProcessError
-from rollcall_runtime.sync.engines.hccl.process import Owner, Places
+from rollcall_runtime.sync.engines.common.library_process import LibraryProcessError
+from rollcall_runtime.sync.engines.hccl.process import HcclProcess, HcclProcessConfig
 from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
 from tests.doubles import build as doubles
 
@@ -127,7 +127,7 @@ def test_a_process_that_dies_is_told(world: World) -> None:
     os.kill(victim, signal.SIGKILL)
     error = sending.result(2).error
     assert isinstance(error, TransferFailedError)
-    assert "the HCCL process ended" in str(error)
+    assert "the HCCL process exited" in str(error)
     leave(pair)
 
 
@@ -166,28 +166,28 @@ def test_an_error_of_the_library_names_the_function(world: World) -> None:
 def test_a_process_answers_in_order_and_a_killed_one_does_not() -> None:
     doubles.build()
     library = str(doubles.FOLDER / "libhccl.so")
-    places = Places(hccl=library, acl=library, device=0, slots=2, slot_bytes=1000)
-    owner = Owner(places, address="127.0.0.1")
+    config = HcclProcessConfig(hccl=library, acl=library, device=0, slots=2, slot_bytes=1000)
+    process = HcclProcess(config, address="127.0.0.1")
     try:
-        assert owner.answer(lambda: None) == {}  # it has started
-        owner.ask("root")
-        assert owner.busy
-        root = owner.answer(lambda: None)["root"]
-        owner.ask("join", root=root, size=2, rank=0)  # the other never comes
+        assert process.wait_for_answer(lambda: None) == {}  # it has started
+        process.call("root")
+        assert process.busy
+        root = process.wait_for_answer(lambda: None)["root"]
+        process.call("join", root=root, size=2, rank=0)  # the other never comes
         looks = []
 
-        def rest() -> None:
+        def poll() -> None:
             looks.append(1)
             if len(looks) == 5:
                 raise TimeoutError
 
         with pytest.raises(TimeoutError):
-            owner.answer(rest)
+            process.wait_for_answer(poll)
     finally:
-        owner.kill()
-    assert owner.memory == []
-    with pytest.raises(ProcessError):
-        owner.ask("leave")
+        process.kill()
+    assert process.memory == []
+    with pytest.raises(LibraryProcessError):
+        process.call("leave")
 
 
 def test_a_library_is_found_where_the_loader_or_cann_has_it(

@@ -42,13 +42,13 @@ def manifest(*, total: int, bucket: int) -> WeightManifest:
 
 def test_receivers_are_grouped_by_node_and_the_lowest_rank_leads() -> None:
     seats = [seat(rank, node=node) for rank, node in enumerate("aabab")]
-    assert kimi.nodes(seats) == ((1, 3), (2, 4))
+    assert kimi.ranks_by_node(seats) == ((1, 3), (2, 4))
 
 
 def test_who_does_not_tell_its_node_is_named() -> None:
     seats = [seat(0, node="a"), seat(1, node="a"), seat(2)]
     with pytest.raises(JoinFailedError) as caught:
-        kimi.nodes(seats)
+        kimi.ranks_by_node(seats)
     assert caught.value.peer == seats[2].member
 
 
@@ -78,12 +78,14 @@ def test_a_wrong_setting_is_refused(wrong: dict[str, str]) -> None:
 def test_an_operation_holds_the_buckets_that_fit(
     total: int, bucket: int, expected: list[tuple[int, int]]
 ) -> None:
-    plan = plans.plan(manifest(total=total, bucket=bucket), operation_bytes=4, receivers=(2, 5))
+    plan = plans.plan_transfer(
+        manifest(total=total, bucket=bucket), operation_bytes=4, receivers=(2, 5)
+    )
     assert [(row[0].start, row[-1].end) for row in plan.operations] == expected
 
 
 def test_a_plan_names_each_bucket_once_and_where_it_ends() -> None:
-    plan = plans.plan(manifest(total=23, bucket=5), operation_bytes=3, receivers=(1,))
+    plan = plans.plan_transfer(manifest(total=23, bucket=5), operation_bytes=3, receivers=(1,))
     pieces = [piece for row in plan.operations for piece in row]
     assert [piece.bucket for piece in pieces if piece.last] == [0, 1, 2, 3, 4]
     assert [piece.start for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
@@ -91,7 +93,9 @@ def test_a_plan_names_each_bucket_once_and_where_it_ends() -> None:
 
 @pytest.mark.parametrize("total", [0, 64])
 def test_the_lowest_rank_of_a_node_reads_for_it(total: int) -> None:
-    plan = plans.plan(manifest(total=total, bucket=8), operation_bytes=8, receivers=(3, 4, 7))
+    plan = plans.plan_transfer(
+        manifest(total=total, bucket=8), operation_bytes=8, receivers=(3, 4, 7)
+    )
     assert plan.reader == 3
 
 
@@ -104,7 +108,7 @@ def memory() -> Any:
 
 
 def make_store() -> Any:
-    return stores.HostStore(ADDRESS, stores.devices("cpu", protocol="auto", names=""))
+    return stores.HostP2PStore(ADDRESS, stores.device_manager("cpu", protocol="auto", names=""))
 
 
 @pytest.fixture(scope="module")
@@ -167,14 +171,14 @@ def test_checkpoint_engine_chooses_on_accelerators(
 ) -> None:
     monkeypatch.setattr(stores.device_utils, "DeviceManager", Accelerators)
     monkeypatch.setenv("RANK", "11")
-    manager = stores.devices(kind, protocol="auto", names="")
+    manager = stores.device_manager(kind, protocol="auto", names="")
     assert isinstance(manager, Accelerators)
     assert manager.chosen == device
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "npu"])
 def test_a_protocol_that_is_set_is_used_with_the_devices_that_are_set(kind: str) -> None:
-    told = stores.devices(kind, protocol="rdma", names="mlx5_0")
+    told = stores.device_manager(kind, protocol="rdma", names="mlx5_0")
     assert (told.transfer_engine_protocol, told.rdma_device(3)) == ("rdma", "mlx5_0")
 
 

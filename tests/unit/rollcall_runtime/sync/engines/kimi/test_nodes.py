@@ -100,13 +100,13 @@ def await_stop(member: Remote) -> None:
         time.sleep(0.01)
 
 
-def settle(members: list[Remote]) -> None:
+def wait_until_idle(members: list[Remote]) -> None:
     """Have all abort, and see that nothing is left behind but what is served."""
     abort(members)
     for member in members:
         settled(member, "abandoned", 0)
     for receiver in members[1:]:
-        settled(receiver, "pinned", 1)
+        settled(receiver, "in_use", 1)
 
 
 @pytest.mark.parametrize("die_after", [2, 10])
@@ -134,7 +134,7 @@ def test_a_leader_killed_in_mid_send_leaves_all_others_whole(
     new = deliver(members, manifest)
     assert new == [sender.do("digests")] * 4
     assert new[0] != old
-    settle(members)
+    wait_until_idle(members)
 
 
 def test_a_session_stuck_in_reading_and_a_new_one_use_the_store_at_once(
@@ -161,7 +161,7 @@ def test_a_session_stuck_in_reading_and_a_new_one_use_the_store_at_once(
     assert deliver(members, manifest) == [sender.do("digests")] * 4
     assert leader.do("counts")["abandoned"] == 1, "the old session had let go before"
     stuck.close()
-    settle(members)
+    wait_until_idle(members)
 
 
 def test_a_session_whose_reader_is_stuck_and_a_new_one_use_the_senders_store_at_once(
@@ -184,7 +184,7 @@ def test_a_session_whose_reader_is_stuck_and_a_new_one_use_the_senders_store_at_
     stopped.signal(signal.SIGCONT)  # it goes on reading what the old session sent
     assert deliver(members, manifest) == [sender.do("digests")] * 4
     stopped.close()
-    settle(members)
+    wait_until_idle(members)
 
 
 def test_a_hundred_rebuilds_with_new_buffers_leave_no_memory_behind(members: list[Remote]) -> None:
@@ -194,7 +194,7 @@ def test_a_hundred_rebuilds_with_new_buffers_leave_no_memory_behind(members: lis
         manifest = sender.do("snapshot", seed=turn, megabytes=1 + turn % 4, bucket_bytes=MIB)
         join(members)
         assert deliver(members, manifest) == [sender.do("digests")] * 4
-        settle(members)
+        wait_until_idle(members)
         if turn in (19, 99):  # what failed sessions left is collected before, nothing later
             held.append([member.do("held", tidy=turn == 19) for member in members])
     early, late = held

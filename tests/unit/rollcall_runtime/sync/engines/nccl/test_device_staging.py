@@ -67,9 +67,9 @@ def test_a_buffer_that_may_still_be_written_is_not_lent_again(world: World) -> N
         time.sleep(0.02)
     leave(pair)
     assert isinstance(waiting.result(5).error, SyncError)
-    assert receiver.do("counts")["pinned"] == 1  # NCCL is to write there as soon as somebody sends
+    assert receiver.do("counts")["in_use"] == 1  # NCCL is to write there as soon as somebody sends
     join(pair)  # ends the communicator that was kept
-    assert receiver.do("counts")["pinned"] == 0
+    assert receiver.do("counts")["in_use"] == 0
     send(pair, 2)
     leave(pair)
 
@@ -79,7 +79,7 @@ def test_what_has_arrived_is_not_kept_from_others(world: World) -> None:
     join(pair)
     send(pair, 3)
     leave(pair)  # the communicator is kept for 30 seconds
-    assert pair[1].do("counts")["pinned"] == 1  # what is served
+    assert pair[1].do("counts")["in_use"] == 1  # what is served
 
 
 def test_each_member_stages_where_it_likes(world: World) -> None:

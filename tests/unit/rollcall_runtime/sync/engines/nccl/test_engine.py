@@ -24,7 +24,7 @@ from tests.doubles import build as doubles
 nccl = pytest.importorskip("rollcall_runtime.sync.engines.nccl.engine", exc_type=ImportError)
 
 from rollcall_runtime.sync.bindings.nccl_library import Config, NcclLibrary  # noqa: E402
-from rollcall_runtime.sync.engines.nccl.communicator import How, Offer, decide  # noqa: E402
+from rollcall_runtime.sync.engines.nccl.communicator import BuildMethod, ParentOffer, choose_method  # noqa: E402
 
 MIB = 1 << 20
 CONFIG: dict[str, Any] = {
@@ -223,37 +223,49 @@ def test_a_device_that_does_not_exist_is_told(world: World) -> None:
         )
 
 
-PARENT = Offer(token="t", rank=0, size=3, operations=4)
+PARENT = ParentOffer(token="t", rank=0, size=3, operations=4)
 
 
-def kept(rank: int, *, operations: int = 4) -> Offer:
+def kept(rank: int, *, operations: int = 4) -> ParentOffer:
     """What a member of the parent offers."""
-    return Offer(token="t", rank=rank, size=3, operations=operations)
+    return ParentOffer(token="t", rank=rank, size=3, operations=operations)
 
 
 @pytest.mark.parametrize(
     ("offers", "how", "excluded"),
     [
-        ([PARENT, kept(2)], How.SHRINK, [1]),
-        ([PARENT, kept(2, operations=-1)], How.SHRINK, [1]),  # in flight: a shrink aborts it
-        ([PARENT, kept(1), kept(2), Offer()], How.GROW, []),
-        ([PARENT, kept(1), kept(2, operations=-1), Offer()], How.NEW, []),
-        ([PARENT, kept(1), kept(2, operations=5), Offer()], How.NEW, []),  # out of step
-        ([PARENT, kept(2), Offer()], How.NEW, []),  # one lost and one gained
-        ([PARENT, Offer(), kept(1), kept(2)], How.NEW, []),  # newcomers only come last
-        ([PARENT, kept(2), kept(1)], How.NEW, []),  # ranks keep their order
-        ([PARENT, kept(1), kept(2)], How.NEW, []),  # the same members once more
-        ([Offer(), kept(1)], How.NEW, []),  # another sender
-        ([Offer(), Offer()], How.NEW, []),
-        ([kept(1), kept(2)], How.NEW, []),  # who sends was not the sender
-        ([PARENT, Offer(token="u", rank=1, size=3)], How.NEW, []),
+        ([PARENT, kept(2)], BuildMethod.SHRINK, [1]),
+        (
+            [PARENT, kept(2, operations=-1)],
+            BuildMethod.SHRINK,
+            [1],
+        ),  # in flight: aborted
+        ([PARENT, kept(1), kept(2), ParentOffer()], BuildMethod.GROW, []),
+        ([PARENT, kept(1), kept(2, operations=-1), ParentOffer()], BuildMethod.NEW, []),
+        (
+            [PARENT, kept(1), kept(2, operations=5), ParentOffer()],
+            BuildMethod.NEW,
+            [],
+        ),  # not in step
+        ([PARENT, kept(2), ParentOffer()], BuildMethod.NEW, []),  # one lost and one gained
+        (
+            [PARENT, ParentOffer(), kept(1), kept(2)],
+            BuildMethod.NEW,
+            [],
+        ),  # newcomers come last
+        ([PARENT, kept(2), kept(1)], BuildMethod.NEW, []),  # ranks keep their order
+        ([PARENT, kept(1), kept(2)], BuildMethod.NEW, []),  # the same members once more
+        ([ParentOffer(), kept(1)], BuildMethod.NEW, []),  # another sender
+        ([ParentOffer(), ParentOffer()], BuildMethod.NEW, []),
+        ([kept(1), kept(2)], BuildMethod.NEW, []),  # who sends was not the sender
+        ([PARENT, ParentOffer(token="u", rank=1, size=3)], BuildMethod.NEW, []),
     ],
 )
 def test_the_sender_decides_from_what_is_offered(
-    offers: list[Offer], how: How, excluded: list[int]
+    offers: list[ParentOffer], how: BuildMethod, excluded: list[int]
 ) -> None:
-    assert decide(offers, can_shrink=True, can_grow=True) == (how, excluded)
-    assert decide(offers, can_shrink=False, can_grow=False) == (How.NEW, [])
+    assert choose_method(offers, can_shrink=True, can_grow=True) == (how, excluded)
+    assert choose_method(offers, can_shrink=False, can_grow=False) == (BuildMethod.NEW, [])
 
 
 def test_a_library_without_its_functions_is_refused() -> None:

@@ -16,7 +16,7 @@ from rollcall_runtime.sync.engines.pull.topology import Topology
 from tests.unit.rollcall_runtime.sync.pulling import Local, abort
 
 nixl = pytest.importorskip("rollcall_runtime.sync.engines.nixl.engine", exc_type=ImportError)
-State = nixl.State
+ReadState = nixl.ReadState
 MIB = 1 << 20
 
 
@@ -26,13 +26,13 @@ class Library:
     def __init__(self, name: str, *, backend: str, progress_seconds: float) -> None:
         self.name, self.backend, self.progress_seconds = name, backend, progress_seconds
         self.told: list[tuple[str, str]] = []
-        self.state_of_reads = State.BUSY
+        self.state_of_reads = ReadState.BUSY
 
-    def meet(self, metadata: bytes) -> None:
-        self.told.append(("meet", metadata.decode()))
+    def add_peer(self, metadata: bytes) -> None:
+        self.told.append(("add", metadata.decode()))
 
-    def forget(self, peer: str) -> None:
-        self.told.append(("forget", peer))
+    def remove_peer(self, peer: str) -> None:
+        self.told.append(("remove", peer))
 
     def read(self, peer: str, *, remote: int, local: int, nbytes: int) -> int:
         del remote, local, nbytes
@@ -74,45 +74,45 @@ def member(name: str) -> MemberId:
 
 def test_an_agent_is_met_once_and_anew_when_it_has_registered_more(engine: Any) -> None:
     for metadata in ("one buffer", "one buffer", "two buffers"):
-        engine.reach(told("a", metadata))
+        engine.connect(told("a", metadata))
     assert engine.agent.told == [
-        ("meet", "one buffer"),
-        ("forget", "a/boot"),
-        ("meet", "two buffers"),
+        ("add", "one buffer"),
+        ("remove", "a/boot"),
+        ("add", "two buffers"),
     ]
 
 
 def test_an_agent_that_is_read_from_is_not_forgotten_but_told_more(engine: Any) -> None:
-    peer = engine.reach(told("a", "one buffer"))
+    peer = engine.connect(told("a", "one buffer"))
     read = engine.read(peer, remote=0, local=0, nbytes=1)
-    engine.reach(told("a", "two buffers"))
-    engine._keep(set())
-    assert engine.known == {"a/boot"}
-    assert ("forget", "a/boot") not in engine.agent.told
-    engine.agent.state_of_reads = State.DONE
+    engine.connect(told("a", "two buffers"))
+    engine._keep_peers(set())
+    assert engine.connected == {"a/boot"}
+    assert ("remove", "a/boot") not in engine.agent.told
+    engine.agent.state_of_reads = ReadState.DONE
     assert read.done()
     read.release()
-    engine._keep(set())
-    assert engine.known == frozenset()
+    engine._keep_peers(set())
+    assert engine.connected == frozenset()
 
 
 def test_agents_of_members_that_left_are_forgotten(engine: Any) -> None:
     for name in ("a", "b"):
-        engine.reach(told(name, "metadata"))
-    engine._keep({member("a"), member("c")})
-    assert engine.known == {"a/boot"}
-    assert engine.agent.told[-1] == ("forget", "b/boot")
+        engine.connect(told(name, "metadata"))
+    engine._keep_peers({member("a"), member("c")})
+    assert engine.connected == {"a/boot"}
+    assert engine.agent.told[-1] == ("remove", "b/boot")
 
 
 def test_an_agent_whose_connection_failed_is_met_anew(engine: Any) -> None:
-    read = engine.read(engine.reach(told("a", "same")), remote=0, local=0, nbytes=1)
-    engine.agent.state_of_reads = State.FAILED
+    read = engine.read(engine.connect(told("a", "same")), remote=0, local=0, nbytes=1)
+    engine.agent.state_of_reads = ReadState.FAILED
     with pytest.raises(RuntimeError, match="a read from a/boot failed"):
         read.done()
     read.release()
-    engine.reach(told("a", "same"))
-    engine.reach(told("a", "same"))
-    assert engine.agent.told[-2:] == [("forget", "a/boot"), ("meet", "same")]
+    engine.connect(told("a", "same"))
+    engine.connect(told("a", "same"))
+    assert engine.agent.told[-2:] == [("remove", "a/boot"), ("add", "same")]
 
 
 def test_ucx_is_told_to_wait_and_not_to_spin(engine: Any) -> None:
@@ -138,13 +138,13 @@ def test_a_chain_of_agents_closes_over_one_that_left_and_forgets_it() -> None:
     names = [name_of(seat) for seat in party.seats]
     before = party.join(range(4))
     party.transfer(before, party.fill(1, bucket=MIB))
-    assert party.engines[3].known == {names[2]}
+    assert party.engines[3].connected == {names[2]}
     registered = [list(engine._registered.values()) for engine in party.engines]
     abort(before)
     after = party.join([0, 1, 3])
-    assert party.engines[3].known == frozenset()
+    assert party.engines[3].connected == frozenset()
     party.transfer(after, party.fill(2, bucket=MIB))
-    assert party.engines[3].known == {names[1]}
+    assert party.engines[3].connected == {names[1]}
     assert [list(engine._registered.values()) for engine in party.engines] == registered
     abort(after)
     party.close()

@@ -129,13 +129,13 @@ def test_a_stuck_read_holds_its_buffer_until_it_ends_and_no_longer(
     abort(sessions)
     with pytest.raises(SyncError):
         moving[1].result(1)
-    assert (buffer.pinned, engine.abandoned) == (True, 1)
+    assert (buffer.in_use, engine.abandoned) == (True, 1)
     if well:
         engine.allowed = 1 << 30
     else:
         engine.failing = True
     assert engine.abandoned == 0
-    assert not buffer.pinned
+    assert not buffer.in_use
 
 
 def test_a_read_that_ended_is_let_go_of_when_the_next_session_forms(chain: Local) -> None:
@@ -146,9 +146,9 @@ def test_a_read_that_ended_is_let_go_of_when_the_next_session_forms(chain: Local
     assert eventually(lambda: engine.ended == 1)
     abort(sessions)
     engine.allowed = 1 << 30
-    before = buffer.pinned
+    before = buffer.in_use
     after = chain.join([0, 1])
-    assert (before, buffer.pinned) == (True, False)
+    assert (before, buffer.in_use) == (True, False)
     abort(after)
 
 
@@ -168,7 +168,7 @@ def test_a_dead_source_is_named_and_nothing_keeps_what_was_read(
         pytest.skip("not an engine of reads")
     sender = world.open(Role.SENDER)
     receivers = trio[1:]
-    before = [member.do("counts")["pinned"] for member in receivers]
+    before = [member.do("counts")["in_use"] for member in receivers]
     manifest = sender.do("snapshot", seed=40, megabytes=64, bucket_bytes=8 * MIB)
     join([sender, *receivers])
     kwargs = {"group": GROUP, "number": 40, "manifest": manifest, "timeout": 10}
@@ -182,4 +182,4 @@ def test_a_dead_source_is_named_and_nothing_keeps_what_was_read(
     abort_remote(receivers)
     for member, pinned in zip(receivers, before, strict=True):
         settled(member, "abandoned", 0)
-        settled(member, "pinned", pinned, seconds=1)  # and not when memory is next collected
+        settled(member, "in_use", pinned, seconds=1)  # and not when memory is next collected
