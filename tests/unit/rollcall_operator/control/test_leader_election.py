@@ -194,3 +194,20 @@ def test_periods_that_would_let_two_act_are_refused() -> None:
         LeaderElectionSettings(
             namespace="n", name="l", identity="i", duration=10, renew_deadline=10.0
         )
+
+
+async def test_a_lease_counts_from_before_it_was_asked_for() -> None:
+    """Another candidate may have seen the write as soon as it was sent."""
+
+    class SlowLease(OneLease):
+        def _store(self, body: Any, version: str) -> Any:
+            clock.now += 3
+            return super()._store(body, version)
+
+    clock = Clock()
+    holder = elector(SlowLease(), "a", clock, duration=15)
+    await holder.acquire()
+    clock.now = 100 + 14.9
+    assert holder.held
+    clock.now = 100 + 15.1
+    assert not holder.held

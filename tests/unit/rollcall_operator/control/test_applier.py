@@ -1,0 +1,210 @@
+"""A plan is carried out in an order that makes dying, or losing a race, between steps harmless."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from rollcall_operator.control.apply import Applier
+from rollcall_operator.control.job_state import JobState
+from rollcall_operator.kube.errors import ConflictError, NotFoundError, RefusedError
+from rollcall_operator.plan.model import (
+    DeletionCost,
+    JobPlan,
+    ObjectDeletion,
+    ObservedJob,
+    PodDeletion,
+    ReadinessGatePatch,
+    ReconcileMemory,
+)
+from rollcall_protocol.wire.roster import EpochCause, Roster
+
+if TYPE_CHECKING:
+    from rollcall_operator.control.coordinator_link import CoordinatorLink
+    from rollcall_operator.kube.client import KubeClient
+    from rollcall_operator.kube.event_recorder import EventRecorder
+
+JOB = {
+    "kind": "RLJob",
+    "metadata": {"namespace": "ns", "name": "a", "uid": "uid-a", "resourceVersion": "7"},
+    "status": {"epoch": 1},
+}
+POOL = {
+    "kind": "RolloutPool",
+    "metadata": {"namespace": "ns", "name": "a-cpu", "uid": "uid-p", "resourceVersion": "3"},
+}
+ROSTER = Roster("uid-a", "default", 2, "uid-t", EpochCause.MEMBERS_JOINED)
+AFTER = ReconcileMemory(told=frozenset({"x"}))
+
+
+class Calls:
+    """Stands in for client, link and recorder: notes every call in its order."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, dict[str, Any]]] = []
+        self.errors: dict[str, Exception] = {}
+
+    def _note(self, what: str, /, **details: Any) -> None:
+        self.made.append((what, details))
+        if what in self.errors:
+            raise self.errors[what]
+
+    async def patch_status(self, resource: Any, **details: Any) -> None:
+        self._note(f"status of {resource.kind}", **details)
+
+    async def delete(self, resource: Any, **details: Any) -> None:
+        self._note(f"delete {resource.kind}", **details)
+
+    async def apply(self, body: Any, *, dry_run: bool = False) -> Any:
+        self._note(f"apply {body['kind']}", body=body, dry_run=dry_run)
+        return {"metadata": {"resourceVersion": "9"}}
+
+    async def set_pod_condition(self, **details: Any) -> None:
+        self._note("gate", **details)
+
+    async def set_pod_annotation(self, **details: Any) -> None:
+        self._note("cost", **details)
+
+    def want(self, roster: Roster | None) -> None:
+        self._note("roster", roster=roster)
+
+    def record(self, regarding: Any, **details: Any) -> None:
+        self._note("event", regarding=regarding, **details)
+
+    def named(self, what: str) -> list[dict[str, Any]]:
+        return [details for made, details in self.made if made == what]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.made]
+
+
+async def carry_out(calls: Calls, plan: JobPlan, **observed: Any) -> JobState:
+    state = JobState(link=cast("CoordinatorLink", calls))
+    applier = Applier(
+        cast("KubeClient", calls),
+        cast("EventRecorder", calls),
+        timestamp=lambda: "2026-01-01T00:00:00Z",
+        clock=lambda: 0.0,
+    )
+    try:
+        await applier.carry_out(
+            ObservedJob(namespace="ns", name="a", now=0.0, job=JOB, **observed), plan, state
+        )
+    except ConflictError:
+        state.uid = "conflict"
+    return state
+
+
+def conflict() -> ConflictError:
+    return ConflictError(status=409, reason="Conflict", message="", what="write")
+
+
+async def test_an_epoch_is_in_status_before_its_roster_goes_out() -> None:
+    calls = Calls()
+    state = await carry_out(
+        calls, JobPlan(job_status={"epoch": 2}, epoch_change=True, roster=ROSTER, memory=AFTER)
+    )
+    assert calls.names == ["status of RLJob", "roster"]
+    assert state.memory == AFTER
+
+
+async def test_the_epoch_is_written_over_the_job_that_was_read() -> None:
+    calls = Calls()
+    await carry_out(calls, JobPlan(job_status={"epoch": 2}, roster=ROSTER))
+    (written,) = calls.named("status of RLJob")
+    assert written["resource_version"] == "7"
+    assert written["patch"] == {"epoch": 2}
+
+
+async def test_after_a_lost_race_for_the_epoch_nothing_is_pushed_nor_remembered() -> None:
+    calls = Calls()
+    calls.errors["status of RLJob"] = conflict()
+    plan = JobPlan(
+        job_status={"epoch": 2},
+        roster=ROSTER,
+        memory=AFTER,
+        removals=(PodDeletion("p", "uid-1"),),
+        gates=(ReadinessGatePatch("p", "uid-1", True, "InSync", ""),),
+    )
+    state = await carry_out(calls, plan)
+    assert state.uid == "conflict"
+    assert calls.names == ["status of RLJob"]
+    assert state.memory == ReconcileMemory()
+
+
+@pytest.mark.parametrize(("force", "grace"), [(False, None), (True, 0)])
+async def test_a_pod_is_deleted_by_its_uid_and_by_force_only_when_planned(
+    force: bool, grace: int | None
+) -> None:
+    calls = Calls()
+    await carry_out(calls, JobPlan(removals=(PodDeletion("p", "uid-1", force=force),)))
+    assert calls.named("delete Pod") == [
+        {"namespace": "ns", "name": "p", "uid": "uid-1", "grace": grace}
+    ]
+
+
+async def test_an_object_is_deleted_by_its_uid() -> None:
+    calls = Calls()
+    await carry_out(calls, JobPlan(deletes=(ObjectDeletion("RolloutPool", "a-old", "uid-9"),)))
+    assert calls.named("delete RolloutPool") == [
+        {"namespace": "ns", "name": "a-old", "uid": "uid-9"}
+    ]
+
+
+async def test_gates_and_costs_are_of_the_pod_that_was_seen() -> None:
+    calls = Calls()
+    plan = JobPlan(
+        costs=(DeletionCost("p", "uid-1", "-1"),),
+        gates=(ReadinessGatePatch("q", "uid-2", False, "Stale", "two behind"),),
+    )
+    await carry_out(calls, plan)
+    (cost,) = calls.named("cost")
+    assert (cost["name"], cost["uid"], cost["value"]) == ("p", "uid-1", "-1")
+    (gate,) = calls.named("gate")
+    assert (gate["name"], gate["uid"]) == ("q", "uid-2")
+    assert gate["condition"]["status"] == "False"
+    assert (gate["condition"]["reason"], gate["condition"]["message"]) == ("Stale", "two behind")
+
+
+@pytest.mark.parametrize(
+    "error", [conflict(), NotFoundError(status=404, reason="NotFound", message="", what="write")]
+)
+async def test_a_pod_that_is_gone_or_another_by_now_stops_nothing(error: Exception) -> None:
+    calls = Calls()
+    calls.errors |= {"cost": error, "gate": error}
+    plan = JobPlan(
+        costs=(DeletionCost("p", "uid-1", "-1"),),
+        gates=(ReadinessGatePatch("p", "uid-1", True, "InSync", ""),),
+        job_status={"epoch": 2},
+    )
+    state = await carry_out(calls, plan)
+    assert state.uid != "conflict"
+    assert calls.names == ["cost", "status of RLJob", "roster", "gate"]
+
+
+async def test_a_pools_status_goes_by_the_version_that_its_apply_has_made() -> None:
+    calls = Calls()
+    plan = JobPlan(applies=(POOL,), pool_statuses={"a-cpu": {"replicas": 2}})
+    await carry_out(calls, plan, pools=(POOL,))
+    (written,) = calls.named("status of RolloutPool")
+    assert written["resource_version"] == "9"
+
+
+async def test_a_pools_status_goes_by_the_version_that_was_read() -> None:
+    calls = Calls()
+    await carry_out(calls, JobPlan(pool_statuses={"a-cpu": {"replicas": 2}}), pools=(POOL,))
+    (written,) = calls.named("status of RolloutPool")
+    assert written["resource_version"] == "3"
+
+
+async def test_a_refused_child_is_remembered_and_in_nobodys_way() -> None:
+    calls = Calls()
+    calls.errors["apply Service"] = RefusedError(
+        status=422, reason="Invalid", message="no such port", what="apply"
+    )
+    service = {"kind": "Service", "metadata": {"namespace": "ns", "name": "s"}}
+    state = await carry_out(
+        calls, JobPlan(applies=(service, POOL), job_status={"epoch": 2}), pools=(POOL,)
+    )
+    assert calls.names == ["apply Service", "apply RolloutPool", "status of RLJob", "roster"]
+    assert state.refused["Service/s"].refusal.message == "no such port"

@@ -1,0 +1,136 @@
+"""Which snapshots of a coordinator ask for a reconcile at once; which roster is to be pushed."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from rollcall_operator.control import coordinator_link
+from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
+from rollcall_operator.kube.pod_dialer import PodAddress
+from rollcall_protocol.wire.job_snapshot import (
+    GroupReport,
+    JobSnapshot,
+    MemberReport,
+    MemberState,
+    TrainingProgress,
+    TrainingResult,
+)
+from rollcall_protocol.wire.messages import dumps
+from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
+
+if TYPE_CHECKING:
+    from aiohttp import StreamReader
+
+    from rollcall_operator.control.coordinator_link import LinkMetrics
+    from rollcall_operator.kube.pod_dialer import PodDialer
+
+POD = PodAddress(namespace="ns", name="a-trainer-0", uid="uid-0", ip="10.0.0.1")
+MEMBER = MemberReport("uid-1", "p", "pool", MemberState.SUSPECT, 3, "silent", None)
+PROGRESS = TrainingProgress(step=0, max_steps=10, weight_version=0, rollout_reward=None)
+FIRST = JobSnapshot(
+    pod_uid=POD.uid,
+    boot=1,
+    roster_epoch=2,
+    roster_digest="d",
+    members=(MEMBER,),
+    progress=PROGRESS,
+)
+
+
+def linked() -> tuple[CoordinatorLink, list[float]]:
+    """A link that has had the first snapshot, and the delays of reconciles asked for since."""
+    delays: list[float] = []
+    link = CoordinatorLink(
+        pod=POD,
+        token="token",
+        dialer=cast("PodDialer", None),
+        notify=delays.append,
+        observer=cast("LinkMetrics", None),
+    )
+    take(link, FIRST)
+    delays.clear()
+    return link, delays
+
+
+def take(link: CoordinatorLink, snapshot: JobSnapshot) -> None:
+    link._take(dumps(snapshot).encode())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"boot": 2},
+        {"roster_epoch": 3},
+        {"roster_digest": "e"},
+        {"members": ()},
+        {"members": (replace(MEMBER, state=MemberState.GONE),)},
+        {"members": (replace(MEMBER, reason="left"),)},
+        {"progress": replace(PROGRESS, paused="no rollouts")},
+        {"progress": replace(PROGRESS, warning="no checkpoint was written")},
+        {"progress": replace(PROGRESS, max_steps=11)},
+        {"finished": TrainingResult(step=10)},
+        {"groups": (GroupReport("default", 2, None, rebuilds=1),)},
+    ],
+    ids=str,
+)
+def test_what_a_reconcile_depends_on_wakes_it_at_once(changes: dict[str, Any]) -> None:
+    link, delays = linked()
+    take(link, replace(FIRST, **changes))
+    assert delays == [0.0]
+
+
+def test_a_mere_step_waits() -> None:
+    link, delays = linked()
+    take(link, replace(FIRST, progress=replace(PROGRESS, step=1)))
+    assert delays == [LinkSettings().progress_delay]
+
+
+def test_the_same_again_wakes_nothing() -> None:
+    link, delays = linked()
+    take(link, FIRST)
+    assert delays == []
+
+
+def test_a_link_serves_one_pod_with_one_token() -> None:
+    link, _ = linked()
+    assert link.serves(POD, "token")
+    assert not link.serves(POD, "another")
+    assert not link.serves(replace(POD, uid="uid-9"), "token")
+
+
+def test_a_roster_is_held_when_epoch_and_digest_are_those_that_were_reported() -> None:
+    link, _ = linked()
+    link._connected = True
+    member = RosterMember("uid-1", "p", "10.0.0.2", "pool")
+    wanted = Roster("job", "default", 2, POD.uid, EpochCause.MEMBERS_JOINED, (member,))
+    link.want(wanted)
+    assert link._due() == wanted, "the same epoch with another digest"
+    take(link, replace(FIRST, roster_digest=wanted.digest))
+    assert link._due() is None
+    link.want(replace(wanted, epoch=3))
+    assert link._due() == replace(wanted, epoch=3)
+
+
+class Endless:
+    """A stream that sends a line without an end."""
+
+    def __init__(self, chunk: bytes) -> None:
+        self.chunk, self.sent = chunk, 0
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        while self.sent < 100:
+            self.sent += 1
+            yield self.chunk
+
+
+async def test_a_line_without_an_end_ends_the_stream_instead_of_filling_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator_link, "_LINE_LIMIT", 1000)
+    content = Endless(b"x" * 100)
+    with pytest.raises(coordinator_link.LinkError, match="too long"):
+        async for _ in coordinator_link._lines(cast("StreamReader", content)):
+            pass
+    assert content.sent == 11
