@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from rollcall_operator.control.apply import Applier
-from rollcall_operator.control.job_state import JobState
 from rollcall_operator.kube.errors import ConflictError, NotFoundError, RefusedError
 from rollcall_operator.plan.model import (
     DeletionCost,
@@ -14,12 +13,9 @@ from rollcall_operator.plan.model import (
     ObservedJob,
     PodDeletion,
     ReadinessGatePatch,
-    ReconcileMemory,
 )
-from rollcall_protocol.wire.roster import EpochCause, Roster
 
 if TYPE_CHECKING:
-    from rollcall_operator.control.coordinator_link import CoordinatorLink
     from rollcall_operator.kube.client import KubeClient
     from rollcall_operator.kube.event_recorder import EventRecorder
 
@@ -32,12 +28,10 @@ POOL = {
     "kind": "RolloutPool",
     "metadata": {"namespace": "ns", "name": "a-cpu", "uid": "uid-p", "resourceVersion": "3"},
 }
-ROSTER = Roster("uid-a", "default", 2, "uid-t", EpochCause.MEMBERS_JOINED)
-AFTER = ReconcileMemory(told=frozenset({"x"}))
 
 
 class Calls:
-    """Stands in for client, link and recorder: notes every call in its order."""
+    """Stands in for client and recorder: notes every call in its order."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, dict[str, Any]]] = []
@@ -64,9 +58,6 @@ class Calls:
     async def set_pod_annotation(self, **details: Any) -> None:
         self._note("cost", **details)
 
-    def want(self, roster: Roster | None) -> None:
-        self._note("roster", roster=roster)
-
     def record(self, regarding: Any, **details: Any) -> None:
         self._note("event", regarding=regarding, **details)
 
@@ -78,58 +69,39 @@ class Calls:
         return [name for name, _ in self.made]
 
 
-async def carry_out(calls: Calls, plan: JobPlan, **observed: Any) -> JobState:
-    state = JobState(link=cast("CoordinatorLink", calls))
+async def write(calls: Calls, plan: JobPlan, **details: Any) -> Applier:
+    """Both halves of the plan."""
     applier = Applier(
         cast("KubeClient", calls),
         cast("EventRecorder", calls),
         timestamp=lambda: "2026-01-01T00:00:00Z",
         clock=lambda: 0.0,
     )
-    try:
-        await applier.carry_out(
-            ObservedJob(namespace="ns", name="a", now=0.0, job=JOB, **observed), plan, state
-        )
-    except ConflictError:
-        state.uid = "conflict"
-    return state
+    observed = ObservedJob(namespace="ns", name="a", now=0.0, job=JOB, **details)
+    versions = await applier.write_objects(observed, plan)
+    await applier.write_pods_and_pools(observed, plan, versions)
+    return applier
 
 
 def conflict() -> ConflictError:
     return ConflictError(status=409, reason="Conflict", message="", what="write")
 
 
-async def test_an_epoch_is_in_status_before_its_roster_goes_out() -> None:
-    calls = Calls()
-    state = await carry_out(
-        calls, JobPlan(job_status={"epoch": 2}, epoch_change=True, roster=ROSTER, memory=AFTER)
-    )
-    assert calls.names == ["status of RLJob", "roster"]
-    assert state.memory == AFTER
-
-
 async def test_the_epoch_is_written_over_the_job_that_was_read() -> None:
     calls = Calls()
-    await carry_out(calls, JobPlan(job_status={"epoch": 2}, roster=ROSTER))
+    await write(calls, JobPlan(job_status={"epoch": 2}))
     (written,) = calls.named("status of RLJob")
     assert written["resource_version"] == "7"
     assert written["patch"] == {"epoch": 2}
 
 
-async def test_after_a_lost_race_for_the_epoch_nothing_is_pushed_nor_remembered() -> None:
+async def test_after_a_lost_race_for_the_epoch_nothing_else_is_written() -> None:
     calls = Calls()
     calls.errors["status of RLJob"] = conflict()
-    plan = JobPlan(
-        job_status={"epoch": 2},
-        roster=ROSTER,
-        memory=AFTER,
-        removals=(PodDeletion("p", "uid-1"),),
-        gates=(ReadinessGatePatch("p", "uid-1", True, "InSync", ""),),
-    )
-    state = await carry_out(calls, plan)
-    assert state.uid == "conflict"
+    removals = (PodDeletion("p", "uid-1"),)
+    with pytest.raises(ConflictError):
+        await write(calls, JobPlan(job_status={"epoch": 2}, pod_deletions=removals))
     assert calls.names == ["status of RLJob"]
-    assert state.memory == ReconcileMemory()
 
 
 @pytest.mark.parametrize(("force", "grace"), [(False, None), (True, 0)])
@@ -137,7 +109,7 @@ async def test_a_pod_is_deleted_by_its_uid_and_by_force_only_when_planned(
     force: bool, grace: int | None
 ) -> None:
     calls = Calls()
-    await carry_out(calls, JobPlan(removals=(PodDeletion("p", "uid-1", force=force),)))
+    await write(calls, JobPlan(pod_deletions=(PodDeletion("p", "uid-1", force=force),)))
     assert calls.named("delete Pod") == [
         {"namespace": "ns", "name": "p", "uid": "uid-1", "grace": grace}
     ]
@@ -145,7 +117,7 @@ async def test_a_pod_is_deleted_by_its_uid_and_by_force_only_when_planned(
 
 async def test_an_object_is_deleted_by_its_uid() -> None:
     calls = Calls()
-    await carry_out(calls, JobPlan(deletes=(ObjectDeletion("RolloutPool", "a-old", "uid-9"),)))
+    await write(calls, JobPlan(deletes=(ObjectDeletion("RolloutPool", "a-old", "uid-9"),)))
     assert calls.named("delete RolloutPool") == [
         {"namespace": "ns", "name": "a-old", "uid": "uid-9"}
     ]
@@ -157,7 +129,7 @@ async def test_gates_and_costs_are_of_the_pod_that_was_seen() -> None:
         costs=(DeletionCost("p", "uid-1", "-1"),),
         gates=(ReadinessGatePatch("q", "uid-2", False, "Stale", "two behind"),),
     )
-    await carry_out(calls, plan)
+    await write(calls, plan)
     (cost,) = calls.named("cost")
     assert (cost["name"], cost["uid"], cost["value"]) == ("p", "uid-1", "-1")
     (gate,) = calls.named("gate")
@@ -177,22 +149,21 @@ async def test_a_pod_that_is_gone_or_another_by_now_stops_nothing(error: Excepti
         gates=(ReadinessGatePatch("p", "uid-1", True, "InSync", ""),),
         job_status={"epoch": 2},
     )
-    state = await carry_out(calls, plan)
-    assert state.uid != "conflict"
-    assert calls.names == ["cost", "status of RLJob", "roster", "gate"]
+    await write(calls, plan)
+    assert calls.names == ["cost", "status of RLJob", "gate"]
 
 
 async def test_a_pools_status_goes_by_the_version_that_its_apply_has_made() -> None:
     calls = Calls()
     plan = JobPlan(applies=(POOL,), pool_statuses={"a-cpu": {"replicas": 2}})
-    await carry_out(calls, plan, pools=(POOL,))
+    await write(calls, plan, pools=(POOL,))
     (written,) = calls.named("status of RolloutPool")
     assert written["resource_version"] == "9"
 
 
 async def test_a_pools_status_goes_by_the_version_that_was_read() -> None:
     calls = Calls()
-    await carry_out(calls, JobPlan(pool_statuses={"a-cpu": {"replicas": 2}}), pools=(POOL,))
+    await write(calls, JobPlan(pool_statuses={"a-cpu": {"replicas": 2}}), pools=(POOL,))
     (written,) = calls.named("status of RolloutPool")
     assert written["resource_version"] == "3"
 
@@ -203,8 +174,8 @@ async def test_a_refused_child_is_remembered_and_in_nobodys_way() -> None:
         status=422, reason="Invalid", message="no such port", what="apply"
     )
     service = {"kind": "Service", "metadata": {"namespace": "ns", "name": "s"}}
-    state = await carry_out(
+    applier = await write(
         calls, JobPlan(applies=(service, POOL), job_status={"epoch": 2}), pools=(POOL,)
     )
-    assert calls.names == ["apply Service", "apply RolloutPool", "status of RLJob", "roster"]
-    assert state.refused["Service/s"].refusal.message == "no such port"
+    assert calls.names == ["apply Service", "apply RolloutPool", "status of RLJob"]
+    assert applier.refusals(("ns", "a"))["Service/s"].message == "no such port"

@@ -47,7 +47,7 @@ def linked() -> tuple[CoordinatorLink, list[float]]:
         token="token",
         dialer=cast("PodDialer", None),
         notify=delays.append,
-        observer=cast("LinkMetrics", None),
+        metrics=cast("LinkMetrics", None),
     )
     take(link, FIRST)
     delays.clear()
@@ -55,7 +55,7 @@ def linked() -> tuple[CoordinatorLink, list[float]]:
 
 
 def take(link: CoordinatorLink, snapshot: JobSnapshot) -> None:
-    link._take(dumps(snapshot).encode())
+    link._accept(dumps(snapshot).encode())
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_a_roster_is_held_when_epoch_and_digest_are_those_that_were_reported() -
     link._connected = True
     member = RosterMember("uid-1", "p", "10.0.0.2", "pool")
     wanted = Roster("job", "default", 2, POD.uid, EpochCause.MEMBERS_JOINED, (member,))
-    link.want(wanted)
-    assert link._due() == wanted, "the same epoch with another digest"
+    link.set_roster(wanted)
+    assert link._roster_to_push() == wanted, "the same epoch with another digest"
     take(link, replace(FIRST, roster_digest=wanted.digest))
-    assert link._due() is None
-    link.want(replace(wanted, epoch=3))
-    assert link._due() == replace(wanted, epoch=3)
+    assert link._roster_to_push() is None
+    link.set_roster(replace(wanted, epoch=3))
+    assert link._roster_to_push() == replace(wanted, epoch=3)
 
 
 class Endless:
@@ -130,7 +130,7 @@ async def test_a_line_without_an_end_ends_the_stream_instead_of_filling_memory(
 ) -> None:
     monkeypatch.setattr(coordinator_link, "_LINE_LIMIT", 1000)
     content = Endless(b"x" * 100)
-    with pytest.raises(coordinator_link.LinkError, match="too long"):
+    with pytest.raises(coordinator_link.LinkError, match="longer than 1000 bytes"):
         async for _ in coordinator_link._lines(cast("StreamReader", content)):
             pass
     assert content.sent == 11

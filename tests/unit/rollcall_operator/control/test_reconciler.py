@@ -1,0 +1,127 @@
+"""One reconcile: an epoch is in status before its roster goes out, and only then remembered."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from rollcall_operator.control.job_state import JobState, Key
+from rollcall_operator.control.node_watch import NodeWatch
+from rollcall_operator.control.reconciler import Reconciler
+from rollcall_operator.control.work_queue import RetryError
+from rollcall_operator.kube.errors import ConflictError
+from rollcall_operator.plan.model import JobPlan, ObservedJob, ReconcileMemory
+from rollcall_operator.telemetry.metrics import OperatorMetrics
+from rollcall_protocol.wire.roster import Roster
+from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, JobSimulator
+
+if TYPE_CHECKING:
+    from rollcall_operator.control.apply import Applier
+    from rollcall_operator.control.coordinator_link import CoordinatorLink
+    from rollcall_operator.control.job_reader import JobReader
+    from rollcall_operator.kube.pod_dialer import PodDialer
+
+KEY = (NAMESPACE, JOB)
+
+
+class Calls:
+    """Stands in for reader, applier and link: notes what is called, in its order."""
+
+    snapshot = None
+
+    def __init__(self, observed: ObservedJob) -> None:
+        self.observed = observed
+        self.made: list[str] = []
+        self.roster: Roster | None = None
+        self.conflict = False
+
+    async def read(self, _key: Key) -> ObservedJob:
+        return self.observed
+
+    async def write_objects(self, _observed: ObservedJob, plan: JobPlan) -> dict[str, str]:
+        self.made.append("status with an epoch" if plan.epoch_change else "objects")
+        if self.conflict:
+            raise ConflictError(status=409, reason="Conflict", message="", what="patch_status")
+        return {}
+
+    async def write_pods_and_pools(self, *_: Any) -> None:
+        self.made.append("pods")
+
+    def set_roster(self, roster: Roster | None) -> None:
+        self.made.append("roster")
+        self.roster = roster
+
+    async def retry_refused(self, _key: Key) -> None: ...
+
+    def refusals(self, _key: Key) -> dict[str, Any]:
+        return {}
+
+    def next_reconcile(self, *_: Any) -> None: ...
+
+    def forget(self, _key: Key) -> None:
+        self.made.append("forget refusals")
+
+    def serves(self, *_: Any) -> bool:
+        return True
+
+    def retry_now(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def about_to_open_an_epoch() -> ObservedJob:
+    """All pods run, and no epoch was opened yet."""
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    return simulator.observed()
+
+
+def reconciler_of(calls: Calls) -> tuple[Reconciler, JobState]:
+    made = Reconciler(
+        reader=cast("JobReader", calls),
+        applier=cast("Applier", calls),
+        nodes=NodeWatch(taints=(), enqueue=lambda _: None),
+        dialer=cast("PodDialer", None),
+        metrics=OperatorMetrics(),
+        enqueue=lambda _key, _delay: None,
+    )
+    state = JobState(uid=calls.observed.job_uid, link=cast("CoordinatorLink", calls))
+    made._states[KEY] = state
+    return made, state
+
+
+async def test_the_roster_goes_out_after_its_epoch_is_in_status() -> None:
+    calls = Calls(about_to_open_an_epoch())
+    reconciler, state = reconciler_of(calls)
+    await reconciler(KEY)
+    assert calls.made == ["status with an epoch", "roster", "pods"]
+    assert calls.roster is not None
+    assert state.memory.roster == calls.roster
+
+
+async def test_after_a_lost_race_for_the_epoch_nothing_is_handed_out_nor_remembered() -> None:
+    calls = Calls(about_to_open_an_epoch())
+    calls.conflict = True
+    reconciler, state = reconciler_of(calls)
+    with pytest.raises(RetryError):
+        await reconciler(KEY)
+    assert calls.made == ["status with an epoch"]
+    assert state.memory == ReconcileMemory()
+
+
+async def test_another_job_of_the_same_name_starts_with_an_empty_memory() -> None:
+    calls = Calls(about_to_open_an_epoch())
+    reconciler, state = reconciler_of(calls)
+    await reconciler(KEY)
+    assert state.memory.roster is not None
+    calls.made.clear()
+    calls.conflict = True  # so that what the plan remembers is not kept
+    job = dict(calls.observed.job or {})
+    job["metadata"] = job["metadata"] | {"uid": "another"}
+    calls.observed = replace(calls.observed, job=job)
+    with pytest.raises(RetryError):
+        await reconciler(KEY)
+    assert state.memory == ReconcileMemory()
+    assert calls.made[0] == "forget refusals"
