@@ -154,7 +154,10 @@ def _exit_outcome(pod: PodFacts, policy: FailurePolicy) -> JobOutcome | None:
 
 def describe_exit(pod: PodFacts) -> str:
     """Exit code of a container and the summary of its termination message."""
-    return f"exit code {pod.exit_code}" + (f": {pod.exit_message}" if pod.exit_message else "")
+    why = pod.exit_message
+    if not why and pod.exit_code == ExitCode.FENCED:
+        why = "another trainer pod has taken over"
+    return f"exit code {pod.exit_code}" + (f": {why}" if why else "")
 
 
 def _failed(reason: Reason, message: str) -> JobOutcome:

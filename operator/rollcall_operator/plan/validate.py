@@ -47,9 +47,25 @@ def _explain(item: Any, path: str) -> str:
         text = "is required; add it"
     elif item["type"] == "extra_forbidden":
         text = "unknown field; remove it, or correct its name"
+    elif item["type"] in _MUST:
+        text = f"must {_MUST[item['type']].format(**context)}, not {item['input']!r}"
     elif item["type"] != "rule":
         text = f"{text[0].lower()}{text[1:]}, not {item['input']!r}"
     return f"{where}: {text}"
+
+
+_MUST = {
+    "greater_than_equal": "be at least {ge}",
+    "less_than_equal": "be at most {le}",
+    "literal_error": "be {expected}",
+    "string_type": "be a string, in quotes",
+    "int_type": "be an integer",
+    "bool_type": "be true or false",
+    "list_type": "be a list",
+    "too_short": "have at least {min_length} entries",
+    "too_long": "have at most {max_length} entries",
+}
+"""pydantic's error types with an instruction, in which its context is filled in."""
 
 
 def job_errors(spec: RLJobSpec) -> tuple[str, ...]:

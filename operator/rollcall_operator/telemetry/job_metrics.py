@@ -57,24 +57,24 @@ class JobMetricsCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry at each scrape."""
-        epoch = GaugeMetricFamily("rollcall_epoch", "Epoch of the job's roster.", labels=_GROUP)
+        epoch = GaugeMetricFamily("rollcall_job_epoch", "Epoch of the job's roster.", labels=_GROUP)
         members = GaugeMetricFamily(
-            "rollcall_members",
+            "rollcall_job_members",
             "Members in the sync group's current session, including the trainer.",
             labels=_GROUP,
         )
         epochs = CounterMetricFamily(
-            "rollcall_epochs",
+            "rollcall_job_epochs",
             "Epochs that the operator opened, by cause.",
             labels=(*_GROUP, "cause"),
         )
         seconds = SummaryMetricFamily(
-            "rollcall_rebuild_seconds",
+            "rollcall_job_session_seconds",
             "Seconds from the cause of a session (such as a lost member) until it was usable.",
             labels=_GROUP,
         )
         sessions = CounterMetricFamily(
-            "rollcall_sessions",
+            "rollcall_job_sessions",
             "Sessions that the coordinator formed, by cause.",
             labels=(*_GROUP, "cause"),
         )

@@ -13,7 +13,7 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
         "a pool whose job does not exist",
         "condition",
         "RolloutPool",
-        ("spec.jobRef.name", "no RLJob 'bad' in this namespace", "create the job"),
+        ("spec.jobRef.name", "RLJob 'bad' does not exist in this namespace", "create the RLJob"),
         expected=Expected("JobFound", "False", "JobNotFound"),
     ),
     _told(

@@ -16,6 +16,7 @@ from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
 from rollcall_operator.plan.timestamps import to_time
+from rollcall_protocol.env import MEMBERSHIP_PORT
 from rollcall_protocol.wire.job_snapshot import MemberState
 
 _LONGEST = 2000
@@ -211,9 +212,12 @@ def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
         running = view.coordinator is not None and view.coordinator.running
         if known and running:
             return []
+        pod = labels.coordinator_pod(view.name)
         text = (
-            f"the operator is not connected to the coordinator (pod "
-            f"{labels.coordinator_pod(view.name)}); it connects once the pod runs"
+            f"the coordinator in pod {pod} has not reported to the operator yet; if this lasts, "
+            f"check the logs of both, and that the operator can reach port {MEMBERSHIP_PORT}"
+            if running
+            else f"the coordinator in pod {pod} does not run"
         )
         return [_false(kind, Reason.NO_COORDINATOR, text)]
     groups = [labels.GROUP_DEFAULT, *(group.name for group in view.spec.weight_sync.groups)]

@@ -7,13 +7,15 @@ from rollcall_operator.api.conditions import (
     EventReason,
     JobCondition,
     JobPhase,
+    PoolCondition,
     Reason,
 )
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.model import EventNote, Manifest
 from rollcall_operator.plan.status.session_history import unexpected_session_messages
 
-_TOLD_BY_THE_PHASE = {JobCondition.FAILED, JobCondition.RUNNING}
+_COVERED = {JobCondition.FAILED, JobCondition.RUNNING}
+"""The event of the phase covers these; that of JobFound covers a pool that is not Ready for it."""
 
 
 def job_events(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> tuple[EventNote, ...]:
@@ -45,7 +47,9 @@ def _problem_events(
     """A warning for each condition that has got a reason of PROBLEM_REASONS."""
     before = {(c.type, c.reason) for c in old.conditions}
     for condition in new.conditions:
-        if condition.reason not in PROBLEM_REASONS or condition.type in _TOLD_BY_THE_PHASE:
+        if condition.reason not in PROBLEM_REASONS or condition.type in _COVERED:
+            continue
+        if condition.type == PoolCondition.READY and condition.reason == Reason.JOB_NOT_FOUND:
             continue
         if (condition.type, condition.reason) not in before:
             reason = Reason(condition.reason)
@@ -56,10 +60,11 @@ def _epoch_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
     group = new.default_group
     if group is not None and new.epoch != old.epoch:
         record = group.history[-1]
-        text = f"epoch {record.epoch} opened with {record.members} members ({record.cause})"
-        yield EventNote.about(
-            job, "Normal", EventReason.EPOCH_OPENED, f"{text}: {record.message}".rstrip(": ")
+        text = (
+            f"epoch {record.epoch} opened for the trainer and {record.members - 1} rollouts "
+            f"({record.cause}): {record.message}"
         )
+        yield EventNote.about(job, "Normal", EventReason.EPOCH_OPENED, text)
 
 
 def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[EventNote]:
@@ -72,8 +77,8 @@ def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
         text = f"the job {now.lower()}: {ended.message}"
         yield EventNote.about(job, severity, Reason(ended.reason), text)  # type: ignore[arg-type]
     elif now == JobPhase.RESTARTING:
-        running = next(c for c in new.conditions if c.type == JobCondition.RUNNING)
-        yield EventNote.about(job, "Warning", Reason.RESTARTING, running.message)
+        text = "training is interrupted: the trainer restarts"
+        yield EventNote.about(job, "Warning", Reason.RESTARTING, text)
     elif now == JobPhase.RUNNING:
         before = old.phase or "not set"
         text = f"training is in progress (phase was {before})"

@@ -77,7 +77,7 @@ def _rejected_settings(pod: PodFacts, path: str) -> str:
     """The worker's termination message names the field of the job's spec itself."""
     why = _cut(pod.exit_message)
     if why.startswith("spec."):
-        return f"{why} (pod {pod.name}); correct the spec, then delete and recreate the RLJob"
+        return f"{why} (pod {pod.name}). Correct the spec, then delete and recreate the RLJob"
     return (
         f"{path}: pod {pod.name} rejected its settings: {why or 'no message'}; read its log "
         f"(kubectl logs {pod.name} -c {pod.container} --previous)"

@@ -125,8 +125,9 @@ def _ready(view: JobView, pool: PoolView) -> ConditionState:
     found = first_problem(pool.pods, pool.raw["spec"]["template"], "spec.template")
     if found:
         return ConditionState(kind, False, found.reason, found.message)
-    text = f"{pool.ready} of {pool.wanted} rollouts are ready"
-    if pool.ready >= pool.wanted:
+    ready = min(pool.ready, pool.wanted)  # the surplus of a scale-down is not counted
+    text = f"{ready} of {pool.wanted} rollouts are ready"
+    if ready >= pool.wanted:
         return ConditionState(kind, True, Reason.READY, text)
     return ConditionState(kind, False, Reason.STARTING, text)
 

@@ -40,10 +40,10 @@ def unexpected_session_messages(old: RLJobStatus, new: RLJobStatus) -> Iterator[
                 f"the latest {_EVENTS_PER_WRITE}"
             )
         for record in fresh[-_EVENTS_PER_WRITE:]:
-            why = f"{record.cause}: {record.message}" if record.message else record.cause
+            why = f", {record.message}" if record.message else ""
             yield (
-                f"sync group {group.name}: session {record.session} with {record.members} members "
-                f"was formed in {record.seconds} s ({why})"
+                f"sync group {group.name}: session {record.session} was formed with the trainer "
+                f"and {record.members - 1} rollouts in {record.seconds} s ({record.cause}{why})"
             )
 
 

@@ -158,7 +158,7 @@ async def test_news_of_a_failed_key_does_not_make_it_spin() -> None:
         runs += 1
         raise RetryError("conflict")
 
-    settings = QueueSettings(workers=1, backoff=Backoff(first=10.0, longest=60.0), event_delay=0.1)
+    settings = QueueSettings(workers=1, backoff=Backoff(first=10.0, longest=60.0), event_delay=0.5)
     async with queue_of(run, settings=settings) as queue:
         queue.add("a")
         await eventually(lambda: runs == 1)

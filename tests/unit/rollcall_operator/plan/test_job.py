@@ -220,7 +220,7 @@ def test_a_spec_that_does_not_fit_the_types_is_said_too() -> None:
     simulator.job["spec"]["algorithm"]["maxSteps"] = "many"
     simulator.converge()
     message = simulator.condition("Validated")["message"]
-    assert message == "spec.algorithm.maxSteps: input should be a valid integer, not 'many'"
+    assert message == "spec.algorithm.maxSteps: must be an integer, not 'many'"
 
 
 def test_a_wrong_edit_leaves_what_runs_alone() -> None:

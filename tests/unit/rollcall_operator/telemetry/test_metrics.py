@@ -93,14 +93,14 @@ def test_a_job_shows_its_epoch_members_and_rebuilds_by_cause() -> None:
     ]
     causes = {1: "JobStarted", 2: "MemberLost", 3: "MembersJoined"}
     metrics.jobs.update(KEY, status(3, causes, members=4, sessions=sessions))
-    assert value(metrics, "rollcall_epoch", **GROUP) == 3
-    assert value(metrics, "rollcall_members", **GROUP) == 4
-    assert value(metrics, "rollcall_epochs_total", cause="MemberLost", **GROUP) == 1
-    assert value(metrics, "rollcall_epochs_total", cause="JobStarted", **GROUP) == 1
-    assert value(metrics, "rollcall_sessions_total", cause="MemberLost", **GROUP) == 2
-    assert value(metrics, "rollcall_sessions_total", cause="NewRoster", **GROUP) == 1
-    assert value(metrics, "rollcall_rebuild_seconds_count", **GROUP) == 3
-    assert value(metrics, "rollcall_rebuild_seconds_sum", **GROUP) == 1.0
+    assert value(metrics, "rollcall_job_epoch", **GROUP) == 3
+    assert value(metrics, "rollcall_job_members", **GROUP) == 4
+    assert value(metrics, "rollcall_job_epochs_total", cause="MemberLost", **GROUP) == 1
+    assert value(metrics, "rollcall_job_epochs_total", cause="JobStarted", **GROUP) == 1
+    assert value(metrics, "rollcall_job_sessions_total", cause="MemberLost", **GROUP) == 2
+    assert value(metrics, "rollcall_job_sessions_total", cause="NewRoster", **GROUP) == 1
+    assert value(metrics, "rollcall_job_session_seconds_count", **GROUP) == 3
+    assert value(metrics, "rollcall_job_session_seconds_sum", **GROUP) == 1.0
     assert value(metrics, "rollcall_jobs", phase="Running") == 1
 
 
@@ -108,7 +108,7 @@ def test_the_same_status_again_counts_nothing() -> None:
     metrics = OperatorMetrics()
     for _ in range(3):
         metrics.jobs.update(KEY, status(2, {1: "JobStarted", 2: "MemberLost"}))
-    assert value(metrics, "rollcall_epochs_total", cause="MemberLost", **GROUP) == 1
+    assert value(metrics, "rollcall_job_epochs_total", cause="MemberLost", **GROUP) == 1
 
 
 def test_sessions_from_before_the_operator_started_are_not_counted_again() -> None:
@@ -117,9 +117,9 @@ def test_sessions_from_before_the_operator_started_are_not_counted_again() -> No
     new = session("1.1.2", "EngineError", "0.5")
     for sessions in ([old], [old, new], [old, new]):
         metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, sessions=sessions))
-    assert value(metrics, "rollcall_sessions_total", cause="MemberLost", **GROUP) is None
-    assert value(metrics, "rollcall_sessions_total", cause="EngineError", **GROUP) == 1
-    assert value(metrics, "rollcall_rebuild_seconds_sum", **GROUP) == 0.5
+    assert value(metrics, "rollcall_job_sessions_total", cause="MemberLost", **GROUP) is None
+    assert value(metrics, "rollcall_job_sessions_total", cause="EngineError", **GROUP) == 1
+    assert value(metrics, "rollcall_job_session_seconds_sum", **GROUP) == 0.5
 
 
 def test_a_job_that_is_gone_leaves_no_series() -> None:
@@ -134,11 +134,11 @@ def test_another_job_of_the_name_starts_its_counts_anew() -> None:
     metrics = OperatorMetrics()
     metrics.jobs.update(KEY, status(5, {4: "MemberLost", 5: "MembersJoined"}))
     metrics.jobs.update(KEY, status(1, {1: "JobStarted"}))
-    assert value(metrics, "rollcall_epochs_total", cause="JobStarted", **GROUP) == 1
-    assert value(metrics, "rollcall_epochs_total", cause="MemberLost", **GROUP) is None
+    assert value(metrics, "rollcall_job_epochs_total", cause="JobStarted", **GROUP) == 1
+    assert value(metrics, "rollcall_job_epochs_total", cause="MemberLost", **GROUP) is None
 
 
 def test_a_job_without_a_sync_group_yet_is_fine() -> None:
     metrics = OperatorMetrics()
     metrics.jobs.update(KEY, RLJobStatus())
-    assert value(metrics, "rollcall_epoch", **GROUP) is None
+    assert value(metrics, "rollcall_job_epoch", **GROUP) is None

@@ -21,7 +21,7 @@ def test_an_epoch_says_why() -> None:
     (note,) = simulator.reconcile(1).events
     assert note.reason == "EpochOpened"
     lost = f"lost: {victim.name} (terminating)"
-    assert note.message == f"epoch 2 opened with 2 members (MemberLost): {lost}"
+    assert note.message == (f"epoch 2 opened for the trainer and 1 rollouts (MemberLost): {lost}")
     assert note.regarding["kind"] == "RLJob"
 
 

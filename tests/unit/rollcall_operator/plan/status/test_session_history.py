@@ -58,8 +58,8 @@ def test_a_session_that_followed_a_loss_is_kept_and_told(running: JobSimulator) 
     }
     assert told(running) == [
         (
-            "sync group default: session 1.1.2 with 3 members was formed in 0.125 s "
-            "(MemberLost: cpu-0: HeartbeatMissed: silent)"
+            "sync group default: session 1.1.2 was formed with the trainer and 2 rollouts in "
+            "0.125 s (MemberLost, cpu-0: HeartbeatMissed: silent)"
         )
     ]
 

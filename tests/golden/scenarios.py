@@ -1,0 +1,481 @@
+"""What can happen to a job, each once, so that the planner says everything that it can say."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from rollcall_operator.plan.apply_needed import digest
+from rollcall_operator.plan.children.pod_template import TOKEN_PATH
+from rollcall_operator.plan.model import NodeFacts, Refusal, Taint
+from rollcall_protocol.env import ExitCode
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.job_snapshot import (
+    MemberState,
+    SessionCause,
+    SessionReport,
+    TrainingResult,
+)
+from tests.integration.bad_manifests.manifests import Changes
+from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
+from tests.integration.bad_manifests.told_in_a_condition import TOLD_IN_A_CONDITION
+from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, lent_pool
+
+Scenario = Callable[[], JobSimulator]
+
+TRAINER = "spec.trainer.template.spec.containers[0]"
+SPOT = Taint("karpenter.sh/disrupted")
+
+
+def running(changes: Changes | None = None) -> JobSimulator:
+    """A job that has trained for a while, with two rollouts."""
+    simulator = JobSimulator(changes)
+    simulator.to_running()
+    simulator.converge(1000)
+    return simulator
+
+
+def rollout(simulator: JobSimulator, number: int = 0) -> str:
+    """Uid of a rollout pod."""
+    return simulator.pods_of("bad-cpu")[number].uid
+
+
+# --- a job from start to end --------------------------------------------------------------------
+
+
+def starts_and_succeeds() -> JobSimulator:
+    simulator = running()
+    simulator.report(step=200, finished=TrainingResult(step=200))
+    simulator.converge(1)
+    return simulator
+
+
+def lent_pool_follows_the_job() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool()
+    simulator.to_running()
+    simulator.edit({"spec.suspend": True})
+    simulator.converge(1)
+    simulator.edit({"spec.suspend": False})
+    simulator.schedule()
+    simulator.run()
+    simulator.converge(2)
+    simulator.report(finished=TrainingResult(step=200))
+    simulator.converge(5)
+    return simulator
+
+
+def training_fails() -> JobSimulator:
+    simulator = running()
+    simulator.report(step=7, finished=TrainingResult(step=7, error="the loss is not a number"))
+    simulator.converge(1)
+    return simulator
+
+
+def deadline_passes() -> JobSimulator:
+    simulator = running({"spec.activeDeadlineSeconds": 60})
+    simulator.converge(100)
+    return simulator
+
+
+def suspended() -> JobSimulator:
+    simulator = running()
+    simulator.edit({"spec.suspend": True})
+    simulator.converge(1)
+    return simulator
+
+
+def scaled_up_and_down() -> JobSimulator:
+    simulator = running()
+    simulator.scale("bad-cpu", 8)
+    simulator.converge(1)
+    simulator.schedule()
+    simulator.run()
+    simulator.converge(5)
+    simulator.report()
+    simulator.converge(5)
+    simulator.scale("bad-cpu", 1)
+    simulator.converge(1)
+    simulator.schedule()
+    simulator.converge(1)
+    return simulator
+
+
+def without_rollouts() -> JobSimulator:
+    simulator = running()
+    simulator.scale("bad-cpu", 0)
+    simulator.converge(5)
+    return simulator
+
+
+# --- the trainer --------------------------------------------------------------------------------
+
+
+def trainer_exits(code: int, message: str = "", changes: Changes | None = None) -> Scenario:
+    def scenario() -> JobSimulator:
+        simulator = running(changes)
+        simulator.change(
+            simulator.trainer,
+            restarts=1,
+            exit_code=code,
+            exit_message=message,
+            ready=False,
+            running=False,
+        )
+        simulator.converge(5)
+        return simulator
+
+    return scenario
+
+
+def trainer_restarts_too_often() -> JobSimulator:
+    simulator = running({"spec.failurePolicy.maxRestarts": 1})
+    simulator.change(
+        simulator.trainer,
+        restarts=2,
+        exit_code=137,
+        exit_message="OOMKilled, it used more memory than its limit",
+        ready=False,
+    )
+    simulator.converge(5)
+    return simulator
+
+
+def trainer_restarts_too_often_unseen() -> JobSimulator:
+    simulator = running({"spec.failurePolicy.maxRestarts": 1})
+    simulator.change(simulator.trainer, restarts=2, ready=False)
+    simulator.converge(5)
+    return simulator
+
+
+def trainer_does_not_start() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    for pod in list(simulator.pods.values()):
+        simulator.change(pod, unschedulable="0/3 nodes are available: 3 Insufficient cpu.")
+    simulator.converge(5)
+    return simulator
+
+
+def coordinator_is_replaced() -> JobSimulator:
+    simulator = running()
+    del simulator.pods[simulator.trainer.uid]
+    simulator.converge(1)
+    simulator.schedule()
+    simulator.run(simulator.trainer)
+    simulator.change(simulator.trainer, node="node-2")
+    simulator.converge(5)
+    return simulator
+
+
+def trainer_on_a_terminating_node() -> JobSimulator:
+    simulator = running()
+    simulator.nodes = {"node-1": NodeFacts("node-1", (SPOT,))}
+    simulator.change(simulator.trainer, node="node-1")
+    simulator.reconcile(1)
+    return simulator
+
+
+def trainer_on_a_lost_node() -> JobSimulator:
+    simulator = running()
+    simulator.nodes = {"node-1": NodeFacts("node-1", lost=True)}
+    trainer = simulator.trainer
+    simulator.change(trainer, node="node-1", terminating=True, leaves_by=simulator.now)
+    simulator.reconcile(60)
+    return simulator
+
+
+# --- rollouts -----------------------------------------------------------------------------------
+
+
+def rollout_fails(**facts: object) -> Scenario:
+    def scenario() -> JobSimulator:
+        simulator = running()
+        pod = simulator.pods_of("bad-cpu")[0]
+        simulator.change(pod, running=False, **facts)
+        simulator.converge(5)
+        return simulator
+
+    return scenario
+
+
+def lent_rollout_fails() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool()
+    simulator.to_running()
+    pod = simulator.pods_of("lent")[0]
+    simulator.change(pod, running=False, waiting_reason="ImagePullBackOff")
+    simulator.converge(5)
+    return simulator
+
+
+def rollouts_are_lost() -> JobSimulator:
+    simulator = running({"spec.rollouts[0].replicas": 6})
+    gone, terminating, exited, failed = simulator.pods_of("bad-cpu")[:4]
+    del simulator.pods[gone.uid]
+    simulator.change(terminating, terminating=True)
+    simulator.change(exited, running=False, exit_code=1, exit_message="RuntimeError: CUDA error")
+    simulator.change(failed, phase="Failed")
+    simulator.converge(1)
+    return simulator
+
+
+def operator_restarts_and_rollouts_changed() -> JobSimulator:
+    simulator = running()
+    simulator.memory = type(simulator.memory)()
+    del simulator.pods[rollout(simulator)]
+    simulator.converge(1)
+    return simulator
+
+
+def too_few_rollouts_in_sync() -> JobSimulator:
+    simulator = running({"spec.membership.minRollouts": 2})
+    simulator.report(states={rollout(simulator): MemberState.STALE})
+    simulator.converge(5)
+    return simulator
+
+
+def many_rollouts_behind() -> JobSimulator:
+    simulator = running({"spec.rollouts[0].replicas": 6})
+    simulator.report(states=dict.fromkeys(simulator.pods, MemberState.CATCHING_UP))
+    simulator.converge(5)
+    return simulator
+
+
+def rollout_is_drained() -> JobSimulator:
+    simulator = running()
+    uid = rollout(simulator)
+    simulator.report(states={uid: MemberState.DRAINING}, reasons={uid: "maintenance"})
+    simulator.reconcile(1)
+    return simulator
+
+
+def rollouts_are_absent() -> JobSimulator:
+    simulator = running()
+    uid = rollout(simulator)
+    for _ in range(2):
+        simulator.report(states={uid: MemberState.SUSPECT}, reasons={uid: "silent for 3 s"})
+        simulator.reconcile(61)
+    return simulator
+
+
+def rollout_never_registers() -> JobSimulator:
+    simulator = running()
+    for _ in range(2):
+        simulator.report(silent=[rollout(simulator)])
+        simulator.reconcile(61)
+    return simulator
+
+
+def rollout_on_a_terminating_node() -> JobSimulator:
+    simulator = running()
+    simulator.nodes = {"node-1": NodeFacts("node-1", (SPOT,))}
+    simulator.change(simulator.pods_of("bad-cpu")[0], node="node-1")
+    simulator.reconcile(1)
+    return simulator
+
+
+# --- the sync group -----------------------------------------------------------------------------
+
+
+def no_weight_sync() -> JobSimulator:
+    return running({"spec.weightSync.enabled": False})
+
+
+def coordinator_is_unreachable() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    simulator.converge(1)
+    return simulator
+
+
+def no_rollout_has_joined() -> JobSimulator:
+    simulator = running()
+    simulator.report(silent=list(simulator.pods))
+    simulator.converge(5)
+    return simulator
+
+
+def sessions_are_rebuilt() -> JobSimulator:
+    simulator = running()
+    assert simulator.snapshot is not None
+    (group,) = simulator.snapshot.groups
+    lost = "bad-cpu-2: HeartbeatMissed: silent for 3 s"
+    reports = [
+        SessionReport(SessionId(1, 1, n), SessionCause.MEMBER_LOST, 2, 0.3, lost, START + n)
+        for n in range(2, 7)
+    ]
+    last = replace(reports[-1], session=SessionId(1, 1, 9), detail="")
+    group = replace(group, session=last, sessions=(*reports, last))
+    simulator.snapshot = replace(simulator.snapshot, groups=(group,))
+    simulator.converge(5)
+    return simulator
+
+
+# --- wrong specs --------------------------------------------------------------------------------
+
+
+def wrong_spec(changes: Changes, then: Changes | None = None) -> Scenario:
+    def scenario() -> JobSimulator:
+        if then is None:
+            simulator = JobSimulator()
+            simulator.edit(changes)
+        else:
+            simulator = running(changes)
+            simulator.edit(then)
+        simulator.converge(5)
+        return simulator
+
+    return scenario
+
+
+def many_errors() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.edit({"spec.trainer.replicas": 0, "spec.algorithm.loss": {"clip": "x"}})
+    simulator.converge()
+    return simulator
+
+
+def trainer_is_refused() -> JobSimulator:
+    simulator = JobSimulator()
+    plan = simulator.reconcile()
+    (body,) = (b for b in plan.applies if b["kind"] == "StatefulSet")
+    message = (
+        'StatefulSet.apps "bad-trainer" is invalid: spec.template.spec.containers[0].name: Invalid '
+        'value: "Main_Container": a lowercase RFC 1123 label must consist of lower case characters'
+    )
+    simulator.refusals["StatefulSet/bad-trainer"] = Refusal(digest(body), message)
+    simulator.children.pop("StatefulSet/bad-trainer")
+    simulator.converge(5)
+    return simulator
+
+
+def deployment_of_a_lent_pool_is_refused() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool()
+    plan = simulator.reconcile()
+    (body,) = (b for b in plan.applies if b["metadata"]["name"] == "lent")
+    message = 'Deployment.apps "lent" is invalid: spec.template.spec.volumes[0].name: Not found'
+    simulator.refusals["Deployment/lent"] = Refusal(digest(body), message)
+    simulator.children.pop("Deployment/lent")
+    simulator.converge(5)
+    return simulator
+
+
+def pool_has_no_job() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool()
+    simulator.job = None
+    simulator.converge()
+    return simulator
+
+
+def pool_names_a_group_that_the_job_does_not_have() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool({"spec.syncGroup": "npu"})
+    simulator.converge()
+    return simulator
+
+
+def pool_name_is_taken() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.pools["bad-cpu"] = lent_pool({"metadata.name": "bad-cpu"})
+    simulator.converge()
+    return simulator
+
+
+def bounds_contradict_the_live_replicas(bound: str, value: int, live: int) -> Scenario:
+    def scenario() -> JobSimulator:
+        simulator = running()
+        simulator.scale("bad-cpu", live)
+        simulator.edit({f"spec.rollouts[0].{bound}": value})
+        simulator.converge(5)
+        return simulator
+
+    return scenario
+
+
+def _wrong_specs() -> Iterator[tuple[str, Scenario]]:
+    """Each wrong manifest of the integration tests, as far as the planner sees it."""
+    for case in (*REFUSED_AT_APPLY, *TOLD_IN_A_CONDITION):
+        # Forbidden changes are refused by the API server alone.
+        forbidden = case.then is not None and case.where == "apply"
+        in_spec = all(path.startswith("spec") for path in case.changes)
+        if case.kind == "RLJob" and not case.before and in_spec and not forbidden:
+            yield case.name, wrong_spec(case.changes, case.then)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    function.__name__: function
+    for function in (
+        starts_and_succeeds,
+        lent_pool_follows_the_job,
+        training_fails,
+        deadline_passes,
+        suspended,
+        scaled_up_and_down,
+        without_rollouts,
+        trainer_restarts_too_often,
+        trainer_restarts_too_often_unseen,
+        trainer_does_not_start,
+        coordinator_is_replaced,
+        trainer_on_a_terminating_node,
+        trainer_on_a_lost_node,
+        lent_rollout_fails,
+        rollouts_are_lost,
+        operator_restarts_and_rollouts_changed,
+        too_few_rollouts_in_sync,
+        many_rollouts_behind,
+        rollout_is_drained,
+        rollouts_are_absent,
+        rollout_never_registers,
+        rollout_on_a_terminating_node,
+        no_weight_sync,
+        coordinator_is_unreachable,
+        no_rollout_has_joined,
+        sessions_are_rebuilt,
+        many_errors,
+        trainer_is_refused,
+        deployment_of_a_lent_pool_is_refused,
+        pool_has_no_job,
+        pool_names_a_group_that_the_job_does_not_have,
+        pool_name_is_taken,
+    )
+} | {
+    "trainer raises": trainer_exits(1, "ValueError: bad batch (my_task.py:12 in score)"),
+    "trainer is fenced": trainer_exits(ExitCode.FENCED),
+    "trainer rejects a field": trainer_exits(
+        ExitCode.BAD_CONFIG, "spec.model.path: unknown builtin 'x'; correct the name"
+    ),
+    "trainer rejects its settings": trainer_exits(ExitCode.BAD_CONFIG),
+    "trainer exit code is mapped to Fail": trainer_exits(
+        42, changes={"spec.failurePolicy.rules": [{"exitCodes": [42], "action": "Fail"}]}
+    ),
+    "rollout image cannot be pulled": rollout_fails(
+        waiting_reason="ImagePullBackOff",
+        waiting_message='Back-off pulling image "x": ErrImagePull: manifest unknown',
+    ),
+    "rollout container cannot be created": rollout_fails(
+        waiting_reason="CreateContainerConfigError", waiting_message='secret "hub" not found'
+    ),
+    "rollout exits once": rollout_fails(
+        exit_code=1, restarts=1, exit_message="ValueError: no reward (my_task.py:12 in score)"
+    ),
+    "rollout is in a crash loop": rollout_fails(exit_code=137, restarts=7),
+    "rollout rejects a field": rollout_fails(
+        exit_code=ExitCode.BAD_CONFIG,
+        exit_message="spec.reward.function: no module named 'my_task'; correct it",
+    ),
+    "rollout rejects its settings": rollout_fails(exit_code=ExitCode.BAD_CONFIG),
+    "a mount hides the token": wrong_spec(
+        {f"{TRAINER}.volumeMounts": [{"name": "own", "mountPath": TOKEN_PATH}]}
+    ),
+    "maxReplicas is below the live replicas": bounds_contradict_the_live_replicas(
+        "maxReplicas", 3, 5
+    ),
+    "minReplicas is above the live replicas": bounds_contradict_the_live_replicas(
+        "minReplicas", 2, 1
+    ),
+    **dict(_wrong_specs()),
+}
