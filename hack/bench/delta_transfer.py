@@ -105,9 +105,8 @@ class DeltaMember(Member):
             ended = received = time.monotonic()
         else:
             hold, encoded = self._pool.take(short.total_bytes, timeout=0)
-            with hold, self._stage.patching(
-                version(2), whole, base=version(1), timeout=0
-            ) as (buffer, base):  # fmt: skip
+            patching = self._stage.patching(version(2), whole, base=version(1), timeout=0)
+            with hold, patching as (buffer, base):
                 session.receive(encoded, short, timeout=TIMEOUT)
                 received = time.monotonic()
                 memory = base.buffer.memory if base else None
@@ -203,7 +202,7 @@ def measure(arguments: argparse.Namespace, receivers: int, folder: Path) -> dict
 
 
 def call_all(members: list[Remote], name: str, **kwargs: Any) -> dict[str, float]:
-    """Give all a command at once: seconds until the last has done it, and of CPU if they tell."""
+    """Send all a command at once: seconds until the last is done, and of CPU if they return it."""
     replies = [done(future) for future in [member.start(name, **kwargs) for member in members]]
     return {
         "seconds": max(reply.ended for reply in replies) - min(reply.began for reply in replies),
@@ -213,7 +212,7 @@ def call_all(members: list[Remote], name: str, **kwargs: Any) -> dict[str, float
 
 def ratio(
     rows: list[dict[str, dict[str, float]]], *parts: tuple[str, str], of: str = "stage"
-) -> float:  # fmt: skip
+) -> float:
     """How many times more of that whole versions take than these parts together, by median."""
     return round(
         statistics.median(

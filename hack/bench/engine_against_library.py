@@ -51,7 +51,7 @@ class Library(Protocol):
     def share(self, buffer: HostBuffer) -> dict[str, Any]:
         """Register; returns what a reader needs."""
 
-    def read(self, told: dict[str, Any], buffer: HostBuffer) -> None:
+    def read(self, remote_buffer: dict[str, Any], buffer: HostBuffer) -> None:
         """Fill the registered buffer from the peer's."""
 
 
@@ -71,8 +71,8 @@ class Mooncake:
             raise RuntimeError("mooncake did not register the buffer")
         return {"name": self._name, "address": buffer.address}
 
-    def read(self, told: dict[str, Any], buffer: HostBuffer) -> None:
-        name, remote = told["name"], told["address"]
+    def read(self, remote_buffer: dict[str, Any], buffer: HostBuffer) -> None:
+        name, remote = remote_buffer["name"], remote_buffer["address"]
         if self._transfers.transfer_sync_read(name, buffer.address, remote, buffer.nbytes):
             raise RuntimeError("mooncake's read failed")
 
@@ -91,13 +91,13 @@ class Nixl:
         metadata = b64encode(self._agent.get_agent_metadata()).decode()
         return {"name": self._agent.name, "metadata": metadata, "address": buffer.address}
 
-    def read(self, told: dict[str, Any], buffer: HostBuffer) -> None:
+    def read(self, remote_buffer: dict[str, Any], buffer: HostBuffer) -> None:
         agent = self._agent
-        if self._peer != told["name"]:
-            agent.add_remote_agent(b64decode(told["metadata"]))
-            self._peer = told["name"]
+        if self._peer != remote_buffer["name"]:
+            agent.add_remote_agent(b64decode(remote_buffer["metadata"]))
+            self._peer = remote_buffer["name"]
         here = agent.get_xfer_descs([(buffer.address, buffer.nbytes, 0)], "DRAM")
-        there = agent.get_xfer_descs([(told["address"], buffer.nbytes, 0)], "DRAM")
+        there = agent.get_xfer_descs([(remote_buffer["address"], buffer.nbytes, 0)], "DRAM")
         handle = agent.initialize_xfer("READ", here, there, self._peer)
         state = agent.transfer(handle)
         while state == "PROC":
@@ -125,12 +125,12 @@ class LibraryMember(measured_member.BenchMember):
         self._bare.memory[:] = bytes([fill]) * nbytes
         return self._library.share(self._bare)
 
-    def library_read(self, told: dict[str, Any]) -> float:
+    def library_read(self, remote_buffer: dict[str, Any]) -> float:
         """Seconds that the read takes."""
         if self._library is None:
             raise RuntimeError("the library is not open")
         began = time.perf_counter()
-        self._library.read(told, self._bare)
+        self._library.read(remote_buffer, self._bare)
         return time.perf_counter() - began
 
     def library_checksum(self) -> int:
@@ -151,9 +151,12 @@ class Shipped:
             raise RuntimeError("mooncake is not installed")
         self._program = Path(spec.submodule_search_locations[0]) / "transfer_engine_bench"
         self._shared = [
-            "--metadata_server=P2PHANDSHAKE", "--protocol=tcp", "--auto_discovery",
-            "--local_server_name=127.0.0.1", f"--buffer_size={nbytes}",
-        ]  # fmt: skip
+            "--metadata_server=P2PHANDSHAKE",
+            "--protocol=tcp",
+            "--auto_discovery",
+            "--local_server_name=127.0.0.1",
+            f"--buffer_size={nbytes}",
+        ]
         self._load = [f"--block_size={block}", f"--batch_size={batch}", "--threads=1"]
         self._log = folder / "transfer_engine_bench.log"
 
@@ -176,9 +179,14 @@ class Shipped:
     def run(self) -> float:
         """GB a second over about a second."""
         command = [
-            str(self._program), "--mode=initiator", "--operation=read", "--duration=1",
-            f"--segment_id={self._name}", *self._shared, *self._load,
-        ]  # fmt: skip
+            str(self._program),
+            "--mode=initiator",
+            "--operation=read",
+            "--duration=1",
+            f"--segment_id={self._name}",
+            *self._shared,
+            *self._load,
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         (speed,) = _SPEED.findall(ended.stdout + ended.stderr)
         return float(speed)
@@ -198,24 +206,31 @@ def compare(load: Load, *, environment: dict[str, str], folder: Path) -> dict[st
     with (
         _shipped(load, folder) as shipped,
         World(
-            folder, engine=load.engine, config=load.config, start=NURSERY,
-            environment=environment, verbose=load.verbose,
+            folder,
+            engine=load.engine,
+            config=load.config,
+            start=NURSERY,
+            environment=environment,
+            verbose=load.verbose,
         ) as world,
-    ):  # fmt: skip
+    ):
         source, reader = world.member(), world.member()
-        told = _open(source, load, fill=1)
+        remote_buffer = _open(source, load, fill=1)
         _open(reader, load, fill=0)
         party = Party(load, world)
-        rounds = _run(load, party, lambda: float(reader.do("library_read", told=told)), shipped)
+        rounds = _run(
+            load,
+            party,
+            lambda: float(reader.do("library_read", remote_buffer=remote_buffer)),
+            shipped,
+        )
         same = reader.do("library_checksum") == source.do("library_checksum")
         verified = party.verified() and same
         party.close()
     return _report(load, rounds, verified=verified)
 
 
-def _run(
-    load: Load, party: Party, read: Callable[[], float], shipped: Shipped | None
-) -> Rounds:  # fmt: skip
+def _run(load: Load, party: Party, read: Callable[[], float], shipped: Shipped | None) -> Rounds:
     found = Rounds()
     for number in range(WARM_ROUNDS + load.rounds):
         party.receivers[0].do("spoil")
@@ -229,10 +244,10 @@ def _run(
 
 
 def _open(member: Remote, load: Load, *, fill: int) -> dict[str, Any]:
-    told: dict[str, Any] = member.do(
+    remote_buffer: dict[str, Any] = member.do(
         "library_open", engine=load.engine, address=member.address, nbytes=load.nbytes, fill=fill
     )
-    return told
+    return remote_buffer
 
 
 def _shipped(load: Load, folder: Path) -> AbstractContextManager[Shipped | None]:
@@ -247,13 +262,16 @@ def _shipped(load: Load, folder: Path) -> AbstractContextManager[Shipped | None]
 def _report(load: Load, found: Rounds, *, verified: bool) -> dict[str, Any]:
     session, library = statistics.median(found.session), statistics.median(found.library)
     report = {
-        "engine": load.engine, "bytes": load.nbytes, "rounds": load.rounds,
+        "engine": load.engine,
+        "bytes": load.nbytes,
+        "rounds": load.rounds,
         "session_gbps": round(load.nbytes / session / GB, 3),
         "library_gbps": round(load.nbytes / library / GB, 3),
-        "ratio_to_library": round(library / session, 3), "verified": verified,
+        "ratio_to_library": round(library / session, 3),
+        "verified": verified,
         "session_seconds": [round(each, 4) for each in found.session],
         "library_seconds": [round(each, 4) for each in found.library],
-    }  # fmt: skip
+    }
     if any(found.shipped):
         program = statistics.median(found.shipped)
         report["shipped_program_gbps"] = round(program, 3)
@@ -276,10 +294,14 @@ def main() -> int:
     options = parser.parse_args()
     run = run_record(vars(options))
     load = Load(
-        engine=options.engine, receivers=1, nbytes=options.size * MIB,
-        bucket_bytes=options.bucket * MIB, rounds=options.rounds, config=options.config,
+        engine=options.engine,
+        receivers=1,
+        nbytes=options.size * MIB,
+        bucket_bytes=options.bucket * MIB,
+        rounds=options.rounds,
+        config=options.config,
         verbose=options.verbose,
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory() as folder:
         report = compare(load, environment=options.environment, folder=Path(folder))
     finish("engine-against-library", run, report)

@@ -23,10 +23,15 @@ from tests.unit.rollcall_runtime.jobs import job_config
 
 CPU = "process_cpu_seconds_total"
 MEANS = (
-    "step_seconds", "train_seconds", "wait_for_batch_seconds", "wait_for_publish_seconds",
-    "weight_sync_snapshot_seconds", "weight_sync_stage_seconds", "weight_sync_commit_seconds",
+    "step_seconds",
+    "train_seconds",
+    "wait_for_batch_seconds",
+    "wait_for_publish_seconds",
+    "weight_sync_snapshot_seconds",
+    "weight_sync_stage_seconds",
+    "weight_sync_commit_seconds",
     "staleness",
-)  # fmt: skip
+)
 WARM_UP = 20  # steps
 
 

@@ -119,9 +119,11 @@ def stopped(reader: Reader, process: "subprocess.Popen[str]") -> dict[str, float
     time.sleep(2)
     kept = bytes(reader.buffer.memory).count(PATTERN)
     return {
-        "failed": failed, "seconds": round(seconds, 2), "cpu_seconds": round(busy, 2),
+        "failed": failed,
+        "seconds": round(seconds, 2),
+        "cpu_seconds": round(busy, 2),
         "overwritten_bytes": reader.buffer.nbytes - kept,
-    }  # fmt: skip
+    }
 
 
 def measure(nbytes: int, rounds: int) -> dict[str, object]:
@@ -132,8 +134,10 @@ def measure(nbytes: int, rounds: int) -> dict[str, object]:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
-            told = next(line.split() for line in process.stdout or () if line.startswith("SOURCE"))
-            reader = Reader(nbytes, told[1], int(told[2]))
+            fields = next(
+                line.split() for line in process.stdout or () if line.startswith("SOURCE")
+            )
+            reader = Reader(nbytes, fields[1], int(fields[2]))
             ways: dict[str, Callable[[], None]] = {
                 "blocking_1": lambda: reader.blocking(1),
                 "blocking_4": lambda: reader.blocking(FLYING),

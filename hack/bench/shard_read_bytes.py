@@ -39,10 +39,16 @@ class TensorParallel(Shard):
 def model() -> list[tuple[str, torch.Tensor]]:
     """The shapes, in the order in which such models list them."""
     layer = {
-        "q": (_WIDTH, _WIDTH), "k": (_HEADS, _WIDTH), "v": (_HEADS, _WIDTH), "o": (_WIDTH, _WIDTH),
-        "gate": (_HIDDEN, _WIDTH), "up": (_HIDDEN, _WIDTH), "down": (_WIDTH, _HIDDEN),
-        "norm1": (_WIDTH,), "norm2": (_WIDTH,),
-    }  # fmt: skip
+        "q": (_WIDTH, _WIDTH),
+        "k": (_HEADS, _WIDTH),
+        "v": (_HEADS, _WIDTH),
+        "o": (_WIDTH, _WIDTH),
+        "gate": (_HIDDEN, _WIDTH),
+        "up": (_HIDDEN, _WIDTH),
+        "down": (_WIDTH, _HIDDEN),
+        "norm1": (_WIDTH,),
+        "norm2": (_WIDTH,),
+    }
     shapes: dict[str, tuple[int, ...]] = {"embed": (_VOCABULARY, _WIDTH)}
     for number in range(_LAYERS):
         shapes |= {f"{number}.{name}": shape for name, shape in layer.items()}

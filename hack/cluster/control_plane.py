@@ -74,7 +74,7 @@ class ControlPlane:
         self.audit_log = self.folder / "audit.log"
         self._programs: dict[str, Path] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        # A child is told of the end of the thread that started it, not of the process: so one
+        # A child gets its signal when the thread that started it ends, not the process: so one
         # thread starts them all and lives as long as they do.
         self._launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-plane")
 
@@ -275,7 +275,7 @@ class ControlPlane:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now."""
+    """Ports of 127.0.0.1 that no process listens on now."""
     found: list[int] = []
     held: list[socket.socket] = []
     try:

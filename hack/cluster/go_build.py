@@ -36,7 +36,7 @@ def program(name: str) -> Path:
     """The path of a program, built now if it is not there.
 
     Raises:
-        ClusterError: nobody knows how to build it, or the build failed.
+        ClusterError: no recipe builds it, or the build failed.
     """
     return programs([name])[name]
 

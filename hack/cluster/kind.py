@@ -35,7 +35,7 @@ def configuration(*, sys_resource: bool, cgroup_v2: bool) -> dict[str, object]:
         sys_resource: whether processes may lower their out-of-memory score; containerd must not
             try where they may not.
         cgroup_v2: whether the machine has control groups of version 2; the kubelet refuses
-            version 1 unless told otherwise.
+            version 1 by default.
     """
     config: dict[str, object] = {
         "kind": "Cluster",
@@ -64,7 +64,7 @@ def up(engine: Engine, *, choose_image: Callable[[], str | None]) -> None:
     if states and healthy(engine):
         say("the cluster runs already")
         return
-    # The kubeconfig is written last: without it nobody ever finished making the cluster.
+    # The kubeconfig is written last: without it the cluster was never complete.
     complete = kubeconfig().exists() and set(states) == set(NODES)
     if complete and _start_again(engine, states):
         return

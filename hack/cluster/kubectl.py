@@ -45,9 +45,14 @@ class Kubectl:
         said = f"kubectl {' '.join(arguments)}"
         try:
             done = subprocess.run(
-                [*self._command, *arguments], input=text, capture_output=True, text=True,
-                timeout=seconds, check=False, env=self._environment,
-            )  # fmt: skip
+                [*self._command, *arguments],
+                input=text,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+                env=self._environment,
+            )
         except subprocess.TimeoutExpired as error:
             raise KubectlError(f"{said}: no answer within {seconds:.0f} s") from error
         if done.returncode:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FILES = Path(__file__).parent / "node"
 REPOSITORY = "rollcall.local/node"
 PACK = Step("packing the node image", 60)
-STANDARD = "kindest/node:v1.36.1"  # what this release of kind runs unless told otherwise
+STANDARD = "kindest/node:v1.36.1"  # the default of this release of kind
 SUITE = "bookworm"  # its systemd still runs on control groups of version 1
 PACKAGES = (
     "systemd",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from hack.bench.run_record import finish, run_record
 from hack.cluster import installation
-from hack.soak import soak
-from hack.soak.plan import Kind, make_plan
+from hack.soak import soak_run
+from hack.soak.fault_plan import FaultKind, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ NAMESPACE = "chaos"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     options = _options(arguments)
-    kinds = [Kind(name) for name in options.faults.split(",")]
+    kinds = [FaultKind(name) for name in options.faults.split(",")]
     plan = make_plan(options.seed, options.seconds, kinds)
     for fault in plan:
         print(f"plan: {fault.at:6.1f} s  {fault.kind:<18} for {fault.lasts:4.1f} s", flush=True)
@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"[{time.monotonic() - began:5.0f} s] {text}", flush=True)
 
     try:
-        result = soak.run(
+        result = soak_run.run(
             kubectl.within(options.namespace),
-            soak.Options(
+            soak_run.SoakOptions(
                 plan, options.seconds, weight_sync=not options.no_sync, record=options.record
             ),
             say=say,
@@ -58,7 +58,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hack.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="how long faults come")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same plan")
-    everything = ",".join(Kind)
+    everything = ",".join(FaultKind)
     parser.add_argument("--faults", default=everything, help=f"some of {everything}")
     parser.add_argument("--namespace", default=NAMESPACE, help="made anew and deleted")
     parser.add_argument(

@@ -9,8 +9,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from hack.soak.history import ROLLOUT, TRAINER, History, Reading
-from hack.soak.plan import Kind
+from hack.soak.fault_plan import FaultKind
+from hack.soak.soak_history import ROLLOUT, TRAINER, MetricsReading, SoakHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,12 +23,12 @@ _UNVERSIONED = "a logprob and version for each token"  # the trainer's check of 
 _COUNTERS = ("dispatched", "accepted", "rejected", "requeued", "duplicate")
 
 
-def violations(history: History) -> list[str]:
+def violations(history: SoakHistory) -> list[str]:
     """All of them, by invariant."""
     return [f"{check.__name__}: {found}" for check in CHECKS for found in check(history)]
 
 
-def no_prompt_lost_or_counted_twice(history: History) -> Iterator[str]:
+def no_prompt_lost_or_counted_twice(history: SoakHistory) -> Iterator[str]:
     """The ledger always adds up, and its counters never go back in a trainer's life."""
     before: dict[tuple[str, str], float] = {}
     for reading in _of(history, TRAINER):
@@ -49,10 +49,10 @@ def no_prompt_lost_or_counted_twice(history: History) -> Iterator[str]:
 _OUTCOMES = (*_COUNTERS, "in_flight")
 
 
-def versions_never_go_back(history: History) -> Iterator[str]:
+def versions_never_go_back(history: SoakHistory) -> Iterator[str]:
     """In one life of a rollout its version grows, but where another life of the trainer began.
 
-    A trainer that comes back numbers on from the highest version that anybody told it of; a
+    A trainer that comes back continues from the highest version that any rollout reported; a
     rollout that was out of reach then may hold a higher one of the old life.
     """
     held: dict[str, tuple[str, float]] = {}  # rollout's life to version, and the trainer it is of
@@ -73,7 +73,7 @@ def versions_never_go_back(history: History) -> Iterator[str]:
             held[life] = (trainer, version)
 
 
-def no_prompt_is_trained_on_that_is_too_stale(history: History) -> Iterator[str]:
+def no_prompt_is_trained_on_that_is_too_stale(history: SoakHistory) -> Iterator[str]:
     """No batch has a prompt drawn with weights older than maxStaleness allows."""
     for reading in _of(history, TRAINER):
         drawn = reading.values.get("staleness_count")
@@ -82,12 +82,12 @@ def no_prompt_is_trained_on_that_is_too_stale(history: History) -> Iterator[str]
             yield f"{_when(history, reading.time)}: {drawn - fresh:.0f} prompts were staler"
 
 
-def ready_means_current(history: History) -> Iterator[str]:
+def ready_means_current(history: SoakHistory) -> Iterator[str]:
     """A rollout stays Ready with weights older than maxStaleness allows for no longer than the
     way from the coordinator to its gate takes, unless operator, API or a node is away.
     """
     late: dict[str, float] = {}  # rollout's life to since when
-    told: set[str] = set()
+    reported: set[str] = set()
     for readings in history.readings:
         trainer = next((r for r in readings if r.worker.role == TRAINER), None)
         for reading in readings:
@@ -101,22 +101,22 @@ def ready_means_current(history: History) -> Iterator[str]:
                 late.pop(life, None)
                 continue
             since = late.setdefault(life, reading.time)
-            if reading.time - since > GATE_GRACE_S and life not in told:
-                told.add(life)
+            if reading.time - since > GATE_GRACE_S and life not in reported:
+                reported.add(life)
                 yield (
                     f"{_when(history, since)}: {reading.worker.pod} was Ready and "
                     f"{lag:.0f} versions behind for over {GATE_GRACE_S:.0f} s"
                 )
 
 
-def no_token_without_its_version(history: History) -> Iterator[str]:
+def no_token_without_its_version(history: SoakHistory) -> Iterator[str]:
     """The trainer refuses a batch with such a token, and says so."""
     for line in history.lines:
         if _UNVERSIONED in line.message:
             yield f"{_when(history, line.time)}: {line.pod}: {line.message[:200]}"
 
 
-def no_epoch_without_a_cause(history: History) -> Iterator[str]:
+def no_epoch_without_a_cause(history: SoakHistory) -> Iterator[str]:
     """Every epoch in status has a cause, none is missing, and so has every session in the log."""
     epochs: dict[int, str] = {}
     for sight in history.sights:
@@ -127,14 +127,14 @@ def no_epoch_without_a_cause(history: History) -> Iterator[str]:
     if epochs:
         missing = sorted(set(range(1, max(epochs) + 1)) - set(epochs))
         if missing:
-            yield f"epochs {missing} were never told of"
+            yield f"epochs {missing} never appeared in status"
     for line in history.lines:
         session = _SESSION.match(line.message)
         if session and not session[2]:
             yield f"{_when(history, line.time)}: session {session[1]} has no cause"
 
 
-def rollouts_have_learned(history: History) -> Iterator[str]:
+def rollouts_have_learned(history: SoakHistory) -> Iterator[str]:
     """At the end all rollouts that are wanted serve, and draw good samples themselves."""
     if len(history.final) != history.wanted:
         yield f"{len(history.final)} rollouts serve at the end, {history.wanted} are wanted"
@@ -144,7 +144,7 @@ def rollouts_have_learned(history: History) -> Iterator[str]:
             yield f"{reading.worker.pod}: reward of its own samples is {reward}, under {LEARNED}"
 
 
-def training_goes_on(history: History) -> Iterator[str]:
+def training_goes_on(history: SoakHistory) -> Iterator[str]:
     """After the last fault was healed the trainer makes steps again."""
     calm = max((fault.healed for fault in history.faults), default=history.began)
     steps = [
@@ -154,22 +154,24 @@ def training_goes_on(history: History) -> Iterator[str]:
         yield f"steps seen after the last fault: {steps[:1]} to {steps[-1:]}"
 
 
-def nothing_is_left_behind(history: History) -> Iterator[str]:
+def nothing_is_left_behind(history: SoakHistory) -> Iterator[str]:
     """Once the job is deleted, so is everything that it had."""
     left = history.leftovers
     if left is None:
-        yield "nobody looked"
+        yield "leftovers were not looked for"
         return
     for what, names in (
-        ("API objects", left.objects), ("processes", left.processes),
+        ("API objects", left.objects),
+        ("processes", left.processes),
         ("network namespaces, with their connections and ports", left.namespaces),
-        ("shared memory", left.shared_memory), ("mounts and control groups", left.mounts),
-    ):  # fmt: skip
+        ("shared memory", left.shared_memory),
+        ("mounts and control groups", left.mounts),
+    ):
         if names:
             yield f"{what}: {', '.join(names[:8])}"
 
 
-CHECKS: tuple[Callable[[History], Iterator[str]], ...] = (
+CHECKS: tuple[Callable[[SoakHistory], Iterator[str]], ...] = (
     no_prompt_lost_or_counted_twice,
     versions_never_go_back,
     no_prompt_is_trained_on_that_is_too_stale,
@@ -182,19 +184,19 @@ CHECKS: tuple[Callable[[History], Iterator[str]], ...] = (
 )
 
 
-def _of(history: History, role: str) -> Iterator[Reading]:
+def _of(history: SoakHistory, role: str) -> Iterator[MetricsReading]:
     every = itertools.chain.from_iterable(history.readings)
     return (reading for reading in every if reading.worker.role == role)
 
 
-def _lag(trainer: Reading | None, rollout: Reading) -> float:
+def _lag(trainer: MetricsReading | None, rollout: MetricsReading) -> float:
     # The trainer was read before the rollouts, so this is never more than the truth.
     if trainer is None:
         return 0.0
     return trainer.values.get("weight_version", -1) - rollout.values.get("weight_version", -1)
 
 
-def _ready(history: History, reading: Reading) -> bool:
+def _ready(history: SoakHistory, reading: MetricsReading) -> bool:
     """Whether the pod was Ready before and after it was read, as far as anybody looked."""
     before = after = None
     for sight in history.sights:
@@ -206,13 +208,13 @@ def _ready(history: History, reading: Reading) -> bool:
     return all(s is not None and s.ready.get(reading.worker.uid, False) for s in near)
 
 
-def _away(history: History, time: float) -> bool:
-    kinds = {Kind.KILL_OPERATOR, Kind.API_OUTAGE, Kind.NODE_LOSS}
+def _away(history: SoakHistory, time: float) -> bool:
+    kinds = {FaultKind.KILL_OPERATOR, FaultKind.API_OUTAGE, FaultKind.NODE_LOSS}
     return any(
         fault.kind in kinds and fault.began <= time <= fault.healed + _AWAY_GRACE_S
         for fault in history.faults
     )
 
 
-def _when(history: History, time: float) -> str:
+def _when(history: SoakHistory, time: float) -> str:
     return f"at {time - history.began:.1f} s"

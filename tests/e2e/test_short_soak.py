@@ -6,8 +6,8 @@ import pytest
 
 from hack.cluster.installation import EXISTING
 from hack.cluster.kubectl import Kubectl
-from hack.soak import soak
-from hack.soak.plan import QUICK, Kind, make_plan
+from hack.soak import soak_run
+from hack.soak.fault_plan import QUICK, FaultKind, make_plan
 
 SECONDS, SEED = 100, 4
 CONTROL_SECONDS = 45
@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_a_job_lives_through_a_short_soak(kubectl: Kubectl) -> None:
     plan = make_plan(SEED, SECONDS, QUICK)
-    result = soak.run(kubectl, soak.Options(plan, SECONDS), say=print)
+    result = soak_run.run(kubectl, soak_run.SoakOptions(plan, SECONDS), say=print)
     assert result["violations"] == []
     assert result["not_injected"] == []
     assert {kind for kind in result["faults"] if kind != "total"} == set(QUICK)
@@ -31,8 +31,8 @@ def test_a_job_lives_through_a_short_soak(kubectl: Kubectl) -> None:
 
 
 def test_the_verdict_fails_when_weights_do_not_travel(kubectl: Kubectl) -> None:
-    plan = make_plan(SEED, CONTROL_SECONDS, [Kind.KILL_ROLLOUT])
-    options = soak.Options(plan, CONTROL_SECONDS, weight_sync=False)
-    result = soak.run(kubectl, options, say=print)
+    plan = make_plan(SEED, CONTROL_SECONDS, [FaultKind.KILL_ROLLOUT])
+    options = soak_run.SoakOptions(plan, CONTROL_SECONDS, weight_sync=False)
+    result = soak_run.run(kubectl, options, say=print)
     assert any(found.startswith("rollouts_have_learned") for found in result["violations"])
     assert all(reward < 0.3 for reward in result["reward"].values())

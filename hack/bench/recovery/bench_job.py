@@ -103,7 +103,7 @@ class BenchJob:
         self._remove()
 
     def follow(self, process: WorkerProcess | None = None, *, life: int = 0) -> None:
-        """Follow a life of the trainer's container, the first one of its pod unless told."""
+        """Follow one start of the trainer's container, by default the first one of its pod."""
         pod = wait_for("the trainer's pod", self._trainer_pod, seconds=START_SECONDS)
         uid = pod["metadata"]["uid"]
         self.trainer = process or worker(uid, seconds=START_SECONDS)

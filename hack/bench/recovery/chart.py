@@ -37,7 +37,7 @@ def draw(results: Iterable[TrialResult], *, caption: str) -> Figure:
     axes = figure.subplots()
     for row, event in enumerate(events):
         seconds = sorted(values[event])
-        # Side by side, so that equal ones can be told apart.
+        # Side by side, so that equal ones can be distinguished.
         offsets = [row + (number % 5 - 2) * 0.09 for number in range(len(seconds))]
         axes.scatter(seconds, offsets, s=14, color=_DOTS, alpha=0.45, linewidths=0)
         axes.plot([statistics.median(seconds)] * 2, [row - 0.35, row + 0.35], color=_MEDIAN)

@@ -19,9 +19,12 @@ def imports(job: BenchJob) -> list[TrialResult]:
     job.kubectl.apply(_manifest(MANY - FEW))
     try:
         job.kubectl.run(
-            "wait", f"job/{NAME}", "--for=condition=complete", f"--timeout={SCALE_SECONDS:.0f}s",
+            "wait",
+            f"job/{NAME}",
+            "--for=condition=complete",
+            f"--timeout={SCALE_SECONDS:.0f}s",
             seconds=SCALE_SECONDS + 10,
-        )  # fmt: skip
+        )
         lines = job.kubectl.run("logs", f"--selector=job-name={NAME}").splitlines()
     finally:
         job.kubectl.run("delete", f"job/{NAME}", "--cascade=foreground")

@@ -15,7 +15,7 @@ from hack.bench.recovery.scale_up import FEW, MANY, SCALE_SECONDS, drained
 from hack.bench.recovery.trial_statistics import TrialResult, total_at
 from hack.bench.recovery.worker_log import WorkerLog
 from hack.bench.recovery.worker_processes import WorkerProcess, connect, workers
-from hack.soak import host
+from hack.soak import host_inspection
 from rollcall_protocol import env
 
 BEFORE_SECONDS, REST_SECONDS, LOOK_SECONDS = 5.0, 3.0, 0.05
@@ -108,5 +108,7 @@ def _close_ways(job: BenchJob, old: set[str], trainer: str) -> list[WorkerProces
 
 
 def _route(process: WorkerProcess, verb: str, address: str) -> None:
-    node = host.node_pid(host.WORKER_NODES[0])
-    host.in_network_of(process.pid, "ip", "route", verb, "blackhole", address, tools_of=node)
+    node = host_inspection.node_pid(host_inspection.WORKER_NODES[0])
+    host_inspection.in_network_of(
+        process.pid, "ip", "route", verb, "blackhole", address, tools_of=node
+    )

@@ -1,4 +1,4 @@
-"""The baseline: what happens when nobody tells of a fault and a restart is the only cure.
+"""The baseline: no failure detection: a collective times out, then everything is restarted.
 
 A collective blocks all its members until its timeout, after which everything is restarted. So the
 victim is killed, every other worker stands still for gloo's `operationTimeout` as the job has it,

@@ -23,7 +23,7 @@ IDLE_SECONDS = 0.1  # after a publication, within which the next one never begin
 def kill(job: BenchJob, aim: str) -> list[TrialResult]:
     """SIGKILL a rollout while the job is idle or in mid-STAGE, as `aim` says.
 
-    What was hit is told by the log afterwards: a kill in mid-COMMIT is a record of its own.
+    The log shows afterwards what was hit: a kill in mid-COMMIT counts as an event of its own.
     """
     uid, victim = _victim(job)
     name = job.pod_name(uid)

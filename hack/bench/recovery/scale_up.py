@@ -25,11 +25,17 @@ def up(job: BenchJob) -> list[TrialResult]:
     joined = [s.at for s in job.stream.history if s.at > at and s.members > FEW + 1]
     records = [
         TrialResult(
-            "scale_up", seen.at - max(started),
+            "scale_up",
+            seen.at - max(started),
             {
                 "starts_apart": max(started) - min(started),
-                "sessions": len({s.state.session.session for s in job.stream.history
-                                 if s.at > at and s.state.session is not None}),
+                "sessions": len(
+                    {
+                        s.state.session.session
+                        for s in job.stream.history
+                        if s.at > at and s.state.session is not None
+                    }
+                ),
                 "phases": phases(
                     [
                         ("start", max(started)),
@@ -42,7 +48,7 @@ def up(job: BenchJob) -> list[TrialResult]:
             },
         ),
         TrialResult("scale_up_in_all", seen.at - at),
-    ]  # fmt: skip
+    ]
     job.kubectl.run("scale", f"rolloutpool/{POOL}", f"--replicas={FEW}")
     job.serving(FEW, seconds=SCALE_SECONDS)
     drained(set(newcomers) | before, still=FEW)

@@ -31,14 +31,15 @@ def kill(job: BenchJob, *, replace: bool) -> list[TrialResult]:
     job.follow(new, life=life)
     first = job.trainer_log.wait(TrainingStep, after=new.started, seconds=AGAIN_SECONDS)
     record = TrialResult(
-        "trainer_kill", first.at - new.started,
+        "trainer_kill",
+        first.at - new.started,
         {
             "how": "pod replaced" if replace else "container restarted",
             "until_started": new.started - at,
             "steps_lost": steps + 1 - first.number,
             "phases": _phases(job, new, first),
         },
-    )  # fmt: skip
+    )
     job.serving(job.settings.rollouts)
     job.steps(EVERY_STEPS + 1)
     return [record, TrialResult("trainer_kill_in_all", first.at - at)]

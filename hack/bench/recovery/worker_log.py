@@ -71,7 +71,7 @@ def parse(text: str) -> WorkerLogLine | None:
 
 
 def event(line: WorkerLogLine) -> WorkerLogEvent | None:
-    """What a line of the trainer tells."""
+    """The event that a line of the trainer reports; None for other lines."""
     if found := _STEP.match(line.message):
         return TrainingStep(line.at, int(found[1]))
     if found := _SESSION.match(line.message):
@@ -108,9 +108,13 @@ class WorkerLog:
                     self.events.append(found)
 
     def wait(
-        self, kind: type[T], *, after: float, seconds: float,
+        self,
+        kind: type[T],
+        *,
+        after: float,
+        seconds: float,
         that: Callable[[T], bool] = lambda _: True,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """The first event of a kind after a time; TimeoutError when there is none."""
         deadline, passed = time.monotonic() + seconds, 0
         while True:

@@ -1,4 +1,4 @@
-// A pod's first process: holds its namespaces, reaps its orphans, ends when told to.
+// A pod's first process: holds its namespaces, reaps its orphans, ends on SIGINT or SIGTERM.
 package main
 
 import (

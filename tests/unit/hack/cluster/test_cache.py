@@ -60,8 +60,12 @@ def test_a_folder_replaces_a_folder(own: Path) -> None:
 
 def test_leftovers_of_the_dead_are_swept_and_those_of_the_living_are_not(own: Path) -> None:
     with cache.scratch() as mine:
-        dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
-                              capture_output=True, text=True, check=True)  # fmt: skip
+        dead = subprocess.run(
+            [sys.executable, "-c", "import os; print(os.getpid())"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         leftover = own / "tmp" / f"{dead.stdout.strip()}.abc"
         leftover.mkdir()
         (leftover / "half").write_text("made")
@@ -73,10 +77,17 @@ def test_leftovers_of_the_dead_are_swept_and_those_of_the_living_are_not(own: Pa
 def test_a_lock_keeps_other_processes_out() -> None:
     with cache.lock("thing"):
         other = subprocess.run(
-            [sys.executable, "-c",
-             "from hack.cluster import cache\nwith cache.lock('thing', wait_s=0): pass"],
-            cwd=REPOSITORY_ROOT, env={**os.environ}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                "from hack.cluster import cache\nwith cache.lock('thing', wait_s=0): pass",
+            ],
+            cwd=REPOSITORY_ROOT,
+            env={**os.environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert "another process holds" in other.stderr
     with cache.lock("thing", wait_s=0):
         pass

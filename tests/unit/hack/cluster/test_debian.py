@@ -52,9 +52,10 @@ def test_deb822_stanzas_become_sources() -> None:
 
 
 def test_a_key_inside_a_stanza_is_left_to_apts_own_keyrings() -> None:
-    inline = DEB822.replace("Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg", (
-        "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQINBF"
-    ))  # fmt: skip
+    inline = DEB822.replace(
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg",
+        ("Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQINBF"),
+    )
     assert debian.parse_deb822(inline)[0].options == ()
 
 

@@ -50,15 +50,24 @@ def test_nodes_know_images_by_full_names(short: str, full: str) -> None:
 
 
 def test_layers_that_a_node_has_do_not_travel(tmp_path: Path) -> None:
-    path = saved(tmp_path / "image.tar", {
-        "oci-layout": b"{}", "index.json": b"{}", "blobs/sha256/old": BIG,
-        "blobs/sha256/new": BIG[1:], "blobs/sha256/config": b"{}",
-    })  # fmt: skip
+    path = saved(
+        tmp_path / "image.tar",
+        {
+            "oci-layout": b"{}",
+            "index.json": b"{}",
+            "blobs/sha256/old": BIG,
+            "blobs/sha256/new": BIG[1:],
+            "blobs/sha256/config": b"{}",
+        },
+    )
     target = io.BytesIO()
     sent = image_load.thin(path, target, present={"sha256:old", "sha256:config"})
     assert set(members(target.getvalue())) == {
-        "oci-layout", "index.json", "blobs/sha256/new", "blobs/sha256/config",
-    }  # fmt: skip
+        "oci-layout",
+        "index.json",
+        "blobs/sha256/new",
+        "blobs/sha256/config",
+    }
     assert len(BIG) <= sent < 2 * len(BIG)
 
 

@@ -1,4 +1,4 @@
-"""What kind, and the engine under it, are told about a machine."""
+"""The configuration that kind and its engine get on different machines."""
 
 from __future__ import annotations
 

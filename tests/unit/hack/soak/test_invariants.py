@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hack.soak.history import Injected, Leftovers, Line, Reading, Sight
+from hack.soak.fault_plan import FaultKind
 from hack.soak.invariants import GATE_GRACE_S, violations
-from hack.soak.plan import Kind
-from tests.unit.hack.soak.stage import BEGAN, CAUSES, ledger, rollout, sight, sound, trainer
+from hack.soak.soak_history import ApiObservation, InjectedFault, Leftovers, LogLine, MetricsReading
+from tests.unit.hack.soak.histories import BEGAN, CAUSES, ledger, rollout, sight, sound, trainer
 
 if TYPE_CHECKING:
-    from hack.soak.history import History
+    from hack.soak.soak_history import SoakHistory
 
 
-def changed(reading: Reading, **values: float) -> Reading:
+def changed(reading: MetricsReading, **values: float) -> MetricsReading:
     return replace(reading, values={**reading.values, **values})
 
 
-def names(history: History) -> set[str]:
+def names(history: SoakHistory) -> set[str]:
     return {violation.split(":")[0] for violation in violations(history)}
 
 
@@ -80,8 +80,9 @@ def test_a_rollout_may_hold_the_old_trainers_version_for_a_while_but_go_back_onl
         held = 190 if second < 25 else 170 + second
         history.readings[second] = [
             trainer(second, life="t2", weight_version=170 + second),
-            rollout(second, "cpu-a", weight_version=held), rollout(second, "cpu-b"),
-        ]  # fmt: skip
+            rollout(second, "cpu-a", weight_version=held),
+            rollout(second, "cpu-b"),
+        ]
     history.readings[19][1] = rollout(19, "cpu-a", weight_version=190)
     assert not any("went from" in found for found in violations(history) if "cpu-a" in found)
     history.readings[35][1] = rollout(35, "cpu-a", weight_version=180)
@@ -94,7 +95,7 @@ def test_a_prompt_that_was_too_stale_to_train_on() -> None:
     assert names(history) == {"no_prompt_is_trained_on_that_is_too_stale"}
 
 
-def late(history: History, seconds: int) -> History:
+def late(history: SoakHistory, seconds: int) -> SoakHistory:
     """cpu-a keeps version 50 from second 5 on, and stays Ready for so long."""
     for second in range(5, 40):
         history.readings[second][1] = rollout(second, "cpu-a", weight_version=50)
@@ -110,17 +111,19 @@ def test_a_stale_rollout_that_is_not_ready_in_time() -> None:
     assert violations(late(sound(), int(GATE_GRACE_S) - 2)) == []
 
 
-@pytest.mark.parametrize("kind", [Kind.API_OUTAGE, Kind.KILL_OPERATOR, Kind.NODE_LOSS])
-def test_readiness_is_not_judged_while_those_who_write_it_are_away(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [FaultKind.API_OUTAGE, FaultKind.KILL_OPERATOR, FaultKind.NODE_LOSS]
+)
+def test_readiness_is_not_judged_while_those_who_write_it_are_away(kind: FaultKind) -> None:
     history = late(sound(), 30)
-    history.faults.append(Injected(kind, BEGAN + 1, BEGAN + 5))
+    history.faults.append(InjectedFault(kind, BEGAN + 1, BEGAN + 5))
     assert "ready_means_current" not in names(history)
 
 
 def test_a_token_without_its_version() -> None:
     history = sound()
     said = "ValueError: a sample needs a prompt, and a logprob and version for each token"
-    history.lines.append(Line(BEGAN + 9, "job-trainer-0", "uid-t", said, "raw"))
+    history.lines.append(LogLine(BEGAN + 9, "job-trainer-0", "uid-t", said, "raw"))
     assert names(history) == {"no_token_without_its_version"}
 
 
@@ -140,7 +143,7 @@ def test_an_epoch_whose_cause_changes() -> None:
 def test_a_session_without_a_cause() -> None:
     history = sound()
     history.lines.append(
-        Line(BEGAN + 9, "job-trainer-0", "uid-t", "session 1.1.3: 2 members, 0.1 s after")
+        LogLine(BEGAN + 9, "job-trainer-0", "uid-t", "session 1.1.3: 2 members, 0.1 s after")
     )
     assert names(history) == {"no_epoch_without_a_cause"}
 
@@ -185,5 +188,8 @@ def test_what_is_left_behind(left: Leftovers | None) -> None:
 
 def test_what_the_api_did_not_say_is_not_held_against_a_rollout() -> None:
     history = late(sound(), 30)
-    history.sights = [Sight(BEGAN, {}, {}, CAUSES), Sight(BEGAN + 39, {}, {}, CAUSES)]
+    history.sights = [
+        ApiObservation(BEGAN, {}, {}, CAUSES),
+        ApiObservation(BEGAN + 39, {}, {}, CAUSES),
+    ]
     assert violations(history) == []

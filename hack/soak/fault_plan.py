@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What can be done to a job and the cluster under it."""
 
     KILL_ROLLOUT = "kill-rollout"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class FaultTraits:
     """How long a kind lasts (seconds, from and to), how often it comes beside others, and how
     long the cluster needs after it, in which no other fault with a `heavy` mark begins.
     """
@@ -41,36 +41,41 @@ class Traits:
 
 
 TRAITS = {
-    Kind.KILL_ROLLOUT: Traits((0, 0), weight=4),
-    Kind.STOP_ROLLOUT: Traits((5, 10), weight=2),
-    Kind.PARTITION_ROLLOUT: Traits((5, 10), weight=2),
-    Kind.SLOW_ROLLOUT: Traits((6, 12), weight=1),
-    Kind.OOM_ROLLOUT: Traits((0, 0), weight=1),
-    Kind.DELETE_ROLLOUT: Traits((0, 0), weight=2),
-    Kind.KILL_TRAINER: Traits((0, 0), weight=1.5),
-    Kind.PARTITION_TRAINER: Traits((4, 8), weight=1),
-    Kind.DISK_FULL: Traits((6, 12), weight=1),
-    Kind.SCALE: Traits((10, 15), weight=1),
-    Kind.KILL_OPERATOR: Traits((0, 0), weight=1),
-    Kind.API_OUTAGE: Traits((10, 25), weight=0.7, heavy=15),
+    FaultKind.KILL_ROLLOUT: FaultTraits((0, 0), weight=4),
+    FaultKind.STOP_ROLLOUT: FaultTraits((5, 10), weight=2),
+    FaultKind.PARTITION_ROLLOUT: FaultTraits((5, 10), weight=2),
+    FaultKind.SLOW_ROLLOUT: FaultTraits((6, 12), weight=1),
+    FaultKind.OOM_ROLLOUT: FaultTraits((0, 0), weight=1),
+    FaultKind.DELETE_ROLLOUT: FaultTraits((0, 0), weight=2),
+    FaultKind.KILL_TRAINER: FaultTraits((0, 0), weight=1.5),
+    FaultKind.PARTITION_TRAINER: FaultTraits((4, 8), weight=1),
+    FaultKind.DISK_FULL: FaultTraits((6, 12), weight=1),
+    FaultKind.SCALE: FaultTraits((10, 15), weight=1),
+    FaultKind.KILL_OPERATOR: FaultTraits((0, 0), weight=1),
+    FaultKind.API_OUTAGE: FaultTraits((10, 25), weight=0.7, heavy=15),
     # Longer than Kubernetes takes to call a node lost: what ran there must come up elsewhere.
-    Kind.NODE_LOSS: Traits((80, 95), weight=0.3, heavy=30),
+    FaultKind.NODE_LOSS: FaultTraits((80, 95), weight=0.3, heavy=30),
 }
 QUICK = (
-    Kind.KILL_ROLLOUT, Kind.STOP_ROLLOUT, Kind.PARTITION_ROLLOUT, Kind.DELETE_ROLLOUT,
-    Kind.KILL_TRAINER, Kind.DISK_FULL, Kind.KILL_OPERATOR,
-)  # fmt: skip
+    FaultKind.KILL_ROLLOUT,
+    FaultKind.STOP_ROLLOUT,
+    FaultKind.PARTITION_ROLLOUT,
+    FaultKind.DELETE_ROLLOUT,
+    FaultKind.KILL_TRAINER,
+    FaultKind.DISK_FULL,
+    FaultKind.KILL_OPERATOR,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedFault:
     """One fault: `at` seconds after the start it begins, and it heals `lasts` seconds later.
 
     `pick` in [0, 1) chooses among the victims that are there at that time.
     """
 
     number: int
-    kind: Kind
+    kind: FaultKind
     at: float
     lasts: float
     pick: float
@@ -82,8 +87,12 @@ class Fault:
 
 
 def make_plan(
-    seed: int, seconds: float, kinds: Sequence[Kind], *, every: tuple[float, float] = (7.0, 15.0)
-) -> list[Fault]:
+    seed: int,
+    seconds: float,
+    kinds: Sequence[FaultKind],
+    *,
+    every: tuple[float, float] = (7.0, 15.0),
+) -> list[PlannedFault]:
     """Faults that begin and heal within `seconds`, `every` so many seconds; same seed, same plan.
 
     Each kind comes once before any comes by its weight, as far as the time allows.
@@ -94,7 +103,7 @@ def make_plan(
     # What takes longest to heal must begin early to fit.
     waiting = sorted(first, key=lambda kind: -TRAITS[kind].lasts[1])
     waiting = waiting[:1] + draw.sample(waiting[1:], len(waiting) - 1)
-    plan: list[Fault] = []
+    plan: list[PlannedFault] = []
     at = round(draw.uniform(1.0, 3.0), 1)
     while at < seconds:
         fault = _next(draw, len(plan), at, waiting=waiting, kinds=first, plan=plan, until=seconds)
@@ -105,19 +114,28 @@ def make_plan(
 
 
 def _next(
-    draw: random.Random, number: int, at: float, *, waiting: list[Kind], kinds: Sequence[Kind],
-    plan: Sequence[Fault], until: float,
-) -> Fault | None:  # fmt: skip
-    def fits(kind: Kind) -> bool:
+    draw: random.Random,
+    number: int,
+    at: float,
+    *,
+    waiting: list[FaultKind],
+    kinds: Sequence[FaultKind],
+    plan: Sequence[PlannedFault],
+    until: float,
+) -> PlannedFault | None:
+    def fits(kind: FaultKind) -> bool:
         traits = TRAITS[kind]
         if at + traits.lasts[1] > until:
             return False
         return not any(
             (fault.kind == kind and at < fault.ends)
-            or (traits.heavy and TRAITS[fault.kind].heavy
-                and at < fault.ends + TRAITS[fault.kind].heavy)
+            or (
+                traits.heavy
+                and TRAITS[fault.kind].heavy
+                and at < fault.ends + TRAITS[fault.kind].heavy
+            )
             for fault in plan
-        )  # fmt: skip
+        )
 
     kind = next((kind for kind in waiting if fits(kind)), None)
     if kind is not None:
@@ -128,4 +146,4 @@ def _next(
             return None
         (kind,) = draw.choices(fitting, [TRAITS[kind].weight for kind in fitting])
     lasts = round(draw.uniform(*TRAITS[kind].lasts), 1)
-    return Fault(number, kind, at, lasts, round(draw.random(), 6))
+    return PlannedFault(number, kind, at, lasts, round(draw.random(), 6))

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from hack.cluster.errors import ClusterError
 from hack.cluster.installation import SYSTEM_NAMESPACE
-from hack.soak import host
-from hack.soak.history import ROLLOUT, TRAINER, Worker
-from hack.soak.plan import Fault, Kind
+from hack.soak import host_inspection
+from hack.soak.fault_plan import FaultKind, PlannedFault
+from hack.soak.soak_history import ROLLOUT, TRAINER, WorkerInstance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hack.cluster.kubectl import Kubectl
-    from hack.soak.volume import SharedVolume
+    from hack.soak.shared_volume import SharedVolume
 
 SLOW_RATE = "2mbit"
 SCALE_TO = 6
@@ -50,7 +50,7 @@ while os.path.exists(f"/proc/{victim}/exe"):  # a zombie has none
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class FaultContext:
     """What faults are done to."""
 
     kubectl: Kubectl
@@ -59,20 +59,24 @@ class Ground:
     replicas: int
     volume: SharedVolume
 
-    def victim(self, role: str, pick: float) -> Worker:
+    def victim(self, role: str, pick: float) -> WorkerInstance:
         """A running worker of that role. ClusterError if there is none."""
-        found = [w for w in host.workers(self.kubectl.namespace) if w.role == role]
+        found = [w for w in host_inspection.workers(self.kubectl.namespace) if w.role == role]
         if not found:
             raise ClusterError(f"no {role} runs")
         return found[int(pick * len(found))]
 
-    def node_of(self, worker: Worker) -> str:
+    def node_of(self, worker: WorkerInstance) -> str:
         """The node on which a worker runs."""
-        groups = (host.PROC / str(worker.pid) / "cgroup").read_text()
-        return next(node for node in host.WORKER_NODES if host.container_of(node) in groups)
+        groups = (host_inspection.PROC / str(worker.pid) / "cgroup").read_text()
+        return next(
+            node
+            for node in host_inspection.WORKER_NODES
+            if host_inspection.container_of(node) in groups
+        )
 
 
-class Injection(Protocol):
+class ActiveFault(Protocol):
     """A fault that was injected: whom it hit, and how to end it."""
 
     name: str
@@ -83,7 +87,7 @@ class Injection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class InjectionResult:
     """What was done: the victim, and what undoes it (nothing for what heals by itself)."""
 
     name: str
@@ -96,21 +100,21 @@ class Done:
             self.undo()
 
 
-def inject(fault: Fault, ground: Ground) -> Done:
+def inject(fault: PlannedFault, ground: FaultContext) -> InjectionResult:
     """Do it now. ClusterError, KubectlError, OSError or CommandError when it cannot be done."""
     return _INJECTORS[fault.kind](ground, fault.pick)
 
 
-def _kill(role: str) -> Callable[[Ground, float], Done]:
-    def kill(ground: Ground, pick: float) -> Done:
+def _kill(role: str) -> Callable[[FaultContext, float], InjectionResult]:
+    def kill(ground: FaultContext, pick: float) -> InjectionResult:
         victim = ground.victim(role, pick)
         os.kill(victim.pid, signal.SIGKILL)
-        return Done(victim.pod, victim.uid)
+        return InjectionResult(victim.pod, victim.uid)
 
     return kill
 
 
-def _stop_rollout(ground: Ground, pick: float) -> Done:
+def _stop_rollout(ground: FaultContext, pick: float) -> InjectionResult:
     victim = ground.victim(ROLLOUT, pick)
     os.kill(victim.pid, signal.SIGSTOP)
 
@@ -118,34 +122,36 @@ def _stop_rollout(ground: Ground, pick: float) -> Done:
         with suppress(ProcessLookupError):
             os.kill(victim.pid, signal.SIGCONT)
 
-    return Done(victim.pod, victim.uid, go_on)
+    return InjectionResult(victim.pod, victim.uid, go_on)
 
 
-def _partition(role: str) -> Callable[[Ground, float], Done]:
-    def partition(ground: Ground, pick: float) -> Done:
+def _partition(role: str) -> Callable[[FaultContext, float], InjectionResult]:
+    def partition(ground: FaultContext, pick: float) -> InjectionResult:
         victim = ground.victim(role, pick)
-        node = host.node_pid(ground.node_of(victim))
+        node = host_inspection.node_pid(ground.node_of(victim))
         # Its sandbox holds the network; the worker may be restarted meanwhile.
         holder = sandbox(victim)
-        host.in_network_of(holder, "nft", "-f", "-", tools_of=node, stdin=_RULES)
+        host_inspection.in_network_of(holder, "nft", "-f", "-", tools_of=node, stdin=_RULES)
 
         def mend() -> None:
             with suppress(ClusterError):  # gone with the pod
-                host.in_network_of(
+                host_inspection.in_network_of(
                     holder, "nft", "delete", "table", "inet", "rollcall_chaos", tools_of=node
                 )
 
-        return Done(victim.pod, victim.uid, mend)
+        return InjectionResult(victim.pod, victim.uid, mend)
 
     return partition
 
 
-def _slow_rollout(ground: Ground, pick: float) -> Done:
+def _slow_rollout(ground: FaultContext, pick: float) -> InjectionResult:
     victim = ground.victim(ROLLOUT, pick)
-    node, holder = host.node_pid(ground.node_of(victim)), sandbox(victim)
-    inside = host.in_network_of(holder, "ip", "-o", "link", "show", "eth0")
+    node, holder = host_inspection.node_pid(ground.node_of(victim)), sandbox(victim)
+    inside = host_inspection.in_network_of(
+        holder, "ip", "-o", "link", "show", "eth0", tools_of=node
+    )
     peer = re.search(r"eth0@if(\d+):", inside)
-    links = host.in_network_of(node, "ip", "-o", "link")
+    links = host_inspection.in_network_of(node, "ip", "-o", "link", tools_of=node)
     outside = peer and re.search(rf"^{peer[1]}: ([^@:]+)", links, re.MULTILINE)
     if not outside:
         raise ClusterError(f"no link of the node leads to {victim.pod}: {inside}")
@@ -153,109 +159,125 @@ def _slow_rollout(ground: Ground, pick: float) -> Done:
     limit = ("root", "tbf", "rate", SLOW_RATE, "burst", "16kb", "latency", "400ms")
     sides = ((holder, "eth0"), (node, outside[1]))
     for pid, link in sides:
-        host.in_network_of(pid, "tc", "qdisc", "add", "dev", link, *limit)
+        host_inspection.in_network_of(pid, "tc", "qdisc", "add", "dev", link, *limit, tools_of=node)
 
     def lift() -> None:
         for pid, link in sides:
             with suppress(ClusterError):  # gone with the pod
-                host.in_network_of(pid, "tc", "qdisc", "del", "dev", link, "root")
+                host_inspection.in_network_of(
+                    pid, "tc", "qdisc", "del", "dev", link, "root", tools_of=node
+                )
 
-    return Done(victim.pod, victim.uid, lift)
+    return InjectionResult(victim.pod, victim.uid, lift)
 
 
-def _oom_rollout(ground: Ground, pick: float) -> Done:
+def _oom_rollout(ground: FaultContext, pick: float) -> InjectionResult:
     victim = ground.victim(ROLLOUT, pick)
-    (host.PROC / str(victim.pid) / "oom_score_adj").write_text("1000")
+    (host_inspection.PROC / str(victim.pid) / "oom_score_adj").write_text("1000")
     eater = subprocess.run(
-        [sys.executable, "-S", "-c", _EATER, str(victim.pid), str(OOM_DEADLINE_S),
-         str(host.memory_group(victim.pid))],
-        timeout=OOM_DEADLINE_S + 10, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            _EATER,
+            str(victim.pid),
+            str(OOM_DEADLINE_S),
+            str(host_inspection.memory_group(victim.pid)),
+        ],
+        timeout=OOM_DEADLINE_S + 10,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     # The kernel may end the eater too, while the victim's memory is still being given back.
-    if (host.PROC / str(victim.pid) / "exe").exists():
+    if (host_inspection.PROC / str(victim.pid) / "exe").exists():
         raise ClusterError(f"the kernel spared {victim.pod}: {eater.stderr[-300:]}")
-    return Done(victim.pod, victim.uid)
+    return InjectionResult(victim.pod, victim.uid)
 
 
-def _delete_rollout(ground: Ground, pick: float) -> Done:
+def _delete_rollout(ground: FaultContext, pick: float) -> InjectionResult:
     victim = ground.victim(ROLLOUT, pick)
     ground.kubectl.run("delete", "pod", victim.pod, "--grace-period=0", "--force", "--wait=false")
-    return Done(victim.pod, victim.uid)
+    return InjectionResult(victim.pod, victim.uid)
 
 
-def _disk_full(ground: Ground, _: float) -> Done:
+def _disk_full(ground: FaultContext, _: float) -> InjectionResult:
     ground.volume.fill()
     if ground.volume.bytes_free:
         raise ClusterError(f"{ground.volume.bytes_free} bytes are left on the volume")
-    return Done("checkpoints", undo=ground.volume.free)
+    return InjectionResult("checkpoints", undo=ground.volume.free)
 
 
-def _scale(ground: Ground, _: float) -> Done:
+def _scale(ground: FaultContext, _: float) -> InjectionResult:
     def scale(replicas: int) -> None:
         ground.kubectl.run("scale", f"rolloutpool/{ground.pool}", f"--replicas={replicas}")
 
     scale(SCALE_TO)
-    return Done(ground.pool, undo=lambda: scale(ground.replicas))
+    return InjectionResult(ground.pool, undo=lambda: scale(ground.replicas))
 
 
-def _kill_operator(ground: Ground, _: float) -> Done:
+def _kill_operator(ground: FaultContext, _: float) -> InjectionResult:
     pods = ground.kubectl.within(SYSTEM_NAMESPACE).items("pods")
     for pod in pods:
-        for pid, command in host.processes_in_pod(pod["metadata"]["uid"]):
+        for pid, command in host_inspection.processes_in_pod(pod["metadata"]["uid"]):
             if "rollcall-operator" in command:
                 os.kill(pid, signal.SIGKILL)
-                return Done(pod["metadata"]["name"], pod["metadata"]["uid"])
+                return InjectionResult(pod["metadata"]["name"], pod["metadata"]["uid"])
     raise ClusterError("no operator runs")
 
 
-def _api_outage(_: Ground, __: float) -> Done:
-    pid = host.process_named("kube-apiserver", node=host.CONTROL_PLANE)
+def _api_outage(_: FaultContext, __: float) -> InjectionResult:
+    pid = host_inspection.process_named("kube-apiserver", node=host_inspection.CONTROL_PLANE)
     os.kill(pid, signal.SIGSTOP)
 
     def go_on() -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
-    return Done("kube-apiserver", undo=go_on)
+    return InjectionResult("kube-apiserver", undo=go_on)
 
 
-def _node_loss(ground: Ground, pick: float) -> Done:
+def _node_loss(ground: FaultContext, pick: float) -> InjectionResult:
     # Half of the time it is the trainer's.
-    trainers = [w for w in host.workers(ground.kubectl.namespace) if w.role == TRAINER]
+    trainers = [w for w in host_inspection.workers(ground.kubectl.namespace) if w.role == TRAINER]
     first = {ground.node_of(trainer) for trainer in trainers}
-    nodes = sorted(host.WORKER_NODES, key=lambda name: (name not in first, name))
+    nodes = sorted(host_inspection.WORKER_NODES, key=lambda name: (name not in first, name))
     node = nodes[int(pick * len(nodes))]
-    docker = host.chosen_engine().docker
+    docker = host_inspection.chosen_engine().docker
     docker("kill", "--signal=KILL", node)
 
     def start() -> None:
         docker("start", node, timeout_s=60)
         deadline = time.monotonic() + NODE_BACK_S
-        while not host.node_pid(node) and time.monotonic() < deadline:
+        while not host_inspection.node_pid(node) and time.monotonic() < deadline:
             time.sleep(0.2)
         ground.volume.attach(node)
 
-    return Done(node, undo=start)
+    return InjectionResult(node, undo=start)
 
 
-def sandbox(worker: Worker) -> int:
+def sandbox(worker: WorkerInstance) -> int:
     """The process that holds a pod's network, whatever becomes of its worker; or the worker's."""
-    held = [pid for pid, command in host.processes_in_pod(worker.uid) if "pause" in command[:8]]
+    held = [
+        pid
+        for pid, command in host_inspection.processes_in_pod(worker.uid)
+        if "pause" in command[:8]
+    ]
     return held[0] if held else worker.pid
 
 
-_INJECTORS: dict[Kind, Callable[[Ground, float], Done]] = {
-    Kind.KILL_ROLLOUT: _kill(ROLLOUT),
-    Kind.STOP_ROLLOUT: _stop_rollout,
-    Kind.PARTITION_ROLLOUT: _partition(ROLLOUT),
-    Kind.SLOW_ROLLOUT: _slow_rollout,
-    Kind.OOM_ROLLOUT: _oom_rollout,
-    Kind.DELETE_ROLLOUT: _delete_rollout,
-    Kind.KILL_TRAINER: _kill(TRAINER),
-    Kind.PARTITION_TRAINER: _partition(TRAINER),
-    Kind.DISK_FULL: _disk_full,
-    Kind.SCALE: _scale,
-    Kind.KILL_OPERATOR: _kill_operator,
-    Kind.API_OUTAGE: _api_outage,
-    Kind.NODE_LOSS: _node_loss,
+_INJECTORS: dict[FaultKind, Callable[[FaultContext, float], InjectionResult]] = {
+    FaultKind.KILL_ROLLOUT: _kill(ROLLOUT),
+    FaultKind.STOP_ROLLOUT: _stop_rollout,
+    FaultKind.PARTITION_ROLLOUT: _partition(ROLLOUT),
+    FaultKind.SLOW_ROLLOUT: _slow_rollout,
+    FaultKind.OOM_ROLLOUT: _oom_rollout,
+    FaultKind.DELETE_ROLLOUT: _delete_rollout,
+    FaultKind.KILL_TRAINER: _kill(TRAINER),
+    FaultKind.PARTITION_TRAINER: _partition(TRAINER),
+    FaultKind.DISK_FULL: _disk_full,
+    FaultKind.SCALE: _scale,
+    FaultKind.KILL_OPERATOR: _kill_operator,
+    FaultKind.API_OUTAGE: _api_outage,
+    FaultKind.NODE_LOSS: _node_loss,
 }

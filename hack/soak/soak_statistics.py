@@ -10,8 +10,8 @@ import statistics
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from hack.soak.history import TRAINER, History
-from hack.soak.plan import Kind
+from hack.soak.fault_plan import FaultKind
+from hack.soak.soak_history import TRAINER, SoakHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,10 +22,13 @@ _SESSION = re.compile(r"^session \S+: \d+ members?, ([\d.]+) s after (\w+)")
 _STEP = re.compile(r"^step \d+: ")
 _NOTICED = re.compile(r" lost: | is suspected: ")
 NOTICEABLE = (
-    Kind.KILL_ROLLOUT, Kind.STOP_ROLLOUT, Kind.PARTITION_ROLLOUT, Kind.OOM_ROLLOUT,
-    Kind.DELETE_ROLLOUT,
-)  # fmt: skip
-OF_TRAINER = (Kind.KILL_TRAINER, Kind.PARTITION_TRAINER, Kind.NODE_LOSS)
+    FaultKind.KILL_ROLLOUT,
+    FaultKind.STOP_ROLLOUT,
+    FaultKind.PARTITION_ROLLOUT,
+    FaultKind.OOM_ROLLOUT,
+    FaultKind.DELETE_ROLLOUT,
+)
+OF_TRAINER = (FaultKind.KILL_TRAINER, FaultKind.PARTITION_TRAINER, FaultKind.NODE_LOSS)
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
@@ -38,7 +41,7 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     return {"n": len(found), **{name: round(value, 3) for name, value in figures.items()}}
 
 
-def figures(history: History) -> dict[str, Any]:
+def figures(history: SoakHistory) -> dict[str, Any]:
     """Everything that the soak prints but its verdict."""
     done = [fault for fault in history.faults if not fault.trouble]
     sessions = [found for line in history.lines if (found := _SESSION.match(line.message))]
@@ -73,25 +76,27 @@ def figures(history: History) -> dict[str, Any]:
     }
 
 
-def detection_seconds(history: History) -> dict[Kind, list[float]]:
+def detection_seconds(history: SoakHistory) -> dict[FaultKind, list[float]]:
     """From a fault of one rollout until the coordinator says that it is lost or a suspect."""
-    found: dict[Kind, list[float]] = {}
+    found: dict[FaultKind, list[float]] = {}
     for fault in history.faults:
         if fault.kind not in NOTICEABLE or fault.trouble:
             continue
         limit = max(fault.healed, fault.began) + WINDOW_S
-        told = (
-            line.time for line in history.lines
+        reported = (
+            line.time
+            for line in history.lines
             if fault.began - 0.05 <= line.time <= limit
-            and fault.uid in line.message and _NOTICED.search(line.message)
-        )  # fmt: skip
-        first = min(told, default=None)
+            and fault.uid in line.message
+            and _NOTICED.search(line.message)
+        )
+        first = min(reported, default=None)
         if first is not None:
             found.setdefault(fault.kind, []).append(max(0.0, first - fault.began))
     return found
 
 
-def stall_seconds(history: History) -> dict[Kind, list[float]]:
+def stall_seconds(history: SoakHistory) -> dict[FaultKind, list[float]]:
     """The longest gap between two steps after each fault, less the usual gap.
 
     A gap is due to the fault that began last before it, or in the step with which it begins.
@@ -107,13 +112,13 @@ def stall_seconds(history: History) -> dict[Kind, list[float]]:
         owner = bisect.bisect_right(began, a + max(_STEP_S, 2 * usual)) - 1
         if owner >= 0 and a <= max(faults[owner].healed, began[owner]) + WINDOW_S:
             longest[owner] = max(longest[owner], b - a)
-    found: dict[Kind, list[float]] = {}
+    found: dict[FaultKind, list[float]] = {}
     for fault, gap in zip(faults, longest, strict=True):
         found.setdefault(fault.kind, []).append(max(0.0, gap - usual))
     return found
 
 
-def step_times(history: History) -> list[float]:
+def step_times(history: SoakHistory) -> list[float]:
     """When the trainer's steps ended, over all of its lives."""
     return sorted(line.time for line in history.lines if _STEP.match(line.message))
 
@@ -123,17 +128,18 @@ def gaps(times: Sequence[float]) -> tuple[list[float], list[float]]:
     return list(times), [b - a for a, b in itertools.pairwise(times)]
 
 
-def prompts(history: History) -> dict[str, int]:
+def prompts(history: SoakHistory) -> dict[str, int]:
     """Prompts by outcome as last read: a trainer that resumes takes its counters with it."""
     last = _last_of_each_life(history)[-1:]
     return {
         name.removeprefix("prompts_total{").rstrip("}"): int(value)
-        for reading in last for name, value in reading.items()
+        for reading in last
+        for name, value in reading.items()
         if name.startswith("prompts_total{")
-    }  # fmt: skip
+    }
 
 
-def _last_of_each_life(history: History) -> list[dict[str, float]]:
+def _last_of_each_life(history: SoakHistory) -> list[dict[str, float]]:
     last: dict[str, dict[str, float]] = {}
     for readings in history.readings:
         for reading in readings:

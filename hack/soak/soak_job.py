@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hack.cluster.kubectl import example
-from hack.soak.volume import CLAIM
+from hack.soak.shared_volume import CLAIM
 
 NAME = "reverse"
 POOL = f"{NAME}-cpu"
@@ -16,11 +16,13 @@ _MOST_STEPS = 1_000_000  # more than any soak will see
 _MEMORY_LIMIT = "640Mi"
 _TOLERATIONS = [
     {
-        "key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute",
+        "key": f"node.kubernetes.io/{key}",
+        "operator": "Exists",
+        "effect": "NoExecute",
         "tolerationSeconds": 5,
     }
     for key in ("not-ready", "unreachable")
-]  # fmt: skip
+]
 
 
 def manifest(*, weight_sync: bool = True) -> dict[str, Any]:
@@ -32,8 +34,9 @@ def manifest(*, weight_sync: bool = True) -> dict[str, Any]:
     job = example("reverse.yaml", maxSteps=_MOST_STEPS, maxStaleness=MAX_STALENESS)
     spec = job["spec"]
     spec["trainer"]["checkpoint"] = {
-        "everySteps": 20, "volume": {"persistentVolumeClaim": {"claimName": CLAIM}},
-    }  # fmt: skip
+        "everySteps": 20,
+        "volume": {"persistentVolumeClaim": {"claimName": CLAIM}},
+    }
     (pool,) = spec["rollouts"]
     pool["replicas"] = ROLLOUTS
     # The limit is there for the kernel to enforce.

@@ -25,11 +25,26 @@ if TYPE_CHECKING:
 REPOSITORY_ROOT = Path(__file__).parents[2]
 SHARED = ("bin", "engine", "host-tools", "rootfs")
 VOLATILE = (
-    "fs/aio-nr", "fs/dentry-state", "fs/file-nr", "fs/inode-nr", "fs/inode-state",
-    "fs/quota", "kernel/ns_last_pid", "kernel/pty/nr", "kernel/random", "kernel/tainted",
-    "net/netfilter/nf_conntrack_count", "net/ipv4/route", "net/ipv6/route", "fs/binfmt_misc",
-    "net/ipv4/conf", "net/ipv4/neigh", "net/ipv6/conf", "net/ipv6/neigh", "debug",
-)  # fmt: skip
+    "fs/aio-nr",
+    "fs/dentry-state",
+    "fs/file-nr",
+    "fs/inode-nr",
+    "fs/inode-state",
+    "fs/quota",
+    "kernel/ns_last_pid",
+    "kernel/pty/nr",
+    "kernel/random",
+    "kernel/tainted",
+    "net/netfilter/nf_conntrack_count",
+    "net/ipv4/route",
+    "net/ipv6/route",
+    "fs/binfmt_misc",
+    "net/ipv4/conf",
+    "net/ipv4/neigh",
+    "net/ipv6/conf",
+    "net/ipv6/neigh",
+    "debug",
+)
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(1200),
@@ -47,9 +62,11 @@ def traces() -> dict[str, object]:
     for name in ("net/ipv4/conf/all/forwarding", "net/ipv6/conf/all/forwarding"):
         settings.update(machine.read_sysctls([name]))
     groups = [
-        str(path) for pattern in ("*", "*/*") for path in machine.SYS_CGROUP.glob(pattern)
+        str(path)
+        for pattern in ("*", "*/*")
+        for path in machine.SYS_CGROUP.glob(pattern)
         if path.is_dir()
-    ]  # fmt: skip
+    ]
     return {
         "settings": settings,
         "control groups": sorted(groups),
@@ -74,8 +91,11 @@ def command(*words: str, timeout_s: float = 600) -> float:
     started = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "hack.cluster", *words],
-        cwd=REPOSITORY_ROOT, timeout=timeout_s, check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=REPOSITORY_ROOT,
+        timeout=timeout_s,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return time.monotonic() - started
 
 
@@ -93,10 +113,16 @@ def names_of_pods() -> str:
         [
             next((cache.root() / "bin").glob("kubernetes-*/kubectl")),
             f"--kubeconfig={cache.root() / 'cluster' / 'kubeconfig'}",
-            "get", "pods", "--all-namespaces", "--output=name",
+            "get",
+            "pods",
+            "--all-namespaces",
+            "--output=name",
         ],
-        capture_output=True, text=True, timeout=30, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
     return said.stdout
 
 
@@ -126,8 +152,9 @@ def test_up_accident_up_down_leaves_no_trace() -> None:
 
     home = cache.root() / "engine"
     engine_alone = [
-        *machine.processes_of(home, name="dockerd"), *machine.processes_of(home, name="containerd")
-    ]  # fmt: skip
+        *machine.processes_of(home, name="dockerd"),
+        *machine.processes_of(home, name="containerd"),
+    ]
     kill(engine_alone)
     command("up")
     assert names_of_pods() == pods, "the same cluster is back"

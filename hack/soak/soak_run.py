@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from hack.cluster.errors import ClusterError
 from hack.cluster.kubectl import Kubectl, KubectlError, wait_for
-from hack.soak import host, injectors, job, leaks
-from hack.soak.figures import figures
-from hack.soak.history import ROLLOUT, History, Injected, Reading
+from hack.soak import fault_injection, host_inspection, leftover_resources, soak_job
+from hack.soak.cluster_observer import ClusterObserver
 from hack.soak.invariants import LEARNED, violations
-from hack.soak.volume import SharedVolume
-from hack.soak.watch import Watcher
+from hack.soak.shared_volume import SharedVolume
+from hack.soak.soak_history import ROLLOUT, InjectedFault, MetricsReading, SoakHistory
+from hack.soak.soak_statistics import figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from hack.soak.plan import Fault
+    from hack.soak.fault_plan import PlannedFault
 
 START_S, CALM_S, LEARN_S, HEAL_S = 180.0, 15.0, 120.0, 120.0
 FIRST_STEP = 5
@@ -30,33 +30,37 @@ VOLUME_MIB = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SoakOptions:
     """What to do: the plan, and whether weights reach the rollouts (else the verdict must fail)."""
 
-    plan: Sequence[Fault]
+    plan: Sequence[PlannedFault]
     seconds: float
     weight_sync: bool = True
     record: Path | None = None
     """A file for everything that was seen, to look into what is wrong."""
 
 
-def run(kubectl: Kubectl, options: Options, *, say: Callable[[str], None]) -> dict[str, Any]:
+def run(kubectl: Kubectl, options: SoakOptions, *, say: Callable[[str], None]) -> dict[str, Any]:
     """Run it in kubectl's namespace, which should be a fresh one; returns what is to be printed.
 
     Faults end early only with this process; whatever happens they are healed and the job is
     deleted.
     """
-    shared = host.shared_memory([host.node_pid(node) for node in host.ALL_NODES])
-    history = History(time.time(), job.MAX_STALENESS, wanted=job.ROLLOUTS)
+    shared = host_inspection.shared_memory(
+        [host_inspection.node_pid(node) for node in host_inspection.ALL_NODES]
+    )
+    history = SoakHistory(time.time(), soak_job.MAX_STALENESS, wanted=soak_job.ROLLOUTS)
     with ExitStack() as stack:
         volume = stack.enter_context(SharedVolume(kubectl.namespace, mebibytes=VOLUME_MIB))
         for thing in volume.manifests(kubectl.namespace):
             kubectl.apply(thing)
             if thing["kind"] == "PersistentVolume":
                 stack.callback(_remove_volume, kubectl, thing["metadata"]["name"])
-        kubectl.apply(job.manifest(weight_sync=options.weight_sync))
-        ground = injectors.Ground(kubectl, job.NAME, job.POOL, job.ROLLOUTS, volume)
-        watcher = Watcher(kubectl, job.NAME, history)
+        kubectl.apply(soak_job.manifest(weight_sync=options.weight_sync))
+        ground = fault_injection.FaultContext(
+            kubectl, soak_job.NAME, soak_job.POOL, soak_job.ROLLOUTS, volume
+        )
+        watcher = ClusterObserver(kubectl, soak_job.NAME, history)
         with watcher:
             wait_for("the first steps", lambda: _step(history) >= FIRST_STEP, seconds=START_S)
             history.began = time.time()
@@ -64,14 +68,14 @@ def run(kubectl: Kubectl, options: Options, *, say: Callable[[str], None]) -> di
             _come_to_rest(history, say, patient=options.weight_sync)
         history.ended = time.time()
         say("deleting the job")
-        trace = leaks.Trace(
+        trace = leftover_resources.JobTraces(
             uids=frozenset(watcher.uids), networks=frozenset(watcher.networks), shared=shared
         )
-        before = leaks.look(kubectl, trace)
-        kubectl.run("delete", "rljob", job.NAME, "--wait=false")
-        # Whoever does not see a job that is there would not see what is left of it either.
+        before = leftover_resources.look(kubectl, trace)
+        kubectl.run("delete", "rljob", soak_job.NAME, "--wait=false")
+        # A look that misses the running job would miss its leftovers too: then none is judged.
         if before.objects and before.processes and before.namespaces and before.mounts:
-            history.leftovers = leaks.wait_until_gone(kubectl, trace)
+            history.leftovers = leftover_resources.wait_until_gone(kubectl, trace)
     if options.record is not None:
         with options.record.open("w", encoding="utf-8") as target:
             json.dump(asdict(history), target, default=str)
@@ -82,11 +86,13 @@ def run(kubectl: Kubectl, options: Options, *, say: Callable[[str], None]) -> di
 class _Injecting:
     """Carries out a plan: a thread for each fault, so that they may overlap."""
 
-    def __init__(self, ground: injectors.Ground, history: History, say: Callable[[str], None]):
+    def __init__(
+        self, ground: fault_injection.FaultContext, history: SoakHistory, say: Callable[[str], None]
+    ):
         self._ground, self._history, self._say = ground, history, say
         self._threads: list[threading.Thread] = []
 
-    def carry_out(self, options: Options) -> None:
+    def carry_out(self, options: SoakOptions) -> None:
         began = time.monotonic()
         for fault in options.plan:
             time.sleep(max(0.0, fault.at - (time.monotonic() - began)))
@@ -98,11 +104,11 @@ class _Injecting:
             thread.join(timeout=HEAL_S)
         self._history.faults.sort(key=lambda fault: fault.began)
 
-    def _one(self, fault: Fault) -> None:
+    def _one(self, fault: PlannedFault) -> None:
         began = time.time()
         victim, uid, trouble = "", "", ""
         try:
-            done = injectors.inject(fault, self._ground)
+            done = fault_injection.inject(fault, self._ground)
             victim, uid = done.name, done.uid
             self._say(f"fault {fault.number}: {fault.kind} {victim}")
             try:
@@ -113,11 +119,11 @@ class _Injecting:
             trouble = f"{type(error).__name__}: {error}"
             self._say(f"fault {fault.number}: {fault.kind} {victim} failed: {trouble}")
         self._history.faults.append(
-            Injected(fault.kind, began, time.time(), victim=victim, uid=uid, trouble=trouble)
+            InjectedFault(fault.kind, began, time.time(), victim=victim, uid=uid, trouble=trouble)
         )
 
 
-def _come_to_rest(history: History, say: Callable[[str], None], *, patient: bool) -> None:
+def _come_to_rest(history: SoakHistory, say: Callable[[str], None], *, patient: bool) -> None:
     """A calm, and then as long as it takes until all rollouts serve good samples."""
     say("calm: no more faults")
     time.sleep(CALM_S)
@@ -130,7 +136,7 @@ def _come_to_rest(history: History, say: Callable[[str], None], *, patient: bool
         time.sleep(1)
 
 
-def _serving(history: History) -> list[Reading]:
+def _serving(history: SoakHistory) -> list[MetricsReading]:
     """The last readings of the rollouts that were Ready when the API was last asked."""
     if not history.readings or not history.sights:
         return []
@@ -139,7 +145,7 @@ def _serving(history: History) -> list[Reading]:
     return [reading for reading in found if ready.get(reading.worker.uid, False)]
 
 
-def _step(history: History) -> float:
+def _step(history: SoakHistory) -> float:
     readings = history.readings[-1] if history.readings else []
     return max((reading.values.get("step", 0.0) for reading in readings), default=0.0)
 

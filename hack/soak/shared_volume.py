@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hack.cluster import cache, machine
 from hack.cluster.shell import run
-from hack.soak import host
+from hack.soak import host_inspection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,12 +35,12 @@ class SharedVolume:
         machine.unmount_under(self.folder)  # of a soak that was killed
         size = f"size={self._mebibytes}m,mode=0777"
         run(["mount", "-t", "tmpfs", "-o", size, "rollcall-chaos", self.folder], timeout_s=20)
-        for node in host.WORKER_NODES:
+        for node in host_inspection.WORKER_NODES:
             self.attach(node)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for node in host.WORKER_NODES:
+        for node in host_inspection.WORKER_NODES:
             with suppress(OSError):
                 _in_node(node, "umount", "--lazy", self.path_in_nodes)
                 _in_node(node, "rmdir", self.path_in_nodes)
@@ -54,7 +54,9 @@ class SharedVolume:
 
     def attach(self, node: str) -> None:
         """Mount it into a node: at the beginning, and after a node was started again."""
-        host.attach(self.folder, node=host.node_pid(node), at=self.path_in_nodes)
+        host_inspection.attach(
+            self.folder, node=host_inspection.node_pid(node), at=self.path_in_nodes
+        )
 
     def fill(self) -> None:
         """Take all the space that is left."""
@@ -80,15 +82,20 @@ class SharedVolume:
         """A PersistentVolume and the claim that takes it."""
         volume = f"rollcall-chaos-{self._name}"
         spec = {
-            "accessModes": ["ReadWriteMany"], "storageClassName": "",
-            "resources": {"requests": {"storage": f"{self._mebibytes}Mi"}}, "volumeName": volume,
-        }  # fmt: skip
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "resources": {"requests": {"storage": f"{self._mebibytes}Mi"}},
+            "volumeName": volume,
+        }
         return [
             {
-                "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": volume},
                 "spec": {
                     "capacity": {"storage": f"{self._mebibytes}Mi"},
-                    "accessModes": ["ReadWriteMany"], "storageClassName": "",
+                    "accessModes": ["ReadWriteMany"],
+                    "storageClassName": "",
                     "persistentVolumeReclaimPolicy": "Retain",
                     # A node that was started again and does not have it yet must not make another.
                     "hostPath": {"path": self.path_in_nodes, "type": "Directory"},
@@ -96,16 +103,20 @@ class SharedVolume:
                 },
             },
             {
-                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-                "metadata": {"name": CLAIM, "namespace": namespace}, "spec": spec,
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": CLAIM, "namespace": namespace},
+                "spec": spec,
             },
-        ]  # fmt: skip
+        ]
 
 
 def _in_node(node: str, *words: str) -> None:
-    pid = host.node_pid(node)
+    pid = host_inspection.node_pid(node)
     if pid:
         subprocess.run(
             ["nsenter", f"--mount=/proc/{pid}/ns/mnt", *words],
-            timeout=20, check=False, capture_output=True,
-        )  # fmt: skip
+            timeout=20,
+            check=False,
+            capture_output=True,
+        )

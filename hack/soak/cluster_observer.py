@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hack.cluster.kubectl import Kubectl, KubectlError
-from hack.soak import host
-from hack.soak.history import ROLLOUT, History, Sight
-from hack.soak.logs import LogReader
-from hack.soak.metrics import MetricsReader
+from hack.soak import host_inspection
+from hack.soak.log_reader import LogReader
+from hack.soak.metrics_reader import MetricsReader
+from hack.soak.soak_history import ROLLOUT, ApiObservation, SoakHistory
 from rollcall_protocol.env import READINESS_GATE
 
 if TYPE_CHECKING:
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
 ROUND_S, SIGHT_S, ANSWER_S = 1.0, 2.0, 5.0
 
 
-class Watcher:
+class ClusterObserver:
     """Use as a context; fills `history` from two threads until it ends."""
 
-    def __init__(self, kubectl: Kubectl, job: str, history: History) -> None:
+    def __init__(self, kubectl: Kubectl, job: str, history: SoakHistory) -> None:
         self._kubectl, self._job, self._history = kubectl, job, history
         self._metrics, self._logs = MetricsReader(), LogReader(kubectl.namespace)
         self._over = threading.Event()
         self._threads = [
             threading.Thread(target=self._repeat, args=(look, every), name=name, daemon=True)
             for look, every, name in (
-                (self._round, ROUND_S, "rounds"), (self._sight, SIGHT_S, "sights"),
+                (self._round, ROUND_S, "rounds"),
+                (self._sight, SIGHT_S, "sights"),
             )
-        ]  # fmt: skip
+        ]
         self.trouble: list[str] = []
         self.uids: set[str] = set()  # of every worker pod that was ever seen
         self.networks: set[str] = set()  # and their network namespaces
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> ClusterObserver:
         for thread in self._threads:
             thread.start()
         return self
@@ -59,10 +60,10 @@ class Watcher:
             self._over.wait(max(0.05, every - (time.monotonic() - began)))
 
     def _round(self) -> None:
-        workers = host.workers(self._kubectl.namespace)
+        workers = host_inspection.workers(self._kubectl.namespace)
         for worker in workers:
             if worker.uid not in self.uids:
-                self.networks.add(host.network_namespace(worker.pid))
+                self.networks.add(host_inspection.network_namespace(worker.pid))
                 self.uids.add(worker.uid)
         readings = self._metrics.read(workers)
         if readings:
@@ -73,20 +74,23 @@ class Watcher:
         self._history.sights.append(look(self._kubectl, self._job))
 
 
-def look(kubectl: Kubectl, job: str) -> Sight:
+def look(kubectl: Kubectl, job: str) -> ApiObservation:
     """Ask the API once. KubectlError when it does not answer in time."""
     began = time.time()
     text = kubectl.run(
-        "get", "rljobs,pods", "--output", "json", f"--request-timeout={ANSWER_S:.0f}s",
+        "get",
+        "rljobs,pods",
+        "--output",
+        "json",
+        f"--request-timeout={ANSWER_S:.0f}s",
         seconds=ANSWER_S + 2,
-    )  # fmt: skip
+    )
     items = json.loads(text)["items"]
     status: dict[str, Any] = next(
-        i.get("status", {}) for i in items
-        if i["kind"] == "RLJob" and i["metadata"]["name"] == job
-    )  # fmt: skip
+        i.get("status", {}) for i in items if i["kind"] == "RLJob" and i["metadata"]["name"] == job
+    )
     epochs: dict[int, str] = {}
-    # Those of all groups: an epoch is the job's, and each group that it changed tells why.
+    # Of all groups: an epoch is the job's, and each group that it changed notes the cause.
     for group in status.get("syncGroups", []):
         epochs |= {entry["epoch"]: entry.get("cause", "") for entry in group.get("history", [])}
     ready, gates = {}, {}
@@ -95,4 +99,4 @@ def look(kubectl: Kubectl, job: str) -> Sight:
             conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
             ready[pod["metadata"]["uid"]] = conditions.get("Ready") == "True"
             gates[pod["metadata"]["uid"]] = conditions.get(READINESS_GATE) == "True"
-    return Sight(began, ready, gates, epochs)
+    return ApiObservation(began, ready, gates, epochs)

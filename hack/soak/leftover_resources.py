@@ -6,19 +6,30 @@ import time
 from dataclasses import dataclass
 
 from hack.cluster.kubectl import Kubectl, name_of
-from hack.soak import host
-from hack.soak.history import Leftovers
+from hack.soak import host_inspection
+from hack.soak.soak_history import Leftovers
 
 KINDS = (
-    "rljobs", "rolloutpools", "statefulsets", "deployments", "replicasets", "controllerrevisions",
-    "pods", "services", "endpointslices", "secrets", "configmaps", "leases", "poddisruptionbudgets",
-)  # fmt: skip
+    "rljobs",
+    "rolloutpools",
+    "statefulsets",
+    "deployments",
+    "replicasets",
+    "controllerrevisions",
+    "pods",
+    "services",
+    "endpointslices",
+    "secrets",
+    "configmaps",
+    "leases",
+    "poddisruptionbudgets",
+)
 GONE_S = 120.0
 _OF_EVERY_NAMESPACE = ("kube-root-ca.crt",)
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class JobTraces:
     """By what a job's leftovers are known: the uids of all pods that it ever had, their network
     namespaces, and what lay in shared memory before it began.
     """
@@ -28,7 +39,7 @@ class Trace:
     shared: set[str]
 
 
-def wait_until_gone(kubectl: Kubectl, trace: Trace) -> Leftovers:
+def wait_until_gone(kubectl: Kubectl, trace: JobTraces) -> Leftovers:
     """Look until nothing is left or the time is up; what is left then was leaked."""
     deadline = time.monotonic() + GONE_S
     while True:
@@ -38,20 +49,20 @@ def wait_until_gone(kubectl: Kubectl, trace: Trace) -> Leftovers:
         time.sleep(2)
 
 
-def look(kubectl: Kubectl, trace: Trace) -> Leftovers:
+def look(kubectl: Kubectl, trace: JobTraces) -> Leftovers:
     """Look once, in kubectl's namespace, on the machine, and in the nodes."""
     pods = sorted(trace.uids)
-    nodes = [pid for name in host.ALL_NODES if (pid := host.node_pid(name))]
+    nodes = [pid for name in host_inspection.ALL_NODES if (pid := host_inspection.node_pid(name))]
     items = kubectl.items(",".join(KINDS))
     objects = [f"{item['kind']}/{name_of(item)}" for item in items]
-    kept = set().union(*(host.network_namespaces(node) for node in nodes))
-    mounts = [mount for node in nodes for mount in host.mounts_with(node, pods)]
+    kept = set().union(*(host_inspection.network_namespaces(node) for node in nodes))
+    mounts = [mount for node in nodes for mount in host_inspection.mounts_with(node, pods)]
     return Leftovers(
         objects=tuple(
             name for name in objects if name.rpartition("/")[2] not in _OF_EVERY_NAMESPACE
         ),
-        processes=tuple(host.processes_of_pods(pods)),
+        processes=tuple(host_inspection.processes_of_pods(pods)),
         namespaces=tuple(sorted(kept & trace.networks)),
-        shared_memory=tuple(sorted(host.shared_memory(nodes) - trace.shared)),
-        mounts=(*mounts, *host.control_groups_with(pods)),
+        shared_memory=tuple(sorted(host_inspection.shared_memory(nodes) - trace.shared)),
+        mounts=(*mounts, *host_inspection.control_groups_with(pods)),
     )

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hack.soak.plan import Kind
+    from hack.soak.fault_plan import FaultKind
 
 TRAINER, ROLLOUT = "trainer", "rollout"
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
+class InjectedFault:
     """A fault as it happened: `victim` names the pod, node or object, `uid` the pod; `trouble`
     says why it did not take place.
     """
 
-    kind: Kind
+    kind: FaultKind
     began: float
     healed: float
     victim: str = ""
@@ -28,7 +28,7 @@ class Injected:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerInstance:
     """A worker's process as the machine sees it; `life` differs after each restart."""
 
     pod: str
@@ -40,16 +40,16 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricsReading:
     """What one worker's metrics said: name, or name{label} for those with a label of their own."""
 
-    worker: Worker
+    worker: WorkerInstance
     time: float
     values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ApiObservation:
     """The API's view: pod uid to whether its pod is Ready, and the job's epochs and causes."""
 
     time: float
@@ -59,7 +59,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A line of a worker's log."""
 
     time: float
@@ -81,16 +81,20 @@ class Leftovers:
 
 
 @dataclass(slots=True)
-class History:
+class SoakHistory:
     """Everything that was seen, in the order of time."""
 
     began: float
     max_staleness: int
     ended: float = 0.0
-    faults: list[Injected] = field(default_factory=list)
-    readings: list[list[Reading]] = field(default_factory=list)  # rounds; a trainer comes first
-    sights: list[Sight] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
-    final: list[Reading] = field(default_factory=list)  # of the rollouts that serve at the end
+    faults: list[InjectedFault] = field(default_factory=list)
+    readings: list[list[MetricsReading]] = field(
+        default_factory=list
+    )  # rounds; a trainer comes first
+    sights: list[ApiObservation] = field(default_factory=list)
+    lines: list[LogLine] = field(default_factory=list)
+    final: list[MetricsReading] = field(
+        default_factory=list
+    )  # of the rollouts that serve at the end
     wanted: int = 0  # rollouts that should serve at the end
     leftovers: Leftovers | None = None

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from hack.soak import host
-from hack.soak.history import Line
+from hack.soak import host_inspection
+from hack.soak.soak_history import LogLine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,18 +23,18 @@ class LogReader:
     namespace: str
     _offsets: dict[str, int] = field(default_factory=dict)  # by node and path in it
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[LogLine]:
         """The lines since the last call."""
-        lines: list[Line] = []
-        for node in host.WORKER_NODES:
-            pid = host.node_pid(node)
+        lines: list[LogLine] = []
+        for node in host_inspection.WORKER_NODES:
+            pid = host_inspection.node_pid(node)
             if pid:
-                folder = host.PROC / str(pid) / _FOLDER
+                folder = host_inspection.PROC / str(pid) / _FOLDER
                 for path in folder.glob(f"{self.namespace}_*_*/*/*.log"):
                     lines += self._read(f"{node}/{path.relative_to(folder)}", path)
         return sorted(lines, key=lambda line: line.time)
 
-    def _read(self, name: str, path: Path) -> list[Line]:
+    def _read(self, name: str, path: Path) -> list[LogLine]:
         _, pod, uid = path.parts[-3].split("_")
         try:
             with path.open("rb") as log:
@@ -50,7 +50,7 @@ class LogReader:
         return [line for line in found if line is not None]
 
 
-def parse(text: str, *, pod: str, uid: str) -> Line | None:
+def parse(text: str, *, pod: str, uid: str) -> LogLine | None:
     """A line as containerd writes it (`time stream tag text`); None for what is no log line."""
     words = text.split(" ", 3)
     if len(words) < 4:
@@ -65,5 +65,5 @@ def parse(text: str, *, pod: str, uid: str) -> Line | None:
             time = datetime.fromisoformat(words[0][:19] + "+00:00").timestamp()
         except ValueError:
             return None
-        return Line(time, pod, uid, words[3], "raw")
-    return Line(time, pod, uid, message, level)
+        return LogLine(time, pod, uid, words[3], "raw")
+    return LogLine(time, pod, uid, message, level)

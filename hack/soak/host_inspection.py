@@ -15,7 +15,7 @@ from hack.cluster import engine
 from hack.cluster.errors import ClusterError
 from hack.cluster.kind import NODES, WORKERS
 from hack.cluster.shell import run
-from hack.soak.history import ROLLOUT, TRAINER, Worker
+from hack.soak.soak_history import ROLLOUT, TRAINER, WorkerInstance
 from rollcall_protocol import env
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def node_pid(node: str) -> int:
     return known
 
 
-def workers(namespace: str) -> list[Worker]:
+def workers(namespace: str) -> list[WorkerInstance]:
     """The worker processes of a namespace's pods, trainers first, then by name."""
     found = [worker for _, worker in _worker_processes(namespace)]
     return sorted(found, key=lambda worker: (worker.role != TRAINER, worker.pod))
@@ -112,9 +112,10 @@ def control_groups_with(texts: Sequence[str]) -> list[str]:
     root = Path("/sys/fs/cgroup")
     forms = [form for text in texts for form in (text, text.replace("-", "_"))]
     return [
-        folder for folder, _, _ in os.walk(root)
+        folder
+        for folder, _, _ in os.walk(root)
         if any(form in folder.rsplit("/", 1)[-1] for form in forms)
-    ]  # fmt: skip
+    ]
 
 
 def memory_group(pid: int) -> Path:
@@ -152,9 +153,12 @@ def enter_network_of(pid: int) -> None:
 def attach(folder: Path, *, node: int, at: str) -> None:
     """Mounts a folder of the machine into a running node, so that both see the same files."""
     tree = _call(
-        _libc.syscall, _OPEN_TREE, _AT_FDCWD, str(folder).encode(),
+        _libc.syscall,
+        _OPEN_TREE,
+        _AT_FDCWD,
+        str(folder).encode(),
         _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC,
-    )  # fmt: skip
+    )
     child = os.fork()
     if child == 0:  # a mount namespace is entered for good, and by processes of one thread alone
         status = 1
@@ -163,9 +167,14 @@ def attach(folder: Path, *, node: int, at: str) -> None:
                 _call(_libc.setns, namespace.fileno(), _CLONE_NEWNS)
             Path(at).mkdir(parents=True, exist_ok=True)
             _call(
-                _libc.syscall, _MOVE_MOUNT, tree, b"", _AT_FDCWD, at.encode(),
+                _libc.syscall,
+                _MOVE_MOUNT,
+                tree,
+                b"",
+                _AT_FDCWD,
+                at.encode(),
                 _MOVE_MOUNT_F_EMPTY_PATH,
-            )  # fmt: skip
+            )
             status = 0
         finally:
             os._exit(status)
@@ -174,7 +183,7 @@ def attach(folder: Path, *, node: int, at: str) -> None:
         raise ClusterError(f"{folder} cannot be mounted into the node at {at}")
 
 
-def _worker_processes(namespace: str) -> Iterator[tuple[Path, Worker]]:
+def _worker_processes(namespace: str) -> Iterator[tuple[Path, WorkerInstance]]:
     for entry, values in _environments():
         words = _command(entry).split(" ")
         role = next((_COMMANDS[Path(w).name] for w in words if Path(w).name in _COMMANDS), None)
@@ -184,10 +193,17 @@ def _worker_processes(namespace: str) -> Iterator[tuple[Path, Worker]]:
         if f'"namespace":"{namespace}"' not in values.get(env.CONFIG, ""):
             continue
         started = _read(entry / "stat").rpartition(")")[2].split()[19]
-        yield entry, Worker(
-            pod=values[env.POD_NAME], uid=values[env.POD_UID], role=role,
-            life=f"{entry.name}.{started}", address=values[env.POD_IP], pid=int(entry.name),
-        )  # fmt: skip
+        yield (
+            entry,
+            WorkerInstance(
+                pod=values[env.POD_NAME],
+                uid=values[env.POD_UID],
+                role=role,
+                life=f"{entry.name}.{started}",
+                address=values[env.POD_IP],
+                pid=int(entry.name),
+            ),
+        )
 
 
 def _environments() -> Iterator[tuple[Path, dict[str, str]]]:
