@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from hack.cluster import cache, go_build, images, local, progress
+from hack.cluster import cache, go_build, images, lifecycle, progress
 from hack.cluster.errors import ClusterError, explain
 
 
@@ -26,17 +26,17 @@ def main(argv: list[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> None:
     match arguments.command:
         case "up":
-            local.up()
+            lifecycle.up()
         case "down":
-            local.down()
+            lifecycle.down()
         case "kubeconfig":
-            print(local.kubeconfig())
+            print(lifecycle.kubeconfig())
         case "env":
-            for name, value in local.environment().items():
+            for name, value in lifecycle.environment().items():
                 print(f"export {name}={shlex.quote(value)}")
         case "bin":
             for name in arguments.name:
-                print(local.program(name))
+                print(lifecycle.program(name))
         case "images":
             names = arguments.name or images.DEFAULT
             with progress.plan(images.steps(names, prefix=arguments.prefix, tag=arguments.tag)):

@@ -11,7 +11,7 @@ from hack.cluster import cache, debian, package_clients, progress
 from hack.cluster.progress import Step
 
 if TYPE_CHECKING:
-    from hack.cluster.engine import Engine
+    from hack.cluster.docker_engine import Engine
 
 STANDARD = "debian:trixie-slim"
 SUITE = "trixie"

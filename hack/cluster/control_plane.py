@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from hack.cluster import go_build
 from hack.cluster.errors import CommandError
-from hack.cluster.shell import run, tail_of, wait_for
+from hack.cluster.subprocesses import run, tail_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

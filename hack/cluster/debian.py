@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hack.cluster import cache, progress
 from hack.cluster.errors import ClusterError
 from hack.cluster.progress import Step
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from hack.cluster import cache, progress
 from hack.cluster.errors import ClusterError, CommandError
+from hack.cluster.go_recipes import RECIPES, Recipe
 from hack.cluster.progress import Step
-from hack.cluster.recipes import RECIPES, Recipe
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from hack.cluster.errors import CommandError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hack.cluster.engine import Engine
+    from hack.cluster.docker_engine import Engine
 
 IDENTITY = "rollcall-image-id"
 IMPORT_TIMEOUT_S = 600.0

@@ -9,15 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import base_image, cache, engine, image_load, kind, local, progress
+from hack.cluster import base_image, cache, docker_engine, image_load, kind, lifecycle, progress
 from hack.cluster.errors import ClusterError, CommandError
 from hack.cluster.progress import Step, say
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hack.cluster.engine import Engine
+    from hack.cluster.docker_engine import Engine
 
 REPOSITORY_ROOT = Path(__file__).parents[2]
 PREFIX = "rollcall"
@@ -62,7 +62,7 @@ def load(images: Iterable[str]) -> None:
     Raises:
         ClusterError: the cluster is not ours, or the engine lacks an image.
     """
-    if local.uses_existing():
+    if lifecycle.uses_existing():
         raise ClusterError(
             "images cannot be loaded into an existing cluster: push them to a registry that it "
             "can reach (`push --prefix REGISTRY/NAME`) and name them in the manifests"
@@ -175,7 +175,7 @@ def _full(name: str, prefix: str, tag: str) -> str:
 
 
 def _engine() -> Engine:
-    chosen = engine.select()
+    chosen = docker_engine.select()
     if chosen is None:
         raise ClusterError("no Docker engine")
     return chosen

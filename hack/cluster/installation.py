@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from hack.cluster import cache, go_build, images, local, progress
+from hack.cluster import cache, go_build, images, lifecycle, progress
 from hack.cluster.kubectl import OPERATOR_IMAGE, PREFIX, ROOT, TAG, WORKER_IMAGE, Kubectl
 from hack.cluster.progress import Step
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 
-EXISTING = local.uses_existing()
+EXISTING = lifecycle.uses_existing()
 RELEASE = "rollcall-operator"
 SYSTEM_NAMESPACE = "rollcall-system"
 INSTALL = Step("installing the operator with its chart", 10)
@@ -15,7 +15,7 @@ INSTALL = Step("installing the operator with its chart", 10)
 
 def steps() -> list[Step]:
     """What `ensure` shows."""
-    own = [] if EXISTING else [*local.steps(), *images.steps(prefix=PREFIX, tag=TAG)]
+    own = [] if EXISTING else [*lifecycle.steps(), *images.steps(prefix=PREFIX, tag=TAG)]
     return [*own, *go_build.steps(["kubectl", "helm"]), INSTALL]
 
 
@@ -26,12 +26,12 @@ def ensure(namespace: str = "default") -> Kubectl:
         ClusterError: one of them could not be made.
     """
     with progress.plan(steps()):
-        local.up()
+        lifecycle.up()
         if not EXISTING:
             images.build(images.DEFAULT, prefix=PREFIX, tag=TAG)
             images.load([OPERATOR_IMAGE, WORKER_IMAGE])
         kubectl = connect(namespace)
-        helm = local.program("helm")
+        helm = lifecycle.program("helm")
         log = cache.log("helm-upgrade")
         with progress.step(INSTALL, log=log):
             install(kubectl, helm=helm, log=log)
@@ -40,7 +40,7 @@ def ensure(namespace: str = "default") -> Kubectl:
 
 def connect(namespace: str = "default") -> Kubectl:
     """The running cluster."""
-    binary, kubeconfig = local.program("kubectl"), local.kubeconfig()
+    binary, kubeconfig = lifecycle.program("kubectl"), lifecycle.kubeconfig()
     return Kubectl(binary=str(binary), kubeconfig=str(kubeconfig), namespace=namespace)
 
 
@@ -55,7 +55,7 @@ def install(kubectl: Kubectl, *, helm: Path, log: Path) -> None:
             "--install",
             RELEASE,
             ROOT / "charts" / "rollcall-operator",
-            f"--kubeconfig={local.kubeconfig()}",
+            f"--kubeconfig={lifecycle.kubeconfig()}",
             f"--namespace={SYSTEM_NAMESPACE}",
             "--create-namespace",
             f"--set=image.repository={PREFIX}/operator",

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 from hack.cluster import cache, go_build, machine, progress
-from hack.cluster.engine import NETWORK, Engine
+from hack.cluster.docker_engine import NETWORK, Engine
 from hack.cluster.errors import ClusterError, CommandError
 from hack.cluster.progress import Step, say
-from hack.cluster.shell import run, wait_for
+from hack.cluster.subprocesses import run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.cluster.errors import CommandError
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -17,17 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import archive, cache, debian, go_build, progress
-from hack.cluster.archive import Layer
+from hack.cluster import cache, debian, go_build, image_archive, progress
 from hack.cluster.errors import ClusterError
+from hack.cluster.go_recipes import KUBERNETES, RECIPES
+from hack.cluster.image_archive import Layer
 from hack.cluster.progress import Step
-from hack.cluster.recipes import KUBERNETES, RECIPES
-from hack.cluster.shell import run, wait_for
+from hack.cluster.subprocesses import run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hack.cluster.engine import Engine
+    from hack.cluster.docker_engine import Engine
 
 FILES = Path(__file__).parent / "node"
 REPOSITORY = "rollcall.local/node"
@@ -201,7 +201,7 @@ def _images(
     folder: Path, programs: dict[str, Path], everything: Path
 ) -> Iterator[tuple[list[str], list[Layer]]]:
     tools = folder / "tools.tar"
-    archive.without(
+    image_archive.without(
         everything,
         tools,
         dropped=("dev/", "proc/", "sys/", "etc/apt/", "etc/resolv.conf", "etc/hostname", "var/"),
@@ -261,7 +261,7 @@ def _preload(folder: Path, programs: dict[str, Path], *, tools: Path) -> None:
             entrypoint = {"pause": ["/pause"], "coredns": ["/coredns"]}.get(
                 names[0].rsplit("/", 1)[-1].split(":")[0], []
             )
-            archive.write_image(
+            image_archive.write_image(
                 path, names=names, layers=layers, architecture=architecture, entrypoint=entrypoint
             )
             run(

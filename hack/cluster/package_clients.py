@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from hack.cluster import debian
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _VARIABLES = re.compile(

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hack.cluster import debian, package_clients
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 
 PACKAGES = ("git", "make", "python3", "ca-certificates")
 REPOSITORY_ROOT = Path(__file__).parents[2]

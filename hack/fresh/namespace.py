@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import engine, machine
+from hack.cluster import docker_engine, machine
 from hack.cluster.errors import ClusterError
-from hack.cluster.shell import run, wait_for
+from hack.cluster.subprocesses import run, wait_for
 from hack.fresh import debian_root
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _entered(folder: Path, caches: Mapping[str, Path]) -> Iterator[int]:
 
 def _clean(folder: Path) -> None:
     home = home_of(folder)
-    place = engine.place(home / ".cache" / ROLLCALL)
+    place = docker_engine.place(home / ".cache" / ROLLCALL)
     machine.thaw(place)
     for pid in machine.processes_in_cgroup(place):
         with suppress(ProcessLookupError):

@@ -11,10 +11,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import engine
+from hack.cluster import docker_engine
 from hack.cluster.errors import ClusterError
 from hack.cluster.kind import NODES, WORKERS
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 from hack.soak.soak_history import ROLLOUT, TRAINER, WorkerInstance
 from rollcall_protocol import env
 
@@ -31,9 +31,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _inits: dict[str, int] = {}
 
 
-def chosen_engine() -> engine.Engine:
+def chosen_engine() -> docker_engine.Engine:
     """The engine that runs the nodes. ClusterError if none does."""
-    found = engine.select(start=False)
+    found = docker_engine.select(start=False)
     if found is None:
         raise ClusterError("no Docker engine runs: make the local cluster first")
     return found

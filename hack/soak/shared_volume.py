@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hack.cluster import cache, machine
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 from hack.soak import host_inspection
 
 if TYPE_CHECKING:

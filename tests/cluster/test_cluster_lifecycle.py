@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hack.cluster import cache, engine, machine
+from hack.cluster import cache, docker_engine, machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,9 +136,9 @@ def own_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             beside.mkdir(exist_ok=True)
             subprocess.run(["cp", "-al", real / name, beside / name], check=True, timeout=120)
     monkeypatch.setenv("ROLLCALL_CACHE", str(beside))
-    engine.install()
+    docker_engine.install()
     yield beside
-    engine.stop()
+    docker_engine.stop()
     subprocess.run(["rm", "-rf", beside], check=True, timeout=120)
 
 
@@ -159,7 +159,7 @@ def test_up_accident_up_down_leaves_no_trace() -> None:
     command("up")
     assert names_of_pods() == pods, "the same cluster is back"
 
-    kill(machine.processes_of(home) + machine.processes_in_cgroup(engine.place()))
+    kill(machine.processes_of(home) + machine.processes_in_cgroup(docker_engine.place()))
     command("up")
     assert names_of_pods() == pods, "the same cluster is back"
 

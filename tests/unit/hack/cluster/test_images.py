@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hack.cluster import archive, image_load, images, package_clients
+from hack.cluster import image_archive, image_load, images, package_clients
 from hack.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -82,10 +82,12 @@ def test_a_written_image_has_its_layers_and_their_digests(tmp_path: Path) -> Non
     tool = tmp_path / "tool"
     tool.write_bytes(b"#!/bin/sh\n")
     target = tmp_path / "image.tar"
-    archive.write_image(
+    image_archive.write_image(
         target,
         names=["registry.test/tool:v1"],
-        layers=[archive.Layer(files={"usr/bin/tool": tool}, links={"bin/sh": "/usr/bin/tool"})],
+        layers=[
+            image_archive.Layer(files={"usr/bin/tool": tool}, links={"bin/sh": "/usr/bin/tool"})
+        ],
         architecture="amd64",
         entrypoint=["/usr/bin/tool"],
     )
@@ -102,7 +104,7 @@ def test_a_written_image_has_its_layers_and_their_digests(tmp_path: Path) -> Non
 
 def test_parts_of_a_root_file_system_can_be_left_out(tmp_path: Path) -> None:
     source = saved(tmp_path / "a.tar", {"./dev/null": b"", "./bin/sh": b"x", "./etc/apt/s": b"x"})
-    archive.without(source, tmp_path / "b.tar", dropped=["dev/", "etc/apt/"])
+    image_archive.without(source, tmp_path / "b.tar", dropped=["dev/", "etc/apt/"])
     assert set(members((tmp_path / "b.tar").read_bytes())) == {"./bin/sh"}
 
 

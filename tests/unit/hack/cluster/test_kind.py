@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hack.cluster import engine, kind, local, machine, shell
+from hack.cluster import docker_engine, kind, lifecycle, machine, subprocesses
 from hack.cluster.errors import ClusterError, CommandError
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def test_the_kubelet_accepts_control_groups_of_version_1_where_there_is_no_other
 
 def test_the_nodes_network_avoids_the_machines_own() -> None:
     taken = [ipaddress.IPv4Network("10.213.0.0/23"), ipaddress.IPv4Network("192.168.0.0/16")]
-    assert engine.free_subnet(taken) == "10.213.2.0/24"
+    assert docker_engine.free_subnet(taken) == "10.213.2.0/24"
     with pytest.raises(ClusterError, match="no free range"):
-        engine.free_subnet([ipaddress.IPv4Network("10.0.0.0/8")])
+        docker_engine.free_subnet([ipaddress.IPv4Network("10.0.0.0/8")])
 
 
 def test_settings_are_set_back_only_where_they_differ(
@@ -64,28 +64,28 @@ def test_an_existing_cluster_is_the_first_of_kubeconfig(
     config.touch()
     monkeypatch.setenv("ROLLCALL_USE_KUBECONFIG", "1")
     monkeypatch.setenv("KUBECONFIG", f"{config}:/elsewhere")
-    assert local.kubeconfig() == config
+    assert lifecycle.kubeconfig() == config
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(ClusterError, match="there is no"):
-        local.kubeconfig()
+        lifecycle.kubeconfig()
 
 
 def test_a_failed_program_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"exit status 3\nno such thing"):
-        shell.run(["sh", "-c", "echo no such thing >&2; exit 3"], timeout_s=10)
+        subprocesses.run(["sh", "-c", "echo no such thing >&2; exit 3"], timeout_s=10)
     with pytest.raises(CommandError, match=r"exit status 3\nlogged"):
-        shell.run(["sh", "-c", "echo logged; exit 3"], timeout_s=10, log=tmp_path / "log")
+        subprocesses.run(["sh", "-c", "echo logged; exit 3"], timeout_s=10, log=tmp_path / "log")
     with pytest.raises(CommandError, match="no such program"):
-        shell.run(["rollcall-absent"], timeout_s=10)
+        subprocesses.run(["rollcall-absent"], timeout_s=10)
 
 
 def test_a_program_that_hangs_is_killed_and_quoted() -> None:
     with pytest.raises(CommandError, match=r"not done after 0 s"):
-        shell.run(["sh", "-c", "echo begun; exec sleep 60"], timeout_s=0.3)
+        subprocesses.run(["sh", "-c", "echo begun; exec sleep 60"], timeout_s=0.3)
 
 
 def test_a_wait_that_is_too_long_quotes_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("cannot bind")
     with pytest.raises(CommandError, match=r"etcd: not ready after 0 s\ncannot bind"):
-        shell.wait_for("etcd", lambda: False, timeout_s=0.0, log=log)
+        subprocesses.wait_for("etcd", lambda: False, timeout_s=0.0, log=log)

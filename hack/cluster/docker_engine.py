@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from hack.cluster import cache, debian, machine, progress
 from hack.cluster.errors import ClusterError, CommandError
 from hack.cluster.progress import Step
-from hack.cluster.shell import run, wait_for
+from hack.cluster.subprocesses import run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

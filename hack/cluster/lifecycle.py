@@ -7,10 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
-from hack.cluster import cache, engine, go_build, kind, machine, node_image, progress
+from hack.cluster import cache, docker_engine, go_build, kind, machine, node_image, progress
 from hack.cluster.errors import ClusterError, CommandError
 from hack.cluster.progress import Step, say
-from hack.cluster.shell import run
+from hack.cluster.subprocesses import run
 
 
 def uses_existing() -> bool:
@@ -35,7 +35,7 @@ def kubeconfig() -> Path:
 
 def steps() -> list[Step]:
     """What making the cluster shows."""
-    return [engine.STEP, *node_image.steps(), kind.CREATE]
+    return [docker_engine.STEP, *node_image.steps(), kind.CREATE]
 
 
 def up() -> None:
@@ -46,7 +46,7 @@ def up() -> None:
     with cache.lock("cluster"), progress.plan(steps()):
         cache.sweep()
         _note_settings()
-        chosen = engine.select()
+        chosen = docker_engine.select()
         if chosen is None:
             raise ClusterError("no Docker engine")
         kind.up(chosen, choose_image=lambda: node_image.choose(chosen))
@@ -60,15 +60,15 @@ def down() -> None:
     with cache.lock("cluster"):
         try:
             # Nodes and networks are deleted by an engine: if ours was killed, it runs once more.
-            chosen = engine.select(start=engine.traces())
+            chosen = docker_engine.select(start=docker_engine.traces())
             if chosen is not None:
                 kind.down(chosen)
         except CommandError as error:
-            if not engine.traces():
+            if not docker_engine.traces():
                 raise
             say(f"the engine could not remove the cluster, which is removed by force: {error}")
-        if engine.traces():
-            engine.stop()
+        if docker_engine.traces():
+            docker_engine.stop()
         _restore_settings()
         say("the cluster is removed; the cache stays")
 
@@ -76,7 +76,7 @@ def down() -> None:
 def environment() -> dict[str, str]:
     """Variables that point `docker` and `kubectl` at what is in use."""
     found = {"KUBECONFIG": str(kubeconfig())}
-    chosen = engine.select(start=False)
+    chosen = docker_engine.select(start=False)
     return found | (chosen.env if chosen else {})
 
 
@@ -86,7 +86,7 @@ def program(name: str) -> Path:
         target = cache.root() / "bin" / "kubectl-of-node" / name
         if target.exists():
             return target
-        chosen = engine.select(start=False)
+        chosen = docker_engine.select(start=False)
         if chosen is not None and kind.healthy(chosen):
             with cache.fresh(target) as made:
                 kind.take_kubectl(chosen, made)

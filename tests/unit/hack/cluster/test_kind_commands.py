@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hack.cluster import go_build, kind, node_image
-from hack.cluster.engine import Engine
+from hack.cluster.docker_engine import Engine
 
 if TYPE_CHECKING:
     from pathlib import Path
