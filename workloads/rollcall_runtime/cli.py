@@ -1,7 +1,7 @@
-"""`rollcall-trainer` and `rollcall-rollout`: what the containers run; `rollcall-sync` beside them.
+"""The commands `rollcall-trainer` and `rollcall-rollout` of the containers, and `rollcall-sync`.
 
-Everything comes from the environment that the operator writes; torch is imported only after that
-was read, so that a wrong configuration is told at once.
+The workers are configured by the environment that the operator writes. torch is imported only after
+that is read, so that a wrong configuration fails at once.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from rollcall_protocol.job_config import JobConfig
 from rollcall_runtime.worker import environment
 from rollcall_runtime.worker.environment import Pod
 from rollcall_runtime.worker.errors import FencedError, SpecError
-from rollcall_runtime.worker.exit import give_up, leave
+from rollcall_runtime.worker.exit import exit_process, report_failure
 from rollcall_runtime.worker.telemetry import configure_logs
 
 log = logging.getLogger(__name__)
@@ -24,45 +24,45 @@ LOG_LEVEL = "ROLLCALL_LOG_LEVEL"
 
 
 def trainer(arguments: Sequence[str] | None = None) -> int:
-    """The trainer: one rank of it, rank 0 with the coordinator."""
+    """Run one rank of the trainer; rank 0 runs the coordinator too. Returns the exit code."""
     _parse("rollcall-trainer", "One rank of an RLJob's trainer.", arguments)
 
     def run() -> None:
-        told = environment.read_trainer(os.environ)
-        fields = _log_as(told.job, told.pod)
+        settings = environment.read_trainer(os.environ)
+        fields = _configure_job_logs(settings.job, settings.pod)
         from rollcall_runtime.train import app  # noqa: PLC0415 - imports torch
 
-        app.run(told, fields)
+        app.run(settings, fields)
 
     return _guarded(run)
 
 
 def rollout(arguments: Sequence[str] | None = None) -> int:
-    """A rollout: the agent and its inference engine."""
+    """Run a rollout: the agent and its inference engine. Returns the exit code."""
     _parse("rollcall-rollout", "One rollout worker of an RLJob.", arguments)
 
     def run() -> None:
-        told = environment.read_rollout(os.environ)
-        _log_as(told.job, told.pod)
+        settings = environment.read_rollout(os.environ)
+        _configure_job_logs(settings.job, settings.pod)
         from rollcall_runtime.rollout import app  # noqa: PLC0415 - imports torch
 
-        app.run(told)
+        app.run(settings)
 
     return _guarded(run)
 
 
 def trainer_program() -> NoReturn:
     """`rollcall-trainer`."""
-    leave(trainer())
+    exit_process(trainer())
 
 
 def rollout_program() -> NoReturn:
     """`rollcall-rollout`."""
-    leave(rollout())
+    exit_process(rollout())
 
 
 def sync(arguments: Sequence[str] | None = None) -> int:
-    """Weight-sync engines: what there is, and how fast it is here."""
+    """List the weight-sync engines, or measure them on this machine. Returns the exit code."""
     from rollcall_runtime.bench import cli  # noqa: PLC0415 - the workers do not need it
 
     return cli.main(arguments)
@@ -84,12 +84,12 @@ def _guarded(run: Callable[[], None]) -> int:
     try:
         run()
     except SpecError as error:
-        return give_up(str(error), env.ExitCode.BAD_CONFIG)
+        return report_failure(error, env.ExitCode.BAD_CONFIG)
     except FencedError as error:
-        return give_up(str(error), env.ExitCode.FENCED)
+        return report_failure(error, env.ExitCode.FENCED)
     except Exception as error:
         log.exception("the worker failed")
-        return give_up(f"{type(error).__name__}: {error}", env.ExitCode.FAILED)
+        return report_failure(error, env.ExitCode.FAILED)
     return env.ExitCode.OK
 
 
@@ -98,7 +98,7 @@ def _level() -> int:
     return logging.INFO if level is None else level
 
 
-def _log_as(job: JobConfig, pod: Pod) -> dict[str, Any]:
-    """Logs with the job's coordinates; returns their fields, to which the epoch is added."""
+def _configure_job_logs(job: JobConfig, pod: Pod) -> dict[str, Any]:
+    """Add the job's coordinates to all log lines; returns the fields, which may be changed."""
     logs = configure_logs(level=_level(), namespace=job.namespace, job=job.job, pod=pod.name)
     return logs.fields

@@ -1,6 +1,7 @@
 """The two programs: what is wrong is told in one line, with an exit code that says whose fault."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -147,7 +148,9 @@ def test_a_crash_is_worth_a_restart(container: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("rollcall_runtime.rollout.app.run", fail)
     assert cli.rollout([]) == ExitCode.FAILED
-    assert container.read_text() == "RuntimeError: the disk is on fire"
+    first, *rest = container.read_text().splitlines()
+    assert re.fullmatch(r"RuntimeError: the disk is on fire \(test_cli\.py:\d+ in fail\)", first)
+    assert rest[-1] == "RuntimeError: the disk is on fire", "the traceback follows"
 
 
 def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,14 +173,14 @@ from types import ModuleType
 from rollcall_runtime import cli
 from rollcall_runtime.worker import environment
 
-def run(told, fields):
+def run(settings, fields):
     threading.Thread(target=time.sleep, args=(600,)).start()
     print("all is saved")
 
 app = sys.modules["rollcall_runtime.train.app"] = ModuleType("app")
 app.run = run
-cli._log_as = lambda *_: {}
-environment.read_trainer = lambda _: type("Told", (), {"job": None, "pod": None})
+cli._configure_job_logs = lambda *_: {}
+environment.read_trainer = lambda _: type("Settings", (), {"job": None, "pod": None})
 sys.argv = ["rollcall-trainer"]
 cli.trainer_program()
 """

@@ -33,7 +33,7 @@ from rollcall_runtime.worker.auth import Tokens
 from rollcall_runtime.worker.concurrency import favour_event_loop, first_of
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError, SpecError
-from rollcall_runtime.worker.exit import abandon
+from rollcall_runtime.worker.exit import end_with_failure
 from rollcall_runtime.worker.settings import read_settings
 from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
@@ -236,7 +236,7 @@ async def _or_abandon(watch: Coroutine[Any, Any, None]) -> None:
     try:
         await watch
     except GangBrokenError as error:
-        abandon(f"the gang is broken: {error}")
+        end_with_failure(error)
 
 
 def _ignore(_: WeightSnapshotDraft) -> None:

@@ -1,44 +1,132 @@
-"""How a worker ends: it says why where people look, and exits with a code that means it."""
+"""How a worker process ends: its exit code, and the termination message that Kubernetes shows."""
 
 import logging
 import os
 import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+import rollcall_protocol
+import rollcall_runtime
 from rollcall_protocol import env
+from rollcall_runtime.worker.errors import FencedError, SpecError
 
 log = logging.getLogger(__name__)
 
-MESSAGE_BYTES = 4000  # what a kubelet keeps of a termination message
+MESSAGE_BYTES = 4096  # the longest termination message that a kubelet keeps
+MAX_SUMMARY = 1000  # characters of the message in the first line
+
+_THIRD_PARTY = {"site-packages", "dist-packages"}
+_OWN_FOLDERS = tuple(
+    f"{Path(path).resolve()}{os.sep}"
+    for package in (rollcall_runtime, rollcall_protocol)
+    for path in package.__path__
+)
+_STANDARD_LIBRARY = tuple(
+    f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "platstdlib")
+)
 
 
-def give_up(message: str, code: env.ExitCode) -> int:
-    """Say why, where `kubectl logs` and the job's conditions find it; returns `code`."""
-    sys.stderr.write(f"{message}\n")
+def report_failure(error: BaseException, code: env.ExitCode) -> int:
+    """Write why the worker ends to standard error and to the termination log; returns `code`."""
+    sys.stderr.write(f"{summary(error)}\n")
     path = Path(env.TERMINATION_LOG)
     if path.exists():
         try:
-            path.write_text(message[:MESSAGE_BYTES], encoding="utf-8")
-        except OSError as error:
-            log.warning("cannot write %s: %s", path, error)
+            path.write_bytes(termination_message(error))
+        except OSError as problem:
+            log.warning("cannot write %s: %s", path, problem)
     return code
 
 
-def abandon(message: str) -> NoReturn:
-    """End this process at once: a thread is in a call that nothing can interrupt."""
-    log.error("%s; giving up, to be started again", message)
-    leave(give_up(message, env.ExitCode.FAILED))
+def summary(error: BaseException) -> str:
+    """One line: `Type: message (file.py:12 in function)`.
+
+    The place is the user's own frame: the last one outside of site-packages, the standard library
+    and Rollcall, of the error or of what caused it; without one it is the last frame. SpecError and
+    FencedError say what to do, so they stand without type, and without a place in Rollcall's code.
+    """
+    explained = isinstance(error, (SpecError, FencedError))
+    message = _shorten(" ".join(str(error).split()))
+    if not explained:
+        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    frame = _user_frame(error)
+    if frame is None and not explained:
+        frame = next(iter(reversed(_frames(error))), None)
+    if frame is None:
+        return message
+    return f"{message} ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
 
 
-def leave(code: int) -> NoReturn:
-    """End this process without taking the interpreter down first.
+def termination_message(error: BaseException) -> bytes:
+    """The summary, then the end of the traceback, within MESSAGE_BYTES of UTF-8."""
+    first = summary(error)
+    if isinstance(error, (SpecError, FencedError)) and _user_frame(error) is None:
+        return first.encode()[:MESSAGE_BYTES]
+    head = f"{first}\n\n".encode()
+    text = "".join(traceback.format_exception(error)).rstrip("\n").encode()
+    room = MESSAGE_BYTES - len(head)
+    if len(text) > room:
+        mark = b"...\n"
+        # From the start of a line, so that no character is cut.
+        text = mark + text[len(text) - room + len(mark) :].partition(b"\n")[2]
+    return head + text
 
-    Until Python 3.14 that ends every thread that wants the GIL by unwinding it, which aborts the
-    process if torch's own threads are among them: gloo's let go of tensors a moment after the last
-    collective, and all was well but for the exit code. See python/cpython#87135.
+
+def end_with_failure(error: BaseException) -> NoReturn:
+    """End the process at once although a thread is in a call that cannot be interrupted."""
+    log.error("%s; the process ends, to be restarted", error)
+    exit_process(report_failure(error, env.ExitCode.FAILED))
+
+
+def exit_process(code: int) -> NoReturn:
+    """End the process without finalising the interpreter.
+
+    Until Python 3.14 finalisation unwinds every thread that waits for the GIL, which aborts the
+    process if torch's own threads are among them: gloo's release tensors a moment after the last
+    collective, and the exit code would be wrong. See python/cpython#87135.
     """
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The last frame of the user's code, of the outermost exception that has one."""
+    for cause in _chain(error):
+        for frame in reversed(_frames(cause)):
+            if _is_users(frame.filename):
+                return frame
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """`error`, and what caused it, as a traceback shows them."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        context = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or context
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return list(traceback.extract_tb(error.__traceback__))
+
+
+def _is_users(filename: str) -> bool:
+    if filename.startswith("<"):  # frozen modules and generated code
+        return False
+    path = Path(filename).resolve()
+    if _THIRD_PARTY & set(path.parts):
+        return False
+    return not str(path).startswith(_OWN_FOLDERS + _STANDARD_LIBRARY)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_SUMMARY else f"{text[: MAX_SUMMARY - 3]}..."

@@ -1,0 +1,145 @@
+"""The termination message names the user's own line first and fits what Kubernetes keeps."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol import env
+from rollcall_runtime.tasks.reward_function import load_reward
+from rollcall_runtime.worker.errors import FencedError, SpecError
+from rollcall_runtime.worker.exit import MESSAGE_BYTES, report_failure, summary, termination_message
+
+USERS_REWARD = """
+import json
+
+
+def score(prompt, response):
+    return parse(response)
+
+
+def parse(response):
+    if response == (1,):
+        return 1 / 0
+    return json.loads("{broken")
+"""
+
+
+@pytest.fixture
+def reward_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a user's module on the Python path."""
+    (tmp_path / "own_reward.py").write_text(USERS_REWARD)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    sys.modules.pop("own_reward", None)
+    return "own_reward"
+
+
+def error_of_reward(function: str, response: tuple[int, ...] = ()) -> SpecError:
+    """What a worker catches: the traceback begins in Rollcall's code, not in this file."""
+    with pytest.raises(SpecError) as caught:
+        load_reward(function)((), response)
+    assert caught.value.__traceback__ is not None
+    return caught.value.with_traceback(caught.value.__traceback__.tb_next)
+
+
+def crash(error: Exception) -> BaseException:
+    """`error` with a traceback."""
+    with pytest.raises(type(error)) as caught:
+        raise error
+    return caught.value
+
+
+def test_an_error_in_a_users_reward_names_the_line_in_the_users_file(reward_module: str) -> None:
+    error = error_of_reward(f"{reward_module}:score", (1,))
+    assert summary(error) == (
+        "spec.reward.function: own_reward:score raised ZeroDivisionError: division by zero "
+        "(own_reward.py:11 in parse)"
+    )
+    lines = termination_message(error).decode().splitlines()
+    assert lines[0] == summary(error)
+    assert lines[2] == "Traceback (most recent call last):"
+    assert "ZeroDivisionError: division by zero" in lines
+    assert lines[-1].endswith("raised ZeroDivisionError: division by zero")
+
+
+def test_frames_of_the_standard_library_below_the_users_are_passed_over(reward_module: str) -> None:
+    line = summary(error_of_reward(f"{reward_module}:score"))
+    assert "raised JSONDecodeError: Expecting property name" in line
+    assert line.endswith("(own_reward.py:12 in parse)")
+
+
+def test_a_crash_without_a_users_frame_names_the_last_frame() -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("[")
+    error = caught.value
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next  # from here on it is the library's
+    assert re.fullmatch(
+        r"JSONDecodeError: Expecting value: line 1 .* \(decoder\.py:\d+ in raw_decode\)",
+        summary(error),
+    )
+
+
+def test_an_error_that_says_what_to_do_stands_alone() -> None:
+    assert termination_message(error_of_reward("nonsense")) == (
+        b"spec.reward.function: 'nonsense' is not of the form module:callable"
+    )
+    assert termination_message(FencedError("another trainer runs")) == b"another trainer runs"
+
+
+def test_a_message_of_several_lines_becomes_one_line() -> None:
+    error = crash(RuntimeError("CUDA error\n  out of memory\n"))
+    assert summary(error).startswith("RuntimeError: CUDA error out of memory (test_exit.py:")
+
+
+def deep(levels: int) -> None:
+    if levels == 0:
+        raise ValueError("ü" * 5000)
+    deep_again(levels - 1)
+
+
+def deep_again(levels: int) -> None:
+    deep(levels)
+
+
+def test_a_long_traceback_keeps_its_end_within_what_a_kubelet_keeps() -> None:
+    with pytest.raises(ValueError, match="ü") as caught:
+        deep(60)
+    message = termination_message(caught.value)
+    text = message.decode()  # no character is cut
+    assert len(message) <= MESSAGE_BYTES
+    assert re.match(r"ValueError: ü+\.\.\. \(test_exit\.py:\d+ in deep\)\n\n\.\.\.\n", text)
+
+    with pytest.raises(RuntimeError, match="short") as caught_short:
+        alternate(60)
+    text = termination_message(caught_short.value).decode()
+    assert text.splitlines()[0].endswith("in alternate)")
+    assert text.splitlines()[-1] == "RuntimeError: short"
+    assert "\n...\n" in text
+
+
+def alternate(levels: int) -> None:
+    if levels == 0:
+        raise RuntimeError("short")
+    deeper = alternate if levels % 2 else alternate_again
+    deeper(levels - 1)
+
+
+def alternate_again(levels: int) -> None:
+    alternate(levels)
+
+
+def test_the_message_is_written_where_kubernetes_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "termination-log"
+    log.touch()
+    monkeypatch.setattr(env, "TERMINATION_LOG", str(log))
+    code = report_failure(crash(OSError("no route")), env.ExitCode.FAILED)
+    assert code == env.ExitCode.FAILED
+    assert log.read_text().startswith("OSError: no route (test_exit.py:")
+    assert capfd.readouterr().err.startswith("OSError: no route (test_exit.py:")
