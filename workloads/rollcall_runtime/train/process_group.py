@@ -17,14 +17,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 T = TypeVar("T")
 
+CHECKPOINT_TIMEOUT = timedelta(days=30)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerRendezvous:
-    """Where the ranks meet. Alone (size 1), host and port are not used.
+    """Where the ranks meet. With one rank, host and port are not used.
 
-    Rank 0 binds `host` (its own address), the others call it there, by address or name. `timeout`
-    seconds bound the meeting and every collective after it, so it must exceed the longest wait of
-    one rank for another.
+    Rank 0 binds `host`, its own address; the others connect to it by address or name. `timeout`
+    seconds bound the rendezvous and every collective after it, so that it must exceed the longest
+    wait of one rank for another.
     """
 
     host: str = ""
@@ -41,7 +43,7 @@ class TrainerRendezvous:
 
 
 class TrainerProcessGroup:
-    """The ranks of one trainer. RuntimeError if the process has one already or nobody comes."""
+    """The ranks of one trainer. RuntimeError if the process has a group, or on a timeout."""
 
     def __init__(self, rendezvous: TrainerRendezvous) -> None:
         if dist.is_initialized():
@@ -56,6 +58,11 @@ class TrainerProcessGroup:
             timeout=timedelta(seconds=rendezvous.timeout),
         )
         self.mesh: DeviceMesh = init_device_mesh("cpu", (self.size,))
+        # For threads that write checkpoints beside training. A rank whose volume hangs keeps the
+        # others' threads waiting for as long as it takes, so there is no time limit.
+        self.checkpoint_group: dist.ProcessGroup = dist.new_group(
+            backend="gloo", timeout=CHECKPOINT_TIMEOUT
+        )
 
     def sum(self, values: Tensor) -> Tensor:
         """`values` added up over all ranks, in place."""
@@ -71,23 +78,25 @@ class TrainerProcessGroup:
 
     def gather(self, value: T) -> list[T]:
         """Every rank's small `value` (pickled) on all ranks, in their order."""
+        return self._gather(value, None)
+
+    def gather_for_checkpoint(self, value: T) -> list[T]:
+        """Like `gather`, in the process group of the threads that write checkpoints."""
+        return self._gather(value, self.checkpoint_group)
+
+    def _gather(self, value: T, group: dist.ProcessGroup | None) -> list[T]:
         if self.size == 1:
             return [value]
         values: list[T | None] = [None] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=group)
         return cast("list[T]", values)
 
-    def barrier(self) -> None:
-        """Return when every rank is here."""
-        if self.size > 1:
-            dist.barrier()
-
     def sum_per_mean(self) -> float:
-        """What the group makes of a mean of ones: 1, or the world's size.
+        """The group's mean of ones: 1, or the number of ranks.
 
-        Before torch 2.7 it adds up where it is asked for the mean, and says nothing.
+        Before torch 2.7 gloo silently returns the sum instead of the mean.
         """
-        # The collective that FSDP2 uses; it got another name in torch 2.13.
+        # The collective that FSDP2 uses; torch 2.13 renamed it.
         name = "reduce_scatter_single"
         reduce = getattr(dist, name, None) or dist.reduce_scatter_tensor
         shard = torch.empty(1)
@@ -95,7 +104,7 @@ class TrainerProcessGroup:
         return float(shard)
 
     def close(self) -> None:
-        """Leave; others notice at their next collective."""
+        """Destroy the group; the next collective of the other ranks fails."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -104,13 +113,16 @@ def _store(rendezvous: TrainerRendezvous) -> Store:
     if rendezvous.size == 1:
         return HashStore()
     timeout = timedelta(seconds=rendezvous.timeout)
-    # Debian's torch has no libuv; the older backend does for a handful of ranks.
+    # Debian's torch has no libuv; the older backend suffices for a few ranks.
     if rendezvous.rank > 0:
         return TCPStore(
             rendezvous.host, rendezvous.port, rendezvous.size, timeout=timeout, use_libuv=False
         )
-    # Left alone, the store would listen on all interfaces.
-    listener = socket.create_server((rendezvous.host, rendezvous.port), backlog=rendezvous.size)
+    # Without a listener of ours the store would listen on all interfaces.
+    family = socket.AF_INET6 if ":" in rendezvous.host else socket.AF_INET
+    listener = socket.create_server(
+        (rendezvous.host, rendezvous.port), family=family, backlog=rendezvous.size
+    )
     return TCPStore(
         rendezvous.host,
         rendezvous.port,

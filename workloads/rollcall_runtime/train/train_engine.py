@@ -14,7 +14,7 @@ from rollcall_runtime.train.process_group import TrainerRendezvous
 from rollcall_runtime.worker.engine_registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -126,12 +126,18 @@ class TrainEngine(ABC):
         """
 
     @abstractmethod
-    def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
-        """Collective. Model, optimizer, each rank's RNG and `state` (JSON values: step, cursor).
+    def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Collective. Copy model, optimizer, each rank's RNG and `state` (JSON values) for a save.
 
-        `path` appears only when all of it is written, sealed as `train.checkpoints` does. OSError,
-        on all ranks, if it cannot be.
+        Returns the function that writes the copy. It is collective too, and may run in a thread
+        beside training, as it communicates in a process group of its own. `path` appears only when
+        all of it is written, as `train.checkpoint.files` does. OSError, on all ranks, if it cannot
+        be written.
         """
+
+    def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
+        """Collective. `prepare_checkpoint`, and write the copy at once."""
+        self.prepare_checkpoint(path, state=state)()
 
     @abstractmethod
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
@@ -144,6 +150,10 @@ class TrainEngine(ABC):
     @abstractmethod
     def gather(self, value: T) -> list[T]:
         """Collective. Every rank's small `value` on all ranks, in their order."""
+
+    @abstractmethod
+    def gather_for_checkpoint(self, value: T) -> list[T]:
+        """Collective. Like `gather`, in the process group of the threads that write checkpoints."""
 
     @property
     @abstractmethod

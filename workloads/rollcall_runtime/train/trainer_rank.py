@@ -14,6 +14,7 @@ from rollcall_runtime.train.policy_update import update_policy
 from rollcall_runtime.train.train_engine import TrainEngine, UpdateStats
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 
+CLOSE_SECONDS = 5.0  # to wait for a save before the engine is freed
 SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold one
 
 
@@ -119,12 +120,12 @@ class TrainerRank:
 
     def stop(self, kept: TrainState) -> None:
         """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""
-        if self.checkpoints.unsaved(self.step):
-            self.checkpoints.save(self._engine, replace(kept, step=self.step))
+        self.checkpoints.finish(self._engine, replace(kept, step=self.step))
 
     def close(self) -> None:
-        """Free the engine."""
-        self._engine.close()
+        """Free the engine, unless a save that hangs still uses it; then the process ends soon."""
+        if self.checkpoints.wait(CLOSE_SECONDS):
+            self._engine.close()
 
     def _begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
         step = self._engine.gather(taken.step if taken else None)[0]
@@ -143,6 +144,7 @@ class TrainerRank:
         due = self._publish_every and self.step % self._publish_every == 0
         draft = self.snapshot() if due else None
         copied = time.perf_counter()
+        self.checkpoints.check()
         if self.checkpoints.due(self.step):
             self.checkpoints.save(self._engine, replace(kept, step=self.step))
         return StepResult(tuple(updates), draft, trained - began, copied - trained)

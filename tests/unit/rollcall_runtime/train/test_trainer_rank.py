@@ -1,6 +1,6 @@
 """What each rank does in a step, and what a checkpoint keeps, with an engine that only counts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,10 +57,15 @@ class CountingEngine(TrainEngine):
         self.gathered += 1
         yield "weight", torch.tensor([float(self.updates)])
 
-    def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
-        files.begin_checkpoint(path)
-        (files.scratch_path(path) / "updates").write_text(str(self.updates))
-        files.commit_checkpoint(path, state=state)
+    def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
+        updates = self.updates
+
+        def write() -> None:
+            files.begin_checkpoint(path)
+            (files.scratch_path(path) / "updates").write_text(str(updates))
+            files.commit_checkpoint(path, state=state)
+
+        return write
 
     def own_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield "weight", torch.full((1,), 10.0 * self.rank + self.updates)
@@ -74,6 +79,9 @@ class CountingEngine(TrainEngine):
 
     def gather(self, value: T) -> list[T]:
         return [value, *self.others]
+
+    def gather_for_checkpoint(self, value: T) -> list[T]:
+        return [value]
 
     def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
         self.shared.append(work)
@@ -178,6 +186,7 @@ def test_a_trainer_resumes_from_the_newest_checkpoint_with_its_prompts(tmp_path:
     assert rank.start() == TrainState()
     for _ in range(5):
         rank.lead(batch(0), KEPT_STATE)
+    assert rank.checkpoints.wait(10)
 
     engine = CountingEngine()
     rank = rank_of(engine, checkpoint=config)

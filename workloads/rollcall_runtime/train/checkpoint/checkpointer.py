@@ -1,10 +1,17 @@
-"""When the trainer saves and what it resumes from: weights, step, and the prompts under way."""
+"""When the trainer saves and what it resumes from: weights, step, and the prompts in flight.
+
+A save copies the training state and writes the copy in a thread, beside training: a volume that is
+slow, or that hangs as an NFS server can, costs checkpoints and no training time.
+"""
 
 import errno
 import logging
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
@@ -18,14 +25,16 @@ from rollcall_runtime.worker.errors import SpecError
 
 log = logging.getLogger(__name__)
 
-KEPT = 2  # the newest, and one more should its volume be damaged
+KEPT = 2  # the newest, and one more in case that is damaged
+PATIENCE_SECONDS = 5.0  # that a save which is due waits for the one before, once
+FINAL_SECONDS = 300.0  # to wait for a save at the end of training
 _NEVER_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 
 
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """What is saved beside weights and optimizer: the step, the number for the next version, the
-    prompts under way, and what this life of the trainer began with.
+    """What is saved beside weights and optimizer: the step, the number of the next version, the
+    prompts in flight, and the incarnation of the trainer.
     """
 
     step: int = 0
@@ -37,16 +46,20 @@ class TrainState:
 class Checkpointer:
     """Saves every `everySteps` and resumes; without a configuration it does neither.
 
-    `pod_uid` is rank 0's: once another has resumed from the same folder, `restore` and `save` of
-    this one raise FencedError there.
+    `pod_uid` is rank 0's: once another trainer has resumed from the same folder, `restore` raises
+    FencedError there, and `check` does after a save.
 
-    `restore` and `save` are collective: all ranks call them at the same steps. A save that fails
-    costs that checkpoint alone: `problem` says why, until one succeeds, and `failures` counts.
+    `restore`, `save` and `finish` are collective: all ranks call them at the same steps. A save
+    that fails costs that checkpoint alone: `problem` says why, until a save succeeds, and
+    `failures` counts. A save that is due while another one runs for PATIENCE_SECONDS more is
+    skipped and counts as failed.
     """
 
     def __init__(self, config: CheckpointConfig | None, *, pod_uid: str) -> None:
         self._config, self._pod_uid = config, pod_uid
         self._saved = 0
+        self._running: _RunningSave | None = None
+        self._fatal: BaseException | None = None
         self.failures = 0
         self.problem = ""
         if config is not None and config.every_steps < 1:
@@ -57,7 +70,7 @@ class Checkpointer:
         return self._config is not None and step % self._config.every_steps == 0
 
     def unsaved(self, step: int) -> bool:
-        """Whether `step` would be lost if the trainer stopped now."""
+        """Whether no checkpoint of `step` or a later one has been written."""
         return self._config is not None and step > self._saved
 
     def restore(self, engine: TrainEngine) -> TrainState:
@@ -66,7 +79,7 @@ class Checkpointer:
             return TrainState()
         root = Path(self._config.path)
         try:
-            self._claim(engine, root)
+            self._claim(engine, root, engine.gather)
         except OSError as error:
             log.warning("cannot claim %s: %s", root, error)
         path = _newest_whole(engine, root)
@@ -81,29 +94,82 @@ class Checkpointer:
         return state
 
     def save(self, engine: TrainEngine, state: TrainState) -> None:
-        """Save, and remove what is too old. A failure is told in the log and in `problem`.
+        """Collective. Copy the state now and write it in a thread; failures show in `problem`."""
+        if self._config is None:
+            return
+        self.check()
+        running = self._running
+        if running is not None and any(engine.gather(not self._ended(running))):
+            seconds = time.monotonic() - running.began
+            reason = f"the save of step {running.step} has run for {seconds:.0f} s"
+            self._failed(state.step, f"{reason}; is the volume hung?")
+            return
+        path = files.checkpoint_path(Path(self._config.path), state.step)
+        write = engine.prepare_checkpoint(path, state=encode(state))
+        thread = threading.Thread(
+            target=self._write,
+            args=(engine, path, state.step, write),
+            name="checkpoint",
+            daemon=True,  # one that hangs must not keep the process
+        )
+        self._running = _RunningSave(state.step, time.monotonic(), thread)
+        thread.start()
 
-        SpecError if the very first one fails because the folder is not to be written to.
+    def _ended(self, running: "_RunningSave") -> bool:
+        """Whether the save has ended; waits for it the first time only."""
+        running.thread.join(0.0 if running.late else PATIENCE_SECONDS)
+        running.late = running.thread.is_alive()
+        return not running.late
+
+    def finish(self, engine: TrainEngine, state: TrainState) -> None:
+        """Collective. At the end of training: save `state` unless it is saved, and wait for it.
+
+        Waits at most FINAL_SECONDS for a save that runs, and as long for the last one.
         """
         if self._config is None:
             return
-        root = Path(self._config.path)
-        path = files.checkpoint_path(root, state.step)
+        self.wait(FINAL_SECONDS)
+        if any(engine.gather(self.unsaved(state.step))):
+            self.save(engine, state)
+        running = self._running
+        if running is not None and running.step == state.step and not self.wait(FINAL_SECONDS):
+            self._failed(state.step, f"it was not written within {FINAL_SECONDS:.0f} s")
+        self.check()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the save that runs, if one does; False if it has not ended after `seconds`."""
+        if self._running is None:
+            return True
+        self._running.thread.join(seconds)
+        return not self._running.thread.is_alive()
+
+    def check(self) -> None:
+        """Raise what ended a save and must end training: FencedError, or SpecError.
+
+        SpecError if the very first save fails because the folder cannot be written to.
+        """
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _write(self, engine: TrainEngine, path: Path, step: int, write: Callable[[], None]) -> None:
+        """Runs in the thread of a save."""
+        root = path.parent
         try:
-            self._claim(engine, root)
-            engine.save_checkpoint(path, state=encode(state))
+            self._claim(engine, root, engine.gather_for_checkpoint)
+            write()
         except OSError as error:
             if self._saved == 0 and error.errno in _NEVER_WRITABLE:
                 problem = f"cannot save to {str(root)!r}: {error}; is the volume writable?"
-                raise SpecError("spec.trainer.checkpoint.volume", problem) from error
-            self.failures += 1
-            self.problem = f"step {state.step} was not saved: {error}"
-            log.warning(
-                "%s; training goes on, and the next step that is due is tried", self.problem
-            )
+                self._fatal = SpecError("spec.trainer.checkpoint.volume", problem)
+                return
+            self._failed(step, str(error))
             tidy = files.discard_scratch
+        except Exception as error:  # the training thread raises it
+            log.exception("the save of step %d failed", step)
+            self._fatal = error
+            return
         else:
-            self._saved, self.problem = state.step, ""
+            self._saved, self.problem = step, ""
 
             def tidy(root: Path) -> None:
                 files.prune_checkpoints(root, keep=KEPT, newest=path)
@@ -111,10 +177,25 @@ class Checkpointer:
         if engine.data_parallel_rank == 0:
             _tidy(root, tidy)
 
-    def _claim(self, engine: TrainEngine, root: Path) -> None:
-        with raise_on_all_ranks(engine.gather):
+    def _failed(self, step: int, reason: str) -> None:
+        self.failures += 1
+        self.problem = f"step {step} was not saved: {reason}"
+        log.warning("%s; training continues, and the next save that is due is tried", self.problem)
+
+    def _claim(self, engine: TrainEngine, root: Path, gather: Callable[[Any], list[Any]]) -> None:
+        with raise_on_all_ranks(gather):
             if engine.data_parallel_rank == 0:
                 claim(root, self._pod_uid)
+
+
+@dataclass(slots=True)
+class _RunningSave:
+    """A save and its thread; `began` is a time of time.monotonic, `late`: it was waited for."""
+
+    step: int
+    began: float
+    thread: threading.Thread
+    late: bool = False
 
 
 def _tidy(root: Path, remove: Callable[[Path], None]) -> None:
@@ -125,18 +206,18 @@ def _tidy(root: Path, remove: Callable[[Path], None]) -> None:
 
 
 def _newest_whole(engine: TrainEngine, root: Path) -> Path | None:
-    """Rank 0 lists them, each rank reads its share of a candidate's files, and all agree."""
+    """Rank 0 lists the checkpoints, each rank checks its share of the files, and all agree."""
     found: list[Path] = []
     if engine.data_parallel_rank == 0:
         files.mend_checkpoints(root)
-        _tidy(root, files.discard_scratch)  # a trainer before this one may be writing there
+        _tidy(root, files.discard_scratch)  # a former trainer may still write there
         found = files.list_checkpoints(root)
     for path in engine.gather(found)[0]:
         problem = _problem(path, part=engine.data_parallel_rank, of=engine.data_parallel_size)
-        problems = [told for told in engine.gather(problem) if told]
+        problems = [found for found in engine.gather(problem) if found]
         if not problems:
             return path
-        log.warning("%s is torn and is skipped: %s", path, problems[0])
+        log.warning("checkpoint %s is damaged and is skipped: %s", path, problems[0])
     return None
 
 

@@ -1,10 +1,11 @@
-"""Saving with torch.distributed.checkpoint so that all ranks agree on how it went."""
+"""Saves with torch.distributed.checkpoint so that all ranks agree on the outcome."""
 
 from __future__ import annotations
 
 import errno
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -15,40 +16,58 @@ from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.rng import rng_states, set_rng_states
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from torch.distributed import ProcessGroup
 
     from rollcall_runtime.train.process_group import TrainerProcessGroup
 
-_RNG = "generators"
+_RNG = "rng"
 
 
-def save_together(
+def prepare_save(
     group: TrainerProcessGroup, path: Path, *, tensors: dict[str, Any], state: Mapping[str, Any]
-) -> None:
-    """Collective. Save `tensors` (nested, sharded), each rank's generators, and `state` at `path`.
+) -> Callable[[], None]:
+    """Copy `tensors` (nested, sharded) and this rank's RNG states; returns what writes them.
 
-    OSError on all ranks, with the number of one rank's, if any of them could not write.
+    The function is collective in the group of checkpoint threads. It writes the copies and `state`
+    to `path`, and raises OSError on all ranks, with the errno of one of them, if any cannot write.
     """
-    with raise_on_all_ranks(group.gather):
-        if group.rank == 0:
-            files.begin_checkpoint(path)
-    with raise_on_all_ranks(group.gather):
-        own = {f"{_RNG}.{group.rank}": rng_states()}
-        _save(tensors | own, files.scratch_path(path))
-        # The names that torch gives to what this rank wrote.
-        written = files.scratch_path(path).glob(f"__{group.rank}_*")
-        names = [file.name for file in written]
-        files.digest_files(path, names, rank=group.rank)
-    with raise_on_all_ranks(group.gather):
-        if group.rank == 0:
-            files.commit_checkpoint(path, state=state)
+    copies = _copy(tensors) | {f"{_RNG}.{group.rank}": rng_states()}
+    gather = group.gather_for_checkpoint
+
+    def write() -> None:
+        with raise_on_all_ranks(gather):
+            if group.rank == 0:
+                files.begin_checkpoint(path)
+        with raise_on_all_ranks(gather):
+            _save(copies, files.scratch_path(path), group.checkpoint_group)
+            # torch gives the files of this rank these names.
+            written = files.scratch_path(path).glob(f"__{group.rank}_*")
+            files.digest_files(path, [file.name for file in written], rank=group.rank)
+        with raise_on_all_ranks(gather):
+            if group.rank == 0:
+                files.commit_checkpoint(path, state=state)
+
+    return write
+
+
+def _copy(value: Any) -> Any:
+    """A deep copy of nested dictionaries, lists and tensors (sharded ones too)."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copy(item) for item in value)
+    return value
 
 
 def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:
-    """What to load beside the tensors: this rank's generators as far as `path` has them.
+    """What to load beside the tensors: the RNG states that `path` has for this rank.
 
-    A checkpoint of fewer ranks has none for the others, one of another device has not this one's.
+    A checkpoint of fewer ranks has none for the others, one of another device none for this one.
     """
     saved = FileSystemReader(path).read_metadata().state_dict_metadata
     key = f"{_RNG}.{group.rank}"
@@ -57,17 +76,17 @@ def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:
 
 
 def use_rng_states(group: TrainerProcessGroup, loaded: Mapping[str, Any]) -> None:
-    """Continue with the generators that came with `load_rng_states`."""
+    """Continue with the states that were loaded for `load_rng_states`."""
     set_rng_states(loaded.get(f"{_RNG}.{group.rank}", {}))
 
 
-def _save(tensors: dict[str, Any], folder: Path) -> None:
+def _save(tensors: dict[str, Any], folder: Path, group: ProcessGroup) -> None:
     torch26_compat.let_errors_travel()
     try:
-        save(tensors, checkpoint_id=folder)
+        save(tensors, checkpoint_id=folder, process_group=group)
     except CheckpointException as error:  # the same on all ranks
         first = next(iter(error.failures.values()))[0]
         if isinstance(first, OSError):
             raise OSError(first.errno, f"{first.strerror}: {folder}") from error
-        # torch's own writer forgets the number: what it was given could not be written.
+        # torch's writer loses the errno of what could not be written.
         raise OSError(errno.EIO, f"{type(first).__name__}: {first}") from error

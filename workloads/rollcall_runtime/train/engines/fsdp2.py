@@ -29,7 +29,7 @@ from rollcall_runtime.train.batch_broadcast import LeaderSignal, share
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
     load_rng_states,
-    save_together,
+    prepare_save,
     use_rng_states,
 )
 from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
@@ -47,7 +47,7 @@ from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.settings import read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -206,8 +206,8 @@ class Fsdp2Engine(TrainEngine):
         if problem:
             raise ValueError(problem)
 
-    def save_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> None:
-        save_together(self._group, path, tensors=self._state(), state=state)
+    def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
+        return prepare_save(self._group, path, tensors=self._state(), state=state)
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
         state = files.read_state(path)
@@ -229,6 +229,9 @@ class Fsdp2Engine(TrainEngine):
 
     def gather(self, value: T) -> list[T]:
         return self._group.gather(value)
+
+    def gather_for_checkpoint(self, value: T) -> list[T]:
+        return self._group.gather_for_checkpoint(value)
 
     @property
     def data_parallel_rank(self) -> int:

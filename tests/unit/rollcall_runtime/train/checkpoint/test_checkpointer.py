@@ -4,13 +4,16 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.job_config import CheckpointConfig, LossConfig
+from rollcall_runtime.train.checkpoint import checkpointer, files
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.checkpoint.files import (
     begin_checkpoint,
@@ -19,7 +22,10 @@ from rollcall_runtime.train.checkpoint.files import (
     list_checkpoints,
 )
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
+from rollcall_runtime.train.losses import policy_loss
+from rollcall_runtime.train.train_engine import TrainEngine
 from rollcall_runtime.worker.errors import FencedError, SpecError
+from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import setup
 from tests.unit.rollcall_runtime.train.test_trainer_rank import CountingEngine
 
@@ -28,10 +34,17 @@ def checkpoints(root: Path, pod_uid: str = "a-pod") -> Checkpointer:
     return Checkpointer(CheckpointConfig(every_steps=5, path=str(root)), pod_uid=pod_uid)
 
 
+def save(made: Checkpointer, engine: TrainEngine, state: TrainState) -> None:
+    """Save, and wait until the thread has written it."""
+    made.save(engine, state)
+    assert made.wait(10)
+    made.check()
+
+
 def saved(root: Path, *steps: int) -> None:
     engine, made = CountingEngine(), checkpoints(root)
     for step in steps:
-        made.save(engine, TrainState(step))
+        save(made, engine, TrainState(step))
 
 
 def test_a_torn_one_is_skipped_for_the_next_older_whole_one(
@@ -40,7 +53,7 @@ def test_a_torn_one_is_skipped_for_the_next_older_whole_one(
     saved(tmp_path, 5, 10)
     os.truncate(checkpoint_path(tmp_path, 10) / "state.json", 9)
     assert checkpoints(tmp_path).restore(CountingEngine()).step == 5
-    assert "step-00000010 is torn and is skipped: state.json is damaged" in caplog.text
+    assert "step-00000010 is damaged and is skipped: state.json is damaged" in caplog.text
 
 
 def test_what_another_rank_cannot_read_is_skipped_by_all(
@@ -54,7 +67,7 @@ def test_what_another_rank_cannot_read_is_skipped_by_all(
             return [value, told]
 
     assert checkpoints(tmp_path).restore(Gathering()).step == 5
-    assert "step-00000010 is torn and is skipped: updates cannot be read" in caplog.text
+    assert "step-00000010 is damaged and is skipped: updates cannot be read" in caplog.text
 
 
 def test_training_begins_anew_when_none_is_whole(tmp_path: Path) -> None:
@@ -67,17 +80,17 @@ def test_training_begins_anew_when_none_is_whole(tmp_path: Path) -> None:
 def test_a_trainer_that_was_struck_off_and_lives_on_saves_no_more(tmp_path: Path) -> None:
     engine, old, new = CountingEngine(), checkpoints(tmp_path, "old"), checkpoints(tmp_path, "new")
     old.restore(engine)
-    old.save(engine, TrainState(5))
+    save(old, engine, TrainState(5))
     under_way = checkpoint_path(tmp_path, 10)
     begin_checkpoint(under_way)
     assert new.restore(engine).step == 5
     with pytest.raises(FileNotFoundError):
         commit_checkpoint(under_way, state={})
     with pytest.raises(FencedError, match="pod new's now"):
-        old.save(engine, TrainState(15))
+        save(old, engine, TrainState(15))
     with pytest.raises(FencedError, match="pod new's now"):
         checkpoints(tmp_path, "old").restore(engine)
-    new.save(engine, TrainState(10))
+    save(new, engine, TrainState(10))
     assert checkpoints(tmp_path, "newest").restore(engine).step == 10
 
 
@@ -85,11 +98,11 @@ def test_a_claim_that_fails_on_rank_0_costs_all_ranks_that_checkpoint_alone(tmp_
     failed = OSError(errno.ESTALE, "stale file handle")
 
     class Other(CountingEngine):
-        def gather(self, value: Any) -> list[Any]:
+        def gather_for_checkpoint(self, value: Any) -> list[Any]:
             return [(failed.errno, failed.strerror), value]
 
     made = checkpoints(tmp_path)
-    made.save(Other(rank=1), TrainState(5))
+    save(made, Other(rank=1), TrainState(5))
     assert made.problem == f"step 5 was not saved: {failed}"
     assert list_checkpoints(tmp_path) == []
 
@@ -99,23 +112,28 @@ class FailingEngine(CountingEngine):
 
     error: OSError | None = None
 
-    def save_checkpoint(self, path: Path, *, state: Any) -> None:
-        if self.error is not None:
-            raise self.error
-        super().save_checkpoint(path, state=state)
+    def prepare_checkpoint(self, path: Path, *, state: Any) -> Callable[[], None]:
+        write = super().prepare_checkpoint(path, state=state)
+
+        def failing() -> None:
+            if self.error is not None:
+                raise self.error
+            write()
+
+        return failing
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EIO])
 def test_a_save_that_fails_costs_that_checkpoint_alone(tmp_path: Path, number: int) -> None:
     engine, made = FailingEngine(), checkpoints(tmp_path)
-    made.save(engine, TrainState(5))
+    save(made, engine, TrainState(5))
     engine.error = OSError(number, os.strerror(number))
-    made.save(engine, TrainState(10))
+    save(made, engine, TrainState(10))
     assert made.failures == 1
     assert made.problem.startswith("step 10 was not saved: ")
     assert made.unsaved(10)
     engine.error = None
-    made.save(engine, TrainState(15))
+    save(made, engine, TrainState(15))
     assert (made.failures, made.problem) == (1, "")
     assert checkpoints(tmp_path).restore(CountingEngine()).step == 15
 
@@ -124,7 +142,7 @@ def test_a_volume_that_never_could_be_written_is_the_specs_fault(tmp_path: Path)
     engine = FailingEngine()
     engine.error = OSError(errno.EROFS, "read-only file system")
     with pytest.raises(SpecError, match=r"spec.trainer.checkpoint.volume: cannot save to"):
-        checkpoints(tmp_path).save(engine, TrainState(5))
+        save(checkpoints(tmp_path), engine, TrainState(5))
 
 
 @pytest.fixture
@@ -143,17 +161,17 @@ def test_on_a_full_disk_training_goes_on_and_nothing_is_left_behind(small: Path)
     engine, made = Fsdp2Engine(setup()), checkpoints(small)
     engine.initialize()
     try:
-        made.save(engine, TrainState(5))
+        save(made, engine, TrainState(5))
         filler = small / "filler"
         filler.write_bytes(b"x" * (shutil.disk_usage(small).free - 1_000_000))
-        made.save(engine, TrainState(10))
+        save(made, engine, TrainState(10))
         assert made.failures == 1
         assert "step 10 was not saved" in made.problem
         left = [filler, checkpoint_path(small, 5)]
         assert sorted(small.glob("[!.]*")) == left
         assert not list(small.glob(".step*")), "no scratch is left"
         filler.unlink()
-        made.save(engine, TrainState(15))
+        save(made, engine, TrainState(15))
         assert made.problem == ""
         assert made.restore(engine).step == 15
     finally:
@@ -164,10 +182,105 @@ def test_a_volume_that_becomes_read_only_does_not_end_training(small: Path) -> N
     engine, made = Fsdp2Engine(setup()), checkpoints(small)
     engine.initialize()
     try:
-        made.save(engine, TrainState(5))
+        save(made, engine, TrainState(5))
         subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-        made.save(engine, TrainState(10))
+        save(made, engine, TrainState(10))
         assert "Read-only file system" in made.problem
         assert checkpoints(small).restore(engine).step == 5
     finally:
         engine.close()
+
+
+class HungVolume:
+    """A file system whose fsync blocks, as every call on a hung NFS mount does, until `release`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hangs, self.blocked, self.released = True, threading.Event(), threading.Event()
+        monkeypatch.setattr(files, "os", self)
+
+    def fsync(self, descriptor: int) -> None:
+        if self.hangs:
+            self.blocked.set()
+            assert self.released.wait(60)
+        os.fsync(descriptor)
+
+    def release(self) -> None:
+        self.hangs = False
+        self.released.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[HungVolume]:
+    volume = HungVolume(monkeypatch)
+    yield volume
+    volume.release()
+
+
+def test_a_save_to_a_hung_volume_does_not_hold_up_training(
+    tmp_path: Path,
+    hung: HungVolume,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what was copied is saved whole when the volume answers again."""
+    monkeypatch.setattr(checkpointer, "PATIENCE_SECONDS", 0.1)
+    engine, made = Fsdp2Engine(setup()), checkpoints(tmp_path)
+    engine.initialize()
+    try:
+        before = {name: tensor.clone() for name, tensor in engine.named_weights()}
+        made.save(engine, TrainState(5))
+        assert hung.blocked.wait(10)
+        engine.train_batch([random_batch(seed=1)], policy_loss(LossConfig("grpo", 0.2, 5.0)))
+        assert not made.problem, "the save is only slow so far"
+        made.save(engine, TrainState(10))
+        assert made.problem.startswith("step 10 was not saved: the save of step 5 has run for ")
+        assert made.problem.endswith("s; is the volume hung?")
+        assert made.failures == 1
+        assert "training continues" in caplog.text
+        assert list_checkpoints(tmp_path) == [], "nothing is there before it is whole"
+        hung.release()
+        assert made.wait(10)
+        assert made.problem == ""
+        assert made.restore(engine).step == 5
+        after = dict(engine.named_weights())
+        assert all(torch.equal(before[name], after[name]) for name in before), "of step 5 alone"
+        save(made, engine, TrainState(15))
+        assert (made.failures, made.problem) == (1, "")
+    finally:
+        engine.close()
+
+
+def test_the_end_of_training_waits_for_a_hung_volume_no_longer_than_its_bound(
+    tmp_path: Path, hung: HungVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "FINAL_SECONDS", 0.1)
+    monkeypatch.setattr(checkpointer, "PATIENCE_SECONDS", 0.1)
+    engine, made = CountingEngine(), checkpoints(tmp_path)
+    made.save(engine, TrainState(5))
+    assert hung.blocked.wait(10)
+    made.finish(engine, TrainState(8))
+    assert made.problem.startswith("step 8 was not saved: the save of step 5 has run for ")
+    assert made.failures == 1
+
+
+def test_a_save_that_is_due_waits_for_a_slow_one(tmp_path: Path, hung: HungVolume) -> None:
+    engine, made = CountingEngine(), checkpoints(tmp_path)
+    made.save(engine, TrainState(5))
+    assert hung.blocked.wait(10)
+    threading.Timer(0.2, hung.release).start()
+    save(made, engine, TrainState(10))
+    assert (made.failures, made.problem) == (0, "")
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000010", "step-00000005"]
+
+
+def test_the_last_step_is_saved_at_the_end_and_only_once(tmp_path: Path) -> None:
+    engine, made = CountingEngine(), checkpoints(tmp_path)
+    made.save(engine, TrainState(5))
+    made.finish(engine, TrainState(5))
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000005"]
+    made.finish(engine, TrainState(7))
+    assert not made.unsaved(7)
+    assert checkpoints(tmp_path).restore(CountingEngine()).step == 7

@@ -36,5 +36,7 @@ def main(rank: int, size: int, port: int, folder: Path, every: int, last: int) -
         figures += [(step, item.loss, item.gradient_norm, drawn) for item in stats]
         if checkpoints.due(step):
             checkpoints.save(engine, TrainState(step))
+    assert checkpoints.wait(30)
+    checkpoints.check()
     torch.save(figures, figures_file(folder, rank))
     engine.close()
