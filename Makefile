@@ -84,11 +84,13 @@ $(TOOLS): requirements/bootstrap.txt requirements/cluster.txt
 	$(INSTALL) -r requirements/cluster.txt
 	@touch $@
 
-# Mooncake loads libibverbs and libcurl; the compiler builds the doubles of NCCL and HCCL.
+# Mooncake loads the libraries; the compiler builds the doubles of NCCL and HCCL.
+LIBRARIES := libibverbs.so.1:libibverbs1 libcurl.so.4:libcurl4 libnuma.so.1:libnuma1
 $(STAMP): $(TOOLS) requirements/dev.txt pyproject.toml
-	@ldconfig -p | grep -q libibverbs.so.1 || hack/install-packages.sh libibverbs1
-	@ldconfig -p | grep -q libcurl.so.4 || hack/install-packages.sh libcurl4
-	@command -v cc >/dev/null || hack/install-packages.sh gcc libc6-dev
+	@missing=$$(for pair in $(LIBRARIES); do \
+	    /sbin/ldconfig -p | grep -q "$${pair%:*}" || echo "$${pair#*:}"; done; \
+	  command -v cc >/dev/null || echo gcc libc6-dev); \
+	  test -z "$$missing" || hack/install-packages.sh $$missing
 	$(INSTALL) -r requirements/dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
