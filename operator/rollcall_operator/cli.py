@@ -31,19 +31,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollcall-operator",
-        description="A Kubernetes operator for reinforcement learning with elastic rollouts.",
+        description="Kubernetes operator for reinforcement-learning jobs with elastic rollouts.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     config.add_arguments(commands.add_parser("run", help="run the operator"))
-    crds = commands.add_parser("crds", help="print the custom resource definitions")
-    crds.add_argument("--check", action="store_true", help="compare with the files, print nothing")
-    crds.add_argument("--write", action="store_true", help="write the files")
-    crds.add_argument("--dir", type=Path, default=Path("crds"), help="their folder (crds)")
-    plan = commands.add_parser(
-        "plan", help="print the objects that a manifest would get, without a cluster"
+    crds = commands.add_parser("crds", help="print, check or write the custom resource definitions")
+    crds.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 if the files in --dir differ from the models",
     )
-    plan.add_argument("-f", "--filename", required=True, help="a YAML file, or - for stdin")
-    plan.add_argument("-n", "--namespace", default="default", help="for manifests without one")
+    crds.add_argument("--write", action="store_true", help="write the files into --dir")
+    crds.add_argument(
+        "--dir", type=Path, default=Path("crds"), help="directory of the files (default: crds)"
+    )
+    plan = commands.add_parser(
+        "plan",
+        help="print the objects that the operator would create for a manifest, without a cluster",
+    )
+    plan.add_argument(
+        "-f",
+        "--filename",
+        required=True,
+        help="YAML file with RLJobs and RolloutPools, or - for standard input",
+    )
+    plan.add_argument(
+        "-n",
+        "--namespace",
+        default="default",
+        help="namespace of manifests that set none (default: default)",
+    )
     commands.add_parser("version", help="print the version")
     return parser
 

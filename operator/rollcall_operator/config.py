@@ -1,4 +1,4 @@
-"""The operator's own settings: flags, each with an environment variable of the same name."""
+"""Settings of the operator process: flags, each with an environment variable of the same name."""
 
 import argparse
 import os
@@ -24,11 +24,12 @@ def _identity() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How one operator process runs. Times are seconds.
+    """Settings of one operator process. Times are seconds.
 
     namespaces: those it serves; empty means all of the cluster.
     lease_namespace: empty takes the namespace of the pod or of the kubeconfig's context.
-    preemption_taints: keys of taints that say that a node will soon be gone.
+    preemption_taints: keys of taints that announce that a node will terminate.
+    http_host: address of probes and metrics; empty means all addresses, IPv4 and IPv6.
     reach: how coordinators are reached; auto is direct inside the cluster, else the pod proxy.
     drain: how long running reconciles may take to end at shutdown.
     """
@@ -42,7 +43,7 @@ class Settings:
     lease_duration: int = 15
     identity: str = field(default_factory=_identity)
     workers: int = 10
-    http_host: str = "0.0.0.0"  # noqa: S104 - probes and metrics come from other hosts
+    http_host: str = ""
     http_port: int = 8080
     reach: str = "auto"
     request_timeout: float = 15.0
@@ -57,47 +58,63 @@ class Settings:
         if self.log_format not in {"json", "text"}:
             raise SettingsError(f"--log-format: {self.log_format!r} is not json or text")
         if self.log_level.lower() not in {"debug", "info", "warning", "error"}:
-            raise SettingsError(f"--log-level: {self.log_level!r} is not a level")
+            raise SettingsError(
+                f"--log-level: {self.log_level!r} is not debug, info, warning or error"
+            )
         if self.workers < 1:
-            raise SettingsError("--workers: at least one")
+            raise SettingsError(f"--workers: must be at least 1, not {self.workers}")
         if self.lease_duration < 6:
-            raise SettingsError("--lease-duration: at least 6 seconds")
+            raise SettingsError(
+                f"--lease-duration: must be at least 6 seconds, not {self.lease_duration}"
+            )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `rollcall-operator run`."""
     add = parser.add_argument
+    parser.description = (
+        f"Run the operator. Each flag can also be set as {ENV_PREFIX}<FLAG>, with underscores."
+    )
     add(
         "--namespace",
         dest="namespaces",
         action="append",
         metavar="NS",
-        help="serve this namespace only; may be repeated (default: all)",
+        help="namespace to serve; may be repeated (default: all namespaces)",
     )
-    add("--kubeconfig", help="file to use instead of KUBECONFIG or the pod's service account")
-    add("--context", help="context of the kubeconfig")
+    add("--kubeconfig", help="kubeconfig file (default: KUBECONFIG, or the pod's service account)")
+    add("--context", help="context of the kubeconfig (default: its current context)")
     add(
         "--no-leader-elect",
         dest="leader_elect",
         action="store_false",
         default=None,
-        help="run without a Lease; only when nothing else serves these namespaces",
+        help="run without leader election; only safe if no other operator serves these namespaces",
     )
-    add("--lease-namespace", help="where the Lease is (default: the operator's own namespace)")
-    add("--lease-name", help="name of the Lease (default: rollcall-operator)")
-    add("--lease-duration", help="seconds until a Lease that is not renewed is free (default: 15)")
-    add("--workers", help="jobs that are reconciled at once (default: 10)")
-    add("--http-host", help="address for probes and metrics (default: all)")
-    add("--http-port", help="port for probes and metrics; 0 takes a free one (default: 8080)")
-    add("--reach", help="how to reach coordinators: auto, direct or proxy (default: auto)")
+    add("--lease-namespace", help="namespace of the Lease (default: the operator's own)")
+    add("--lease-name", help="name of the Lease for leader election (default: rollcall-operator)")
+    add(
+        "--lease-duration",
+        help="seconds without renewal after which another operator may become the leader "
+        "(default: 15)",
+    )
+    add("--workers", help="number of jobs reconciled at a time (default: 10)")
+    add("--http-host", help="address to serve probes and metrics on (default: all addresses)")
+    add("--http-port", help="port for probes and metrics; 0 picks a free one (default: 8080)")
+    add(
+        "--reach",
+        help="how to connect to coordinators: direct (pod address), proxy (through the API "
+        "server), or auto: direct inside the cluster, else proxy (default: auto)",
+    )
     add(
         "--preemption-taints",
         metavar="KEYS",
-        help="taints of nodes that rollouts leave ahead of the end, separated by commas; an empty "
-        "text means none (default: those of AWS, GKE, AKS, Karpenter, autoscaler)",
+        help="comma-separated keys of node taints that announce a node's termination: rollouts "
+        "leave such a node at once; empty: none (default: those of AWS, GKE, AKS, Karpenter and "
+        "the cluster autoscaler)",
     )
-    add("--request-timeout", help="seconds for one request to the API server (default: 15)")
-    add("--drain", help="seconds for running reconciles to end at shutdown (default: 10)")
+    add("--request-timeout", help="seconds until a request to the API server fails (default: 15)")
+    add("--drain", help="seconds that running reconciles may take at shutdown (default: 10)")
     add("--log-level", help="debug, info, warning or error (default: info)")
     add("--log-format", help="json or text (default: json)")
 

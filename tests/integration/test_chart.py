@@ -1,5 +1,6 @@
 """The chart: least rights, definitions that are upgraded, values that are checked."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ from tests.integration.world import (
 )
 
 CHART = ROOT / "charts" / "rollcall-operator"
+EXTRAS = {
+    "serviceMonitor": "ServiceMonitor",
+    "prometheusRule": "PrometheusRule",
+    "dashboard": "ConfigMap",
+    "networkPolicy": "NetworkPolicy",
+    "podDisruptionBudget": "PodDisruptionBudget",
+}
 
 
 def kinds(objects: list[dict[str, Any]]) -> list[str]:
@@ -113,16 +121,52 @@ def test_the_pod_is_restricted() -> None:
 
 
 def test_extras_are_off_unless_asked_for() -> None:
-    extras = {
-        "serviceMonitor": "ServiceMonitor",
-        "prometheusRule": "PrometheusRule",
-        "dashboard": "ConfigMap",
-        "networkPolicy": "NetworkPolicy",
-        "podDisruptionBudget": "PodDisruptionBudget",
+    assert not set(EXTRAS.values()) & set(kinds(rendered()))
+    flags = [part for name in EXTRAS for part in ("--set", f"{name}.enabled=true")]
+    assert set(EXTRAS.values()) <= set(kinds(rendered(*flags)))
+
+
+def test_selectors_select_the_pods_of_this_release_and_no_others() -> None:
+    flags = [f"{name}.enabled=true" for name in EXTRAS]
+    ours, theirs = (
+        rendered(*(part for flag in flags for part in ("--set", flag)), release=release)
+        for release in ("a-rollcall-operator", "b-rollcall-operator")
+    )
+    exact = {
+        "app.kubernetes.io/name": "rollcall-operator",
+        "app.kubernetes.io/instance": "a-rollcall-operator",
     }
-    assert not set(extras.values()) & set(kinds(rendered()))
-    flags = [part for name in extras for part in ("--set", f"{name}.enabled=true")]
-    assert set(extras.values()) <= set(kinds(rendered(*flags)))
+    for kind, path in {
+        "Service": ("selector",),
+        "Deployment": ("selector", "matchLabels"),
+        "ServiceMonitor": ("selector", "matchLabels"),
+        "NetworkPolicy": ("podSelector", "matchLabels"),
+        "PodDisruptionBudget": ("selector", "matchLabels"),
+    }.items():
+        found = one(ours, kind)["spec"]
+        for step in path:
+            found = found[step]
+        assert found == exact, kind
+    for objects, selected in ((ours, True), (theirs, False)):
+        pod = one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+        service = one(objects, "Service")["metadata"]["labels"]
+        assert (exact.items() <= pod.items()) is selected
+        assert (exact.items() <= service.items()) is selected
+
+
+def test_the_service_monitor_keeps_the_labels_job_and_namespace_of_the_metrics() -> None:
+    """Otherwise Prometheus stores the RLJob's as exported_job, and panels and alerts see none."""
+    (endpoint,) = one(rendered("--set", "serviceMonitor.enabled=true"), "ServiceMonitor")["spec"][
+        "endpoints"
+    ]
+    assert endpoint["honorLabels"] is True
+
+
+def test_the_dashboard_is_the_file_and_valid_json() -> None:
+    data = one(rendered("--set", "dashboard.enabled=true"), "ConfigMap")["data"]
+    assert json.loads(data["rollcall.json"]) == json.loads(
+        (CHART / "files" / "dashboard.json").read_text()
+    )
 
 
 async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(

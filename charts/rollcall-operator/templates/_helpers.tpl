@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [get, create]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, patch, delete] # patch: deletion costs; delete: missed and moved rollouts
+  verbs: [get, list, watch, patch, delete] # patch: deletion costs; delete: replaced and moved rollouts
 - apiGroups: [""]
   resources: [pods/status] # the readiness gate
   verbs: [patch]

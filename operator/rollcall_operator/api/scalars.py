@@ -143,7 +143,7 @@ GroupName = Annotated[
 Folder = Annotated[
     str,
     Field(min_length=1, max_length=256),
-    matches("^(/[-A-Za-z0-9._]+)+$", "must be an absolute folder, such as /var/tmp/profile"),
+    matches("^(/[-A-Za-z0-9._]+)+$", "must be an absolute path, such as /var/tmp/profile"),
 ]
 
 Milliseconds = Annotated[int, Field(ge=50, le=86_400_000)]

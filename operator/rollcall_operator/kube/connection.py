@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who we are: in a pod, or from a kubeconfig."""
+"""Address of the API server and credentials for it: those of the pod, or of a kubeconfig."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class ConfigurationError(Exception):
-    """There is no usable configuration; the message says what was tried."""
+    """There is no usable configuration; the message names the one that was tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ async def connect(*, kubeconfig: str | None = None, context: str | None = None) 
 
     An explicit `kubeconfig` wins over the pod's own. Raises ConfigurationError.
     """
+    if kubeconfig is not None and not Path(kubeconfig).exists():  # noqa: ASYNC240 - at the start
+        raise ConfigurationError(f"kubeconfig file {kubeconfig} does not exist")
     settings: Any = client.Configuration()
     in_cluster = kubeconfig is None and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
@@ -84,6 +86,6 @@ async def connect(*, kubeconfig: str | None = None, context: str | None = None) 
         api = client.ApiClient(settings)
     except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
         where = "the pod's service account" if in_cluster else (kubeconfig or "KUBECONFIG")
-        raise ConfigurationError(f"cannot read {where}: {error}") from error
+        raise ConfigurationError(f"cannot use {where}: {error}") from error
     log.info("API server %s (%s)", settings.host, "in cluster" if in_cluster else "kubeconfig")
     return Connection(api=api, in_cluster=in_cluster, namespace=namespace, refresh=refresh)

@@ -1,4 +1,4 @@
-"""How to reach a pod's port: its own address inside the cluster, the API server's proxy outside."""
+"""How to reach a pod's port: by its address, or outside the cluster by the API server's proxy."""
 
 from dataclasses import dataclass, field
 
@@ -7,6 +7,7 @@ import aiohttp
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import PODS
 from rollcall_protocol.env import OPERATOR_TOKEN_HEADER
+from rollcall_protocol.wire.addresses import host_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,8 @@ class PodDialer:
         """Base URL and headers for `port` of `pod`, with the job's operator token."""
         headers = {OPERATOR_TOKEN_HEADER: token}
         if self._direct or self._connection is None:
-            host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
             headers["Authorization"] = f"Bearer {token}"
-            return Endpoint(url=f"http://{host}:{port}", headers=headers)
+            return Endpoint(url=f"http://{host_port(pod.ip, port)}", headers=headers)
         # The proxy takes Authorization for itself and does not pass it on.
         headers.update(await self._connection.auth_headers())
         path = PODS.path(namespace=pod.namespace, name=pod.name)

@@ -1,65 +1,72 @@
-"""Logs as one JSON object a line, with the job and epoch that they are about."""
+"""Logs as one JSON object a line, with the job and epoch that they are about.
+
+Fields, the same in the operator and in the workers: `time` (RFC 3339, UTC), `level` (lower case),
+`logger`, `message`; then the context where it is known: `namespace`, `job`, `epoch`, `pod`, and
+others that a call adds; `exception` is a traceback as text.
+"""
 
 import contextlib
 import contextvars
 import datetime as dt
-import json
 import logging
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
+
 _FIELDS: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
     "rollcall_log_fields", default=None
 )
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# kopf adds its settings and the object to each record; the object's reference is enough.
+_LEFT_OUT = frozenset({*RESERVED_ATTRS, "message", "asctime", "taskName", "settings", "k8s_skip"})
 
 
 @contextlib.contextmanager
 def log_fields(**fields: Any) -> Iterator[None]:
-    """Add `fields`, less those that are None, to every record logged inside this task."""
-    told = {name: value for name, value in fields.items() if value is not None}
-    token = _FIELDS.set({**(_FIELDS.get() or {}), **told})
+    """Add `fields`, except those that are None, to every record logged inside this task."""
+    known = {name: value for name, value in fields.items() if value is not None}
+    token = _FIELDS.set({**(_FIELDS.get() or {}), **known})
     try:
         yield
     finally:
         _FIELDS.reset(token)
 
 
-def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    own = {k: v for k, v in vars(record).items() if k not in _STANDARD and not k.startswith("_")}
-    # kopf adds the object and its settings to each record; the object reference is enough.
-    own.pop("settings", None)
-    own.pop("k8s_skip", None)
-    return {**(getattr(record, "_rollcall_fields", None) or {}), **own}
-
-
-class FieldsFilter(logging.Filter):
-    """Catches the context's fields when the record is made, as handlers may run elsewhere."""
+class ContextFields(logging.Filter):
+    """Copies the context's fields when a record is made, as handlers may run elsewhere."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Keep every record."""
-        record._rollcall_fields = _FIELDS.get()  # noqa: SLF001 - our own attribute
+        for name, value in (_FIELDS.get() or {}).items():
+            record.__dict__.setdefault(name, value)
         return True
 
 
-class JsonFormatter(logging.Formatter):
-    """`time`, `level`, `logger`, `message`, then the record's own and the context's fields."""
+class OperatorJsonFormatter(JsonFormatter):
+    """One line of JSON; values that JSON does not know are written as text."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON; values that JSON does not know are written as text."""
-        body: dict[str, Any] = {
-            "time": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(
-                timespec="milliseconds"
-            ),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_extra(record),
-        }
-        if record.exc_info:
-            body["exception"] = self.formatException(record.exc_info)
-        return json.dumps(body, default=str)
+    def __init__(self) -> None:
+        super().__init__(
+            "{levelname}{name}{message}",
+            style="{",
+            timestamp="time",
+            rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+            reserved_attrs=list(_LEFT_OUT),
+            json_default=_as_text,
+        )
+
+    def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        """Levels in lower case, the time first."""
+        log_data["level"] = str(log_data["level"]).lower()
+        return {"time": log_data.pop("time"), **log_data}
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="milliseconds")
+    return str(value)
 
 
 class TextFormatter(logging.Formatter):
@@ -68,17 +75,18 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Time, level, message, then fields as key=value."""
         time = dt.datetime.fromtimestamp(record.created, dt.UTC).strftime("%H:%M:%S.%f")[:-3]
-        fields = " ".join(f"{key}={value}" for key, value in _extra(record).items())
+        own = {k: v for k, v in vars(record).items() if k not in _LEFT_OUT}
+        fields = " ".join(f"{key}={value}" for key, value in own.items())
         line = f"{time} {record.levelname[0]} {record.getMessage()}"
         line = f"{line}  [{fields}]" if fields else line
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def configure(*, level: str, style: str) -> None:
-    """Send all logs to standard error; `style` is json or text. kopf speaks from warnings on."""
+    """Send all logs to standard error; `style` is json or text. kopf logs from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    handler.addFilter(FieldsFilter())
+    handler.setFormatter(OperatorJsonFormatter() if style == "json" else TextFormatter())
+    handler.addFilter(ContextFields())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -12,7 +12,7 @@ from rollcall_operator.telemetry.metrics import OperatorMetrics
 log = logging.getLogger(__name__)
 
 Check = Callable[[], str]
-"""Says what is wrong; empty when nothing is."""
+"""Returns what is wrong; empty when nothing is."""
 
 
 class Heartbeat:
@@ -48,14 +48,17 @@ class ProbeServer:
         self.port = 0
 
     async def start(self, *, host: str, port: int) -> None:
-        """Listen; `port` 0 takes a free one (see `self.port`). Raises OSError."""
+        """Listen on `host`, empty for all addresses; `port` 0 picks a free one (see `self.port`).
+
+        Raises OSError.
+        """
         app = web.Application()
         app.router.add_get("/healthz", self._probe)
         app.router.add_get("/readyz", self._probe)
         app.router.add_get("/metrics", self._expose)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, host, port)
+        site = web.TCPSite(runner, host or None, port)
         await site.start()
         self._runner = runner
         self.port = runner.addresses[0][1]

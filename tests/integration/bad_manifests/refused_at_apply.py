@@ -136,7 +136,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "traces into a relative folder",
-        ("spec.weightSync.profile.path", "must be an absolute folder"),
+        ("spec.weightSync.profile.path", "must be an absolute path"),
         {"spec.weightSync.profile": {"enabled": True, "path": "traces"}},
     ),
     _apply(
@@ -166,7 +166,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "relative model folder",
-        ("spec.model.path", "an absolute folder such as /models/mine"),
+        ("spec.model.path", "an absolute path such as /models/mine"),
         {"spec.model.path": "./checkpoints/model"},
     ),
     _apply(

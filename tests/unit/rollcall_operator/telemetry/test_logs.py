@@ -1,6 +1,7 @@
 """Logs: one JSON object a line, with the job and epoch they are about."""
 
 import asyncio
+import datetime as dt
 import io
 import json
 import logging
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from rollcall_operator.telemetry.logs import (
-    FieldsFilter,
-    JsonFormatter,
+    ContextFields,
+    OperatorJsonFormatter,
     TextFormatter,
     log_fields,
 )
@@ -26,8 +27,8 @@ def stream() -> io.StringIO:
 def log(stream: io.StringIO) -> Iterator[logging.Logger]:
     logger = logging.getLogger("test-of-logs")
     handler = logging.StreamHandler(stream)
-    handler.addFilter(FieldsFilter())
-    handler.setFormatter(JsonFormatter())
+    handler.addFilter(ContextFields())
+    handler.setFormatter(OperatorJsonFormatter())
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -45,7 +46,9 @@ def test_a_line_has_level_message_and_fields(log: logging.Logger, stream: io.Str
     log.info("outside")
     first, second = lines(stream)
     assert first["message"] == "Roster pushed"
-    assert first["level"] == "info"
+    assert (first["level"], first["logger"]) == ("info", "test-of-logs")
+    assert dt.datetime.fromisoformat(first["time"]).utcoffset() == dt.timedelta(0)
+    assert "T" in first["time"]
     assert (first["namespace"], first["job"], first["epoch"]) == ("ns", "reverse", 3)
     assert first["pod"] == "p-0"
     assert "job" not in second
@@ -78,5 +81,5 @@ async def test_tasks_keep_their_own_fields(log: logging.Logger, stream: io.Strin
 def test_text_for_a_terminal() -> None:
     record = logging.makeLogRecord({"msg": "Applied %s", "args": ("x",), "levelname": "INFO"})
     with log_fields(job="reverse"):
-        FieldsFilter().filter(record)
+        ContextFields().filter(record)
     assert TextFormatter().format(record).endswith("I Applied x  [job=reverse]")

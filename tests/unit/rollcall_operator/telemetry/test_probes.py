@@ -1,5 +1,6 @@
 """Probes: 200 while nothing is wrong, 503 with the reason when something is."""
 
+import socket
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -19,6 +20,30 @@ class Health:
 @pytest.fixture
 def health() -> Health:
     return Health()
+
+
+async def test_an_empty_host_listens_on_all_addresses_of_both_families(health: Health) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    metrics = OperatorMetrics()
+    server = ProbeServer(metrics=metrics, live=lambda: health.live, ready=lambda: health.ready)
+    await server.start(host="", port=port)
+    try:
+        for host in ("127.0.0.1", *(["[::1]"] if socket.has_ipv6 and has_loopback6() else [])):
+            async with aiohttp.request("GET", f"http://{host}:{port}/healthz") as response:
+                assert response.status == 200, host
+    finally:
+        await server.close()
+
+
+def has_loopback6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
