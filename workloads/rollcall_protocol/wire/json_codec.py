@@ -2,27 +2,40 @@
 
 `decode` refuses unknown fields, missing fields and wrong types, and names the path of the field,
 so that a message of another release fails instead of losing fields.
+
+A decoder is built once for each type: a manifest has thousands of tensors.
 """
 
 import dataclasses
+import json
 import types
 import typing
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Decoder = Callable[[Any, str], Any]  # of a plain JSON value and the path to it
 
-_PLAIN = frozenset({int, float, str})  # samples are long tuples of these: no detour for each item
+_PLAIN = frozenset({int, float, str})  # samples are long tuples of these: no call for each item
 
 
 class CodecError(ValueError):
     """A JSON value does not fit the type; the message starts with the field's path."""
 
 
+# --- encoding ------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> str:
+    """A dataclass (nested, with tuples, dicts, enums) as JSON on one line."""
+    return json.dumps(value, separators=(",", ":"), default=fields_of)
+
+
 def encode(value: Any) -> Any:
-    """Turn a dataclass (nested, with tuples, dicts, enums) into plain JSON values."""
+    """A dataclass (nested, with tuples, dicts, enums) as plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: encode(item) for name, item in fields_of(value).items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (list, tuple)):
@@ -34,89 +47,161 @@ def encode(value: Any) -> Any:
     return value
 
 
+def fields_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass instance. TypeError for anything else."""
+    cls = type(value)
+    names = _NAMES.get(cls)
+    if names is None:
+        names = _NAMES[cls] = tuple(field.name for field in dataclasses.fields(cls))
+    return {name: getattr(value, name) for name in names}
+
+
+_NAMES: dict[type[Any], tuple[str, ...]] = {}
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+
 def decode(cls: type[T], data: Any, *, path: str = "") -> T:
-    """Build `cls` from plain JSON values; raises CodecError that names the field."""
-    return typing.cast("T", _decode(cls, data, path or cls.__name__))
+    """Build `cls` from plain JSON values. CodecError names the field that is wrong."""
+    return typing.cast("T", _decoder(cls)(data, path or cls.__name__))
 
 
-_HINTS: dict[type[Any], dict[str, Any]] = {}
+_DECODERS: dict[Any, Decoder] = {}
 
 
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    if cls not in _HINTS:
-        _HINTS[cls] = typing.get_type_hints(cls)
-    return _HINTS[cls]
+def _decoder(kind: Any) -> Decoder:
+    found = _DECODERS.get(kind)
+    if found is None:
+        found = _DECODERS[kind] = _build(kind)
+    return found
 
 
-def _decode(kind: Any, data: Any, path: str) -> Any:
-    origin = typing.get_origin(kind)
+def _build(kind: Any) -> Decoder:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return data
+        return lambda data, _: data
     if origin in {typing.Union, types.UnionType}:
-        return _decode_optional(typing.get_args(kind), data, path)
+        return _optional(arguments)
     if origin is tuple:
-        return _decode_tuple(typing.get_args(kind), data, path)
+        repeated = len(arguments) == 2 and arguments[1] is Ellipsis
+        return _sequence(arguments[0]) if repeated else _fixed(arguments)
     if origin is dict:
-        if not isinstance(data, dict):
-            raise CodecError(f"{path}: expected an object, got {type(data).__name__}")
-        item = typing.get_args(kind)[1]
-        return {str(key): _decode(item, value, f"{path}.{key}") for key, value in data.items()}
+        return _mapping(arguments[1])
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(typing.cast("type[Any]", kind), data, path)
+        return _record(typing.cast("type[Any]", kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum(kind)
+    return _number if kind is float else _scalar(kind)
+
+
+def _scalar(kind: type[Any]) -> Decoder:
+    def scalar(data: Any, path: str) -> Any:
+        if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
+            raise _wrong_type(path, kind.__name__, data)
+        return data
+
+    return scalar
+
+
+def _number(data: Any, path: str) -> float:
+    if not isinstance(data, (int, float)) or isinstance(data, bool):
+        raise _wrong_type(path, "float", data)
+    return float(data)
+
+
+def _enum(kind: type[Enum]) -> Decoder:
+    def enum(data: Any, path: str) -> Enum:
         try:
             return kind(data)
         except ValueError as error:
             allowed = ", ".join(str(member.value) for member in kind)
             raise CodecError(f"{path}: {data!r} is not one of {allowed}") from error
-    return _decode_scalar(kind, data, path)
+
+    return enum
 
 
-def _decode_scalar(kind: Any, data: Any, path: str) -> Any:
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
-    if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
-        raise CodecError(f"{path}: expected {kind.__name__}, got {type(data).__name__}")
-    return data
-
-
-def _decode_optional(options: tuple[Any, ...], data: Any, path: str) -> Any:
-    if data is None and type(None) in options:
-        return None
-    kinds = [option for option in options if option is not type(None)]
+def _optional(options: tuple[Any, ...]) -> Decoder:
+    kinds = [option for option in options if option is not types.NoneType]
     if len(kinds) != 1:
-        raise CodecError(f"{path}: only optional types are supported, not {options}")
-    return _decode(kinds[0], data, path)
+        raise TypeError(f"only optional types are supported, not {options}")
+    required = _decoder(kinds[0])
+    return lambda data, path: None if data is None else required(data, path)
 
 
-def _decode_tuple(items: tuple[Any, ...], data: Any, path: str) -> Any:
-    if not isinstance(data, (list, tuple)):
-        raise CodecError(f"{path}: expected a list, got {type(data).__name__}")
-    if len(items) == 2 and items[1] is Ellipsis:
-        if items[0] in _PLAIN and set(map(type, data)) <= {items[0]}:
+def _sequence(kind: Any) -> Decoder:
+    item, plain = _decoder(kind), {kind} & _PLAIN
+
+    def sequence(data: Any, path: str) -> tuple[Any, ...]:
+        _check_list(data, path)
+        if plain and set(map(type, data)) <= plain:
             return tuple(data)
-        return tuple(_decode(items[0], value, f"{path}[{i}]") for i, value in enumerate(data))
-    if len(items) != len(data):
-        raise CodecError(f"{path}: expected {len(items)} items, got {len(data)}")
-    pairs = zip(items, data, strict=True)
-    return tuple(_decode(item, value, f"{path}[{i}]") for i, (item, value) in enumerate(pairs))
+        return tuple([item(value, f"{path}[{i}]") for i, value in enumerate(data)])
+
+    return sequence
 
 
-def _decode_dataclass(cls: type[Any], data: Any, path: str) -> Any:
-    if not isinstance(data, dict):
-        raise CodecError(f"{path}: expected an object, got {type(data).__name__}")
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    unknown = sorted(set(data) - set(fields))
-    if unknown:
-        raise CodecError(f"{path}.{unknown[0]}: unknown field; known are {', '.join(fields)}")
-    hints = _hints(cls)
-    values = {}
-    for name, field in fields.items():
-        if name in data:
-            values[name] = _decode(hints[name], data[name], f"{path}.{name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise CodecError(f"{path}.{name}: missing")
-    try:
-        return cls(**values)
-    except ValueError as error:
-        raise CodecError(f"{path}: {error}") from error
+def _fixed(kinds: tuple[Any, ...]) -> Decoder:
+    items = [_decoder(kind) for kind in kinds]
+
+    def fixed(data: Any, path: str) -> tuple[Any, ...]:
+        _check_list(data, path)
+        if len(data) != len(items):
+            raise CodecError(f"{path}: expected {len(items)} items, got {len(data)}")
+        pairs = zip(items, data, strict=True)
+        return tuple([item(value, f"{path}[{i}]") for i, (item, value) in enumerate(pairs)])
+
+    return fixed
+
+
+def _mapping(kind: Any) -> Decoder:
+    item = _decoder(kind)
+
+    def mapping(data: Any, path: str) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise _wrong_type(path, "an object", data)
+        return {str(key): item(value, f"{path}.{key}") for key, value in data.items()}
+
+    return mapping
+
+
+def _record(cls: type[Any]) -> Decoder:
+    hints, fields = typing.get_type_hints(cls), dataclasses.fields(cls)
+    table = [(field.name, _decoder(hints[field.name]), _has_default(field)) for field in fields]
+    exact = {name: kind for name, kind in hints.items() if kind in {int, str, bool}}
+    known = {field.name: None for field in fields}  # in their order, for the message
+
+    def record(data: Any, path: str) -> Any:
+        if not isinstance(data, dict):
+            raise _wrong_type(path, "an object", data)
+        if not data.keys() <= known.keys():
+            unknown = min(data.keys() - known.keys())
+            raise CodecError(f"{path}.{unknown}: unknown field; known are {', '.join(known)}")
+        values = {}
+        for name, field, optional in table:
+            if name in data:
+                value = data[name]
+                plain = type(value) is exact.get(name)
+                values[name] = value if plain else field(value, f"{path}.{name}")
+            elif not optional:
+                raise CodecError(f"{path}.{name}: missing")
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise CodecError(f"{path}: {error}") from error
+
+    return record
+
+
+def _has_default(field: "dataclasses.Field[Any]") -> bool:
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing
+
+
+def _check_list(data: Any, path: str) -> None:
+    if not isinstance(data, (list, tuple)):
+        raise _wrong_type(path, "a list", data)
+
+
+def _wrong_type(path: str, expected: str, data: Any) -> CodecError:
+    return CodecError(f"{path}: expected {expected}, got {type(data).__name__}")

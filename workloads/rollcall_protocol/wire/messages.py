@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
-from rollcall_protocol.wire.json_codec import CodecError, decode, encode
+from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, to_json
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
@@ -289,7 +289,7 @@ M = TypeVar("M")
 
 def dumps(message: WireMessage) -> str:
     """One JSON object on one line, with the message's name in `type`."""
-    return json.dumps({"type": type(message).__name__, **encode(message)}, separators=(",", ":"))
+    return to_json({"type": type(message).__name__, **fields_of(message)})
 
 
 def loads(text: str | bytes, expected: type[M] | tuple[type[M], ...]) -> M:

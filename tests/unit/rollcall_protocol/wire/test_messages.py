@@ -1,0 +1,132 @@
+"""Every message survives its way over the wire; others are refused."""
+
+import json
+
+import pytest
+
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.job_snapshot import (
+    GroupReport,
+    JobSnapshot,
+    MemberReport,
+    MemberState,
+    SessionCause,
+    SessionReport,
+    SuspicionCause,
+    TrainingProgress,
+    TrainingResult,
+)
+from rollcall_protocol.wire.json_codec import CodecError
+from rollcall_protocol.wire.messages import (
+    MEMBER_MESSAGES,
+    Ack,
+    AckPhase,
+    CatchUp,
+    CaughtUp,
+    Commit,
+    Completion,
+    Draining,
+    GenerationProgress,
+    Hello,
+    Join,
+    Prepare,
+    PromptCredit,
+    PromptLease,
+    PromptLeaseReturned,
+    PromptLeaseRevoked,
+    ReconnectRequest,
+    Sample,
+    Seat,
+    SessionReady,
+    SessionRefused,
+    SnapshotPartReady,
+    Stage,
+    VersionAssigned,
+    WeightDelta,
+    WireMessage,
+    dumps,
+    loads,
+)
+from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
+from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
+
+MEMBER, SESSION, VERSION = MemberId("uid", "boot"), SessionId(3, 1, 2), Version(Lineage(1, 2), 7)
+MANIFEST = WeightManifest((TensorSpec("w", "bfloat16", (2, 3), 0, 12),), 12, 8, (1, 2))
+RESPONSE = Response((1, 2), (-0.5, -1.25), (7, 7), finished=True)
+REPORTED = SessionReport(SESSION, SessionCause.MEMBER_LOST, 3, 0.25, "a: ConnectionLost", 12.5)
+LOST = MemberReport("uid", "a", "pool", MemberState.SUSPECT, 6, "x", SuspicionCause.REFUSED, 2)
+MESSAGES: list[WireMessage] = [
+    Hello("job", "default", MEMBER, "a", "pool", "10.0.0.1", "eng", SESSION, VERSION, 1, "0/2"),
+    Ack(SESSION, AckPhase.STAGE, VERSION, "checksum", own_fault=True),
+    CaughtUp(VERSION, "no donor"),
+    SessionRefused(SESSION, held=SessionId(4, 1, 1)),
+    PromptCredit(3),
+    Draining("scaled down", 30.0),
+    GenerationProgress((PartialReport("1", VERSION, (4,), (RESPONSE,)), PartialReport("2"))),
+    PromptLeaseReturned("1"),
+    SnapshotPartReady(5, MANIFEST, MANIFEST),
+    Prepare(SESSION, (Seat(MEMBER, "10.0.0.1", "eng"),), 1),
+    Join(SESSION),
+    SessionReady(SESSION),
+    Stage(SESSION, VERSION, MANIFEST, WeightDelta(VERSION, MANIFEST)),
+    Commit(SESSION, VERSION),
+    CatchUp(VERSION, ("10.0.0.1:7072",)),
+    VersionAssigned(5, VERSION),
+    PromptLease("1", 4, (1, 2), 2, 9, PartialResponses(VERSION, (RESPONSE, RESPONSE))),
+    PromptLeaseRevoked("1"),
+    ReconnectRequest("10.0.0.1", "uid"),
+    Completion("job", MEMBER, "1", VERSION, (Sample((1,), (-0.5,), (7,), 1.0),)),
+    JobSnapshot(
+        pod_uid="uid",
+        boot=2,
+        roster_epoch=3,
+        roster_digest="d",
+        members=(LOST,),
+        progress=TrainingProgress(1, 9, 7, None, "paused", "warning"),
+        finished=TrainingResult(9, "error"),
+        groups=(GroupReport("default", 3, REPORTED, 2, formed=True, sessions=(REPORTED,)),),
+    ),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_wire(message: WireMessage) -> None:
+    line = dumps(message)
+    assert "\n" not in line
+    assert json.loads(line)["type"] == type(message).__name__
+    assert loads(line, type(message)) == message
+
+
+def test_every_message_is_among_these() -> None:
+    kinds = {type(message) for message in MESSAGES}
+    assert kinds >= set(MEMBER_MESSAGES)
+    assert len(kinds) == len(MESSAGES) == len(WireMessage.__args__)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "type: None is not one of"),
+        ('{"prompts": 1}', "type: None is not one of"),
+        ('{"type": "Nope", "prompts": 1}', "type: 'Nope' is not one of"),
+        ('{"type": "Commit", "prompts": 1}', "type: 'Commit' is not one of"),
+        ('{"type": ["PromptCredit"], "prompts": 1}', "type: "),
+        ('{"type": "PromptCredit", "prompts": "1"}', "PromptCredit.prompts: expected int, got str"),
+        ('{"type": "PromptCredit", "prompts": 1, "more": 2}', "PromptCredit.more: unknown field"),
+        ('{"type": "PromptCredit"}', "PromptCredit.prompts: missing"),
+    ],
+)
+def test_other_messages_are_refused(text: str, error: str) -> None:
+    with pytest.raises(CodecError, match=f"^{error}"):
+        loads(text, MEMBER_MESSAGES)
+
+
+def test_responses_whose_lists_differ_in_length_are_refused() -> None:
+    reports = '[{"lease_id": "1", "since": [0, 0], "responses": [%s]}]'
+    whole = '{"tokens": [1], "logprobs": [-0.5], "versions": [7]}'
+    torn = '{"tokens": [1], "logprobs": [], "versions": [7]}'
+    for responses, error in ((f"{whole}, {torn}", "differ in length"), (whole, "since must have")):
+        text = f'{{"type": "GenerationProgress", "reports": {reports % responses}}}'
+        with pytest.raises(CodecError, match=error):
+            loads(text, GenerationProgress)
