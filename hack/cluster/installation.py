@@ -31,10 +31,10 @@ def ensure(namespace: str = "default") -> Kubectl:
             images.build(images.DEFAULT, prefix=PREFIX, tag=TAG)
             images.load([OPERATOR_IMAGE, WORKER_IMAGE])
         kubectl = connect(namespace)
-        helm = lifecycle.program("helm")
+        lifecycle.program("helm")  # built before the step, whose usual time it would exceed
         log = cache.log("helm-upgrade")
         with progress.step(INSTALL, log=log):
-            install(kubectl, helm=helm, log=log)
+            install(kubectl, log=log)
     return kubectl
 
 
@@ -44,28 +44,17 @@ def connect(namespace: str = "default") -> Kubectl:
     return Kubectl(binary=str(binary), kubeconfig=str(kubeconfig), namespace=namespace)
 
 
-def install(kubectl: Kubectl, *, helm: Path, log: Path) -> None:
+def install(kubectl: Kubectl, *, log: Path | None = None) -> None:
     """Install or upgrade the chart, with the image that was loaded, and wait for it."""
     # The image's id makes a rebuilt image of the same name a new rollout of the operator.
     built = TAG if EXISTING else images.identity(OPERATOR_IMAGE)
-    run(
-        [
-            helm,
-            "upgrade",
-            "--install",
-            RELEASE,
-            ROOT / "charts" / "rollcall-operator",
-            f"--kubeconfig={lifecycle.kubeconfig()}",
-            f"--namespace={SYSTEM_NAMESPACE}",
-            "--create-namespace",
-            f"--set=image.repository={PREFIX}/operator",
-            f"--set=image.tag={TAG}",
-            "--set=image.pullPolicy=IfNotPresent",
-            f"--set-string=podAnnotations.image={built}",
-            "--wait",
-            "--timeout=180s",
-        ],
-        timeout_s=240,
+    _helm(
+        *("upgrade", "--install", RELEASE, str(ROOT / "charts" / "rollcall-operator")),
+        f"--set=image.repository={PREFIX}/operator",
+        f"--set=image.tag={TAG}",
+        "--set=image.pullPolicy=IfNotPresent",
+        f"--set-string=podAnnotations.image={built}",
+        *("--create-namespace", "--wait", "--timeout=180s"),
         log=log,
     )
     kubectl.run(
@@ -75,3 +64,13 @@ def install(kubectl: Kubectl, *, helm: Path, log: Path) -> None:
         "crd/rolloutpools.rollcall.dev",
         "--timeout=60s",
     )
+
+
+def uninstall() -> None:
+    """Uninstall the chart and wait until its pods are gone. The definitions and jobs stay."""
+    _helm("uninstall", RELEASE, "--wait", "--timeout=120s")
+
+
+def _helm(*arguments: str, log: Path | None = None) -> None:
+    place = (f"--kubeconfig={lifecycle.kubeconfig()}", f"--namespace={SYSTEM_NAMESPACE}")
+    run([lifecycle.program("helm"), *arguments, *place], timeout_s=240, log=log)

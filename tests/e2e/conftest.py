@@ -1,5 +1,6 @@
 """Cluster, images and operator once for all end-to-end tests; a namespace for each test."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,19 +8,32 @@ import pytest
 from hack.cluster import installation
 from hack.cluster.kubectl import Kubectl
 
+_INSTALLED = "ROLLCALL_E2E_INSTALLED"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Install before the first test, whose time-out this would exceed on a new machine.
+
+    With pytest-xdist the controller does it, once for all workers.
+    """
+    is_worker = hasattr(session.config, "workerinput")
+    if not (is_worker or session.config.option.collectonly):
+        installation.ensure()
+        os.environ[_INSTALLED] = str(os.getpid())
+
 
 @pytest.fixture(scope="session")
 def installed() -> Kubectl:
     """The cluster with the operator in it."""
-    return installation.ensure()
+    return installation.connect() if _INSTALLED in os.environ else installation.ensure()
 
 
 @pytest.fixture
 def kubectl(installed: Kubectl, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
     """Kubectl in a namespace of the test's own, which is gone afterwards."""
-    name = (
-        f"e2e-{request.node.originalname.removeprefix('test_').replace('_', '-')[:40].strip('-')}"
-    )
+    # With the parameters: two cases of one test may run side by side.
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())
+    name = f"e2e-{name.removeprefix('test-')[-50:].strip('-')}"
     installed.run("delete", "namespace", name, "--ignore-not-found", seconds=120)
     installed.run("create", "namespace", name)
     yield installed.within(name)

@@ -1,0 +1,29 @@
+"""A task of the user's own, from a ConfigMap, is learned without building an image."""
+
+import pytest
+
+from hack.cluster.kubectl import EXAMPLE_IMAGE, ROOT, WORKER_IMAGE, Kubectl
+from hack.demo.job_progress import JobProgress, JobWatcher
+
+JOB = "own-task"
+LEARNED = 0.7  # chance is 0.07; the example reaches it after some 150 of its 300 steps
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_the_rollouts_learn_a_task_from_a_config_map(kubectl: Kubectl) -> None:
+    folder = str(ROOT / "examples" / "own-task")
+    if WORKER_IMAGE == EXAMPLE_IMAGE:
+        kubectl.run("apply", "--kustomize", folder)
+    else:
+        rendered = kubectl.run("kustomize", folder).replace(EXAMPLE_IMAGE, WORKER_IMAGE)
+        kubectl.run("apply", "--filename", "-", text=rendered)
+    job = JobWatcher(kubectl, JOB)
+    first = job.until(lambda seen: len(seen.rewards) == 2, seconds=180)
+    assert max(first.rewards.values()) < LEARNED
+    job.until(lambda seen: both_reach(seen, LEARNED), seconds=120)
+
+
+def both_reach(seen: JobProgress, reward: float) -> bool:
+    """Whether the samples that each of the two rollouts drew itself reach this mean reward."""
+    return len(seen.rewards) == 2 and min(seen.rewards.values()) >= reward
