@@ -1,5 +1,9 @@
-"""`pytest --durations-cpu N`: the N slowest tests by wall time, with the CPU time that each used.
+"""Options for all tests: which may run side by side, and what each costs.
 
+`pytest -n 2 --dist loadgroup` runs tests side by side. Those of a file that share a fixture stay in
+one process, as do those that a mark `xdist_group` puts together.
+
+`pytest --durations-cpu N` lists the N slowest tests by wall time, with the CPU time that each used.
 CPU time is that of the test's process and of all its descendants. A test with far more wall than
 CPU time waits for something: a sleep, a time-out, another process that waits itself.
 """
@@ -26,6 +30,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.durations_cpu:
         config.pluginmanager.register(CpuDurations(config.option.durations_cpu))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - private
+    return any(found.scope in {"module", "package"} for each in definitions for found in each)
 
 
 @dataclass(slots=True)

@@ -17,10 +17,15 @@ from rollcall_protocol import env
 from rollcall_protocol.job_config import JobConfig, PoolConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
+from tests.local.worker_processes import ForkedWorker, WorkerForkServer
 
 ROOT = Path(__file__).parents[2]
 TOKENS = {env.MEMBER_TOKEN_FILE: "member-secret", env.OPERATOR_TOKEN_FILE: "operator-secret"}
 COMMAND = "from rollcall_runtime.cli import {0}_program; {0}_program()"
+
+AT_IMPORT = {"PYTHONPATH": str(ROOT / "workloads"), "OMP_NUM_THREADS": "1"}
+FORK_SERVER: WorkerForkServer | None = None
+"""Where workers come from while tests run. Without one, each is a new interpreter."""
 
 
 @dataclass(slots=True)
@@ -34,12 +39,15 @@ class Pod:
     folder: Path
     variables: dict[str, str]
     group: str = DEFAULT_GROUP
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | ForkedWorker | None = None
     logs: list[Path] = field(default_factory=list)
 
     def start(self) -> None:
         log = self.folder / f"{self.name}.{len(self.logs)}.log"
         self.logs.append(log)
+        if FORK_SERVER is not None and FORK_SERVER.serves(self.variables):
+            self.process = FORK_SERVER.start(self.role, variables=self.variables, log=log)
+            return
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND.format(self.role)],
@@ -141,8 +149,7 @@ def variables(
         env.TOKEN_DIR: str(tokens),
         env.STATE_DIR: str(state),
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT / "workloads"),
-        "OMP_NUM_THREADS": "1",
+        **AT_IMPORT,
     }
     if pool is not None:
         values[env.POOL_CONFIG] = json.dumps(encode(pool))

@@ -11,9 +11,17 @@ from tests.unit.rollcall_runtime.sync.cases import CASES, Case
 from tests.unit.rollcall_runtime.sync.faults import NURSERY
 
 ALL = [
-    # The quick run has gloo alone: processes and libraries take seconds to start.
+    # The quick run has gloo alone: processes and libraries take seconds to start. The tests of an
+    # engine share its processes, so they run one after the other.
     *(
-        pytest.param(case, id=case.id, marks=[] if case.engine == "gloo" else [pytest.mark.slow])
+        pytest.param(
+            case,
+            id=case.id,
+            marks=[
+                pytest.mark.xdist_group(f"sync-{case.id}"),
+                *([] if case.engine == "gloo" else [pytest.mark.slow]),
+            ],
+        )
         for case in CASES
     ),
     *(pytest.param(case, id=f"{case.id}-real", marks=pytest.mark.gpu) for case in gpu.CASES),
