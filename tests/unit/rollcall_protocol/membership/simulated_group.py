@@ -90,7 +90,7 @@ class SimulatedGroup:
         self.formed: list[SessionReport] = []
         self.seated: set[MemberId] = set()  # in a session that was usable
         self.committed: dict[SessionId, frozenset[MemberId]] = {}
-        self.passed: dict[object, set[MemberId]] = {}  # who got through a join or a transfer
+        self.passed: dict[object, set[MemberId]] = {}  # members that completed a join or transfer
         self.late: deque[tuple[SimulatedMember, object]] = (
             deque()
         )  # of a coordinator that is no more
@@ -187,13 +187,13 @@ class SimulatedGroup:
                 found.append(("deliver", worker))
             if worker.outbox:
                 found.append(("report", worker))
-            if worker.joining and self._everybody(worker.joining, "joining"):
+            if worker.joining and self._all_reached(worker.joining, "joining"):
                 found.append(("join", worker))
-            if worker.transfer and self._everybody(worker.transfer, "transfer"):
+            if worker.transfer and self._all_reached(worker.transfer, "transfer"):
                 found.append(("transfer", worker))
         return found
 
-    def _everybody(self, what: object, attribute: str) -> bool:
+    def _all_reached(self, what: object, attribute: str) -> bool:
         session = what if isinstance(what, SessionId) else what[0]  # type: ignore[index]
         seats = self.committed.get(session)
         if seats is None:

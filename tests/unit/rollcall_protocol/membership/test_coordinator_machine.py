@@ -106,7 +106,7 @@ def test_versions_that_come_faster_than_others_are_awaited_do_not_keep_a_newcome
     group = running("a")
     group.push("a", "b", "ghost")
     group.start("b")
-    for _ in range(12):  # no time passes, so nobody has waited for the one that never comes
+    for _ in range(12):  # no time passes, so `settle` for the missing one never ends
         while group.step():
             pass
         group.publish()
@@ -229,7 +229,7 @@ def test_a_coordinator_whose_members_follow_a_later_epoch_steps_down() -> None:
     assert not any(isinstance(effect, CoordinatorSuperseded) for effect in effects)
 
 
-def test_of_two_lives_of_a_pod_the_one_that_lives_registers_again() -> None:
+def test_of_two_incarnations_of_a_pod_the_running_one_registers_again() -> None:
     # The dead one's Hello was read last: its stream had been accepted, but not served yet.
     coordinator = machine()
     coordinator.push_roster(roster(1, "a"), 0)
@@ -241,7 +241,7 @@ def test_of_two_lives_of_a_pod_the_one_that_lives_registers_again() -> None:
     assert coordinator.members.by_pod["uid-a"].id.boot_id == "alive"
 
 
-def test_a_version_waits_for_nobody_who_has_left_the_roster() -> None:
+def test_a_version_does_not_wait_for_a_member_that_left_the_roster() -> None:
     group = running("a", "b")
     group.publish()
     while not all(worker.transfer for worker in group.workers.values()):
@@ -259,7 +259,7 @@ def test_a_version_waits_for_nobody_who_has_left_the_roster() -> None:
     assert group.published[-1] == version
 
 
-def test_who_was_overtaken_while_it_waited_catches_up_before_it_sits() -> None:
+def test_a_member_overtaken_while_it_waited_catches_up_before_it_gets_a_seat() -> None:
     v1 = Version(Lineage(1, 1), 1)
     coordinator = machine(max_staleness=0)
     coordinator.push_roster(roster(1, "a", "b", "c"), 0)
@@ -271,7 +271,7 @@ def test_who_was_overtaken_while_it_waited_catches_up_before_it_sits() -> None:
     assert coordinator.seated == ()
 
 
-def test_who_is_not_on_the_roster_sits_in_no_session() -> None:
+def test_a_member_that_is_not_on_the_roster_gets_no_seat() -> None:
     coordinator = machine()
     coordinator.push_roster(roster(1), 0)
     coordinator.hello(hello("stranger"), 1)

@@ -67,7 +67,7 @@ def test_a_newer_session_aborts_the_engine_of_the_older_one() -> None:
     effects = machine.receive(Prepare(NEW, ()))
     assert effects == [AbortEngine(), SendToCoordinator(Ack(NEW, AckPhase.PREPARE))]
     assert machine.receive(Prepare(NEW, ())) == [SendToCoordinator(Ack(NEW, AckPhase.PREPARE))], (
-        "told twice"
+        "a doubled message"
     )
 
 
@@ -113,12 +113,12 @@ def test_a_served_version_never_goes_back() -> None:
     assert machine.fetched(V1) == [SendToCoordinator(CaughtUp(V2))]
 
 
-def test_a_later_life_of_the_trainer_is_newer_whatever_its_number() -> None:
+def test_a_version_of_a_later_trainer_incarnation_is_newer_whatever_its_number() -> None:
     restarted = Version(Lineage(1, 2), 0)
     assert member(holds=V2).receive(CatchUp(restarted, ("d",))) == [FetchVersion(restarted, ("d",))]
 
 
-def test_a_failed_apply_leaves_the_old_version_and_says_so() -> None:
+def test_a_failed_apply_keeps_the_old_version_and_is_reported() -> None:
     machine = member(holds=V1)
     machine.staged(NEW, V2)
     machine.receive(Commit(NEW, V2))

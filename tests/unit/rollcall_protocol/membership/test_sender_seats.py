@@ -53,7 +53,7 @@ def test_no_session_is_formed_before_every_sender_is_there() -> None:
     assert set(asked) == {SENDER, SECOND, MemberId("uid-a", "b1")}
 
 
-def test_of_two_lives_of_a_rank_the_one_that_lives_registers_again() -> None:
+def test_of_two_incarnations_of_a_rank_the_running_one_registers_again() -> None:
     coordinator = with_a_rollout()
     coordinator.hello(second_sender(), 0)
     dead = replace(second_sender(), member=MemberId(SECOND.pod_uid, "dead"))
@@ -104,7 +104,7 @@ def test_the_loss_of_a_sender_ends_the_session_until_it_is_back() -> None:
     assert asked[SECOND].session > before
 
 
-def test_a_rank_that_the_job_does_not_have_is_sent_away() -> None:
+def test_a_sender_of_an_unknown_rank_is_refused() -> None:
     stranger = replace(hello("trainer-7"), sender=7)
     effects = machine(senders=2).hello(stranger, 0)
     assert [type(effect) for effect in effects] == [CloseStream]

@@ -1,4 +1,4 @@
-"""Members that hold a part of the weights give it to those alone who need the same."""
+"""Members that hold a shard of the weights give it only to newcomers that need the same."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ HOLDERS = {"a": "", "b": "0/2", "c": "1/2"}
     ("shard", "donors"),
     [("", ["a"]), ("0/2", ["a", "b"]), ("1/2", ["a", "c"]), ("0/4", ["a"])],
 )
-def test_a_newcomer_is_sent_to_those_who_hold_what_it_needs(shard: str, donors: list[str]) -> None:
+def test_a_newcomer_gets_donors_that_hold_the_shard_it_needs(shard: str, donors: list[str]) -> None:
     members = MemberTable(
         job_uid="job", group="default", coordinator_uid="trainer", max_staleness=1,
         fallback_donor="trainer:7070", catch_up_timeout=1,

@@ -1,4 +1,4 @@
-"""Why a member is a suspect is told once, with what showed it."""
+"""A suspicion is reported once, with its cause."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def suspicions(effects: list[CoordinatorEffect]) -> list[MemberSuspected]:
 def acknowledge(
     coordinator: CoordinatorMachine, effects: list[CoordinatorEffect]
 ) -> list[CoordinatorEffect]:
-    """Have everybody acknowledge PREPARE and JOIN; what else came of it."""
+    """Acknowledge PREPARE and JOIN for all members; returns the other effects."""
     others, waiting = [], list(effects)
     while waiting:
         effect = waiting.pop(0)
@@ -59,7 +59,7 @@ def coordinator() -> CoordinatorMachine:
 
 
 @pytest.mark.parametrize("cause", [Cause.CONNECTION_LOST, Cause.HEARTBEAT_MISSED])
-def test_a_loss_is_told_once_and_reaches_report_and_session(
+def test_a_loss_is_reported_once_with_its_cause_in_report_and_session(
     coordinator: CoordinatorMachine, cause: Cause
 ) -> None:
     effects = coordinator.lost(B, "why it is", 2, cause=cause)
@@ -94,7 +94,9 @@ def test_no_answer_counts_from_the_question(coordinator: CoordinatorMachine) -> 
     assert (found.member, found.cause, found.since) == (B, Cause.ACK_TIMEOUT, 10)
 
 
-def test_an_older_life_of_a_pod_has_lost_its_connection(coordinator: CoordinatorMachine) -> None:
+def test_an_older_incarnation_of_a_pod_has_lost_its_connection(
+    coordinator: CoordinatorMachine,
+) -> None:
     effects = coordinator.hello(hello("b", boot="b2"), 10)
     assert [(s.member, s.cause) for s in suspicions(effects)] == [(B, Cause.CONNECTION_LOST)]
 
@@ -104,7 +106,7 @@ def test_a_pod_that_the_operator_saw_go_left_the_roster(coordinator: Coordinator
     assert [s.cause for s in suspicions(coordinator.push_roster(lost, 5))] == [Cause.LEFT_ROSTER]
 
 
-def test_scaling_down_accuses_nobody(coordinator: CoordinatorMachine) -> None:
+def test_scaling_down_suspects_no_member(coordinator: CoordinatorMachine) -> None:
     fewer = replace(roster(2, "a"), cause=EpochCause.SCALED_DOWN)
     assert suspicions(coordinator.push_roster(fewer, 5)) == []
 
@@ -115,7 +117,7 @@ def test_a_pod_that_does_not_register_is_reported_until_it_does(
     coordinator.push_roster(roster(2, "a", "b", "c"), 5)
     coordinator.absent("uid-c", "does not answer", 6)
     coordinator.absent("uid-a", "is here after all", 6)
-    coordinator.absent("uid-z", "is nobody", 6)
+    coordinator.absent("uid-z", "is not on the roster", 6)
     absent = [r for r in coordinator.reports() if r.state is MemberState.SUSPECT]
     assert [(r.pod, r.cause, r.reason) for r in absent] == [
         ("c", Cause.NOT_REGISTERED, "does not answer")

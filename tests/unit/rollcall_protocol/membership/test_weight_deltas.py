@@ -33,7 +33,7 @@ def published(*held: int) -> tuple[list[Stage], CoordinatorMachine, WeightDelta]
 
 def test_members_that_all_serve_the_base_are_sent_the_delta() -> None:
     stages, _, delta = published(1, 1)
-    assert [stage.delta for stage in stages] == [delta] * 3, "the sender is told too"
+    assert [stage.delta for stage in stages] == [delta] * 3, "the sender gets it too"
     assert {stage.manifest for stage in stages} == {WHOLE}
 
 

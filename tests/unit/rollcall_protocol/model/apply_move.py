@@ -24,7 +24,7 @@ class MoveApplier:
             self._fault(transition, kind, about)
         elif kind == "late":
             transition.faults -= 1
-            transition.tell(int(str(about[0])), "pass", about[1])
+            transition.step_coordinator(int(str(about[0])), "pass", about[1])
         else:
             self._do(transition, str(kind), about)
         if self.tables.scope.prompt_sender:
@@ -42,9 +42,9 @@ class MoveApplier:
             self._do_trainer(transition, kind, first, about)
         elif kind == "start":
             slot = transition.slots[first]
-            member = MemberId(f"uid-{first}", f"b{slot.lives + 1}")
+            member = MemberId(f"uid-{first}", f"b{slot.starts + 1}")
             process = self.tables.members.start(member)
-            transition.slots[first] = slot._replace(process=process, lives=slot.lives + 1)
+            transition.slots[first] = slot._replace(process=process, starts=slot.starts + 1)
             transition.connect(first, len(transition.trainers) - 1)
         elif kind == "joined":
             transition.step_member(first, "joined", "")
@@ -65,7 +65,7 @@ class MoveApplier:
 
     def _do_trainer(self, transition: Transition, kind: str, pod: int, about: list[object]) -> None:
         if kind == "pass":
-            transition.tell(pod, "pass", about[1])
+            transition.step_coordinator(pod, "pass", about[1])
         elif kind == "publish":
             trainer = transition.trainers[pod]
             machine = self.tables.coordinators.get(trainer.machine)
@@ -78,8 +78,8 @@ class MoveApplier:
         elif kind == "push":
             epoch = int(str(about[1]))
             transition.named += (pod,) * (epoch - len(transition.named))
-            transition.tell(pod, "push_roster", self.tables.roster(epoch, pod))
-        elif kind == "sender says":
+            transition.step_coordinator(pod, "push_roster", self.tables.roster(epoch, pod))
+        elif kind == "sender replies":
             transition.hear_sender(pod, all_of_it=False)
         elif kind == "sender joined":
             transition.step_sender(pod, "joined", "")
@@ -98,7 +98,9 @@ class MoveApplier:
             if kind == "rest ends":
                 transition.slots[index] = slot._replace(remains=rest)
                 if remains.known and not _registered_again(transition, index, remains.member):
-                    transition.tell(remains.pod, "lost", remains.member, "its stream ended")
+                    transition.step_coordinator(
+                        remains.pod, "lost", remains.member, "its stream ended"
+                    )
                 return
             message = self.tables.messages.values[remains.up[0]]
             again = _registered_again(transition, index, remains.member)
@@ -122,13 +124,13 @@ class MoveApplier:
             transition.slots[index] = slot._replace(stream=stream)
             _receive(transition, stream.pod, member, message)
         elif kind == "deliver":
-            told = self.tables.messages.values[stream.down[0]]
+            message = self.tables.messages.values[stream.down[0]]
             transition.slots[index] = slot._replace(stream=stream._replace(down=stream.down[1:]))
-            transition.step_member(index, "hear", told, (stream.pod, stream.boot))
+            transition.step_member(index, "hear", message, (stream.pod, stream.boot))
         else:  # the coordinator's side of the stream ends
             transition.slots[index] = slot._replace(stream=stream._replace(state=LEFT, up=()))
             if stream.registered:
-                transition.tell(stream.pod, "lost", member, "its stream ended")
+                transition.step_coordinator(stream.pod, "lost", member, "its stream ended")
 
     def _no_donor(self, transition: Transition, index: int, which: object) -> str:
         slot = transition.slots[index]
@@ -184,6 +186,6 @@ def _registered_again(transition: Transition, index: int, member: MemberId) -> b
 
 def _receive(transition: Transition, pod: int, member: MemberId, message: object) -> None:
     if isinstance(message, Hello):
-        transition.tell(pod, "hello", message)
+        transition.step_coordinator(pod, "hello", message)
     else:
-        transition.tell(pod, "receive", member, message)
+        transition.step_coordinator(pod, "receive", member, message)

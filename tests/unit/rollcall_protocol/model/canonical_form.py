@@ -17,8 +17,8 @@ from rollcall_protocol.wire.roster import Roster
 
 T = TypeVar("T")
 
-# What nothing is decided by: texts, counters and times for people.
-_TOLD: dict[type, frozenset[str]] = {
+# Attributes without influence on behaviour: texts, counters and times for reports.
+_FOR_REPORTS: dict[type, frozenset[str]] = {
     CoordinatorMachine: frozenset({"timeouts", "sender", "_effects"}),
     SessionFormation: frozenset({"rebuilds", "_began", "_timeouts"}),
     VersionPublisher: frozenset({"_timeouts"}),
@@ -48,7 +48,7 @@ def clone(value: T) -> T:
 
 
 def key(value: object) -> Hashable:
-    """Equal for machines that cannot be told apart by what they do from now on."""
+    """Equal for machines that behave equally from now on."""
     kind = type(value)
     if kind in _SHORT:
         return _SHORT[kind](value)
@@ -61,8 +61,8 @@ def key(value: object) -> Hashable:
     names = _plan(value)
     if names is None:
         return value
-    told = _TOLD.get(kind, frozenset())
-    return tuple(key(getattr(value, name)) for name in names if name not in told)
+    ignored = _FOR_REPORTS.get(kind, frozenset())
+    return tuple(key(getattr(value, name)) for name in names if name not in ignored)
 
 
 def _plan(value: object) -> tuple[str, ...] | None:

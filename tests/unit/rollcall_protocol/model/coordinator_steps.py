@@ -59,7 +59,7 @@ class CoordinatorSteps:
         return len(self._known.values)
 
     def start(self, pod: int, boot: int, since_epoch: int | None) -> int:
-        """A new life of a trainer's pod."""
+        """A new incarnation of a trainer's pod."""
         member = MemberId(trainer_uid(pod), f"b{boot}")
         machine = CoordinatorMachine(
             job_uid="job",
@@ -154,21 +154,21 @@ class CoordinatorSteps:
         for effect in effects:
             if isinstance(effect, SendMessage) and effect.to.pod_uid not in {*allowed, uid}:
                 what = type(effect.message).__name__
-                require(False, f"5: {what} for {effect.to}, who is not on the roster")
+                require(False, f"5: {what} for {effect.to}, which is not on the roster")
 
 
 def _check_waits(machine: CoordinatorMachine) -> None:
-    """8: whatever is waited for has a deadline, and somebody who is there to answer."""
+    """8: each wait has a deadline and awaits members of the session."""
     formation, publisher = machine.formation, machine.publisher
     there = {*machine.senders, *machine.seated}
     if formation.busy:
         require(formation.deadline is not None, "8: forms a session without a deadline")
-        require(bool(formation.waiting), "8: forms a session and waits for nobody")
-        require(formation.waiting <= there, "8: forms a session and waits for a stranger")
+        require(bool(formation.waiting), "8: forms a session and awaits no member")
+        require(formation.waiting <= there, "8: forms a session and awaits a member without a seat")
     if publisher.staging or publisher.committing:
         require(publisher.deadline is not None, "8: publishes without a deadline")
-        require(bool(publisher.waiting), "8: publishes and waits for nobody")
-        require(publisher.waiting <= there, "8: publishes and waits for a stranger")
+        require(bool(publisher.waiting), "8: publishes and awaits no member")
+        require(publisher.waiting <= there, "8: publishes and awaits a member without a seat")
 
 
 def _armed(machine: CoordinatorMachine) -> list[str]:

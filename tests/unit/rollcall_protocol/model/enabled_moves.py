@@ -45,10 +45,10 @@ class EnabledMoves:
     def first(self, state: GroupState) -> Move | None:
         """A move that may be made before all others without losing a behaviour, if there is one.
 
-        A member that hears what was sent to it, or gets through its slow work, commutes with what
-        all others do. What else might come first, a crash or the coordinator's closing of the
-        stream, only loses what the member says then, which is the same as nobody's reading it. Not
-        so where the message itself might still be lost, or the work fail.
+        The delivery of a message to a member, and the end of its slow work, commute with all moves
+        of others. A crash or the closing of the stream that comes first only loses the member's
+        reply, which equals a reply that is never read. Not so where the message itself may still be
+        lost, or the work fail.
         """
         kinds, newest = self.tables.scope.kinds, len(state.trainers) - 1
         if state.faults and kinds & _LOSE_MESSAGES:
@@ -99,7 +99,7 @@ class EnabledMoves:
             yield ("push", state.named[-1], written)
 
     def deadlines(self, state: GroupState) -> Iterator[Move]:
-        """Deadlines that somebody's silence lets pass."""
+        """Deadlines that pass when a member stays silent."""
         for pod, trainer in enumerate(state.trainers):
             if trainer.alive:
                 for name in self.tables.coordinators.deadlines(trainer.machine):
@@ -132,7 +132,7 @@ class EnabledMoves:
             if trainer.alive and ModelFault.STRAY_PUSH in kinds:
                 for epoch in range(1, len(state.named) + 1):
                     yield (ModelFault.STRAY_PUSH, pod, epoch, False)
-                    if epoch <= self._epoch(state, pod):  # else nobody could tell
+                    if epoch <= self._epoch(state, pod):  # else it could not be recognised as wrong
                         yield (ModelFault.STRAY_PUSH, pod, epoch, True)
 
     def of_senders(self, state: GroupState | Transition) -> Iterator[Move]:
@@ -140,8 +140,8 @@ class EnabledMoves:
         for pod, trainer in enumerate(state.trainers):
             if not trainer.alive:
                 continue
-            if trainer.said:
-                yield ("sender says", pod)
+            if trainer.replies:
+                yield ("sender replies", pod)
             sender = self.tables.members.get(trainer.sender)
             if sender.joining is not None and self._all_joining(state, sender):
                 yield ("sender joined", pod)

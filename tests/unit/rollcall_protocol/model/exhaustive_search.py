@@ -32,11 +32,11 @@ class SearchResult:
     trace: tuple[Move, ...] = ()
 
     def __str__(self) -> str:
-        told = f"{self.scope}: {self.states} states, {self.moves} moves"
+        summary = f"{self.scope}: {self.states} states, {self.moves} moves"
         if not self.violation:
-            return told
+            return summary
         steps = "\n".join(f"  {' '.join(str(part) for part in move)}" for move in self.trace)
-        return f"{told}\n{steps}\n  -> {self.violation}"
+        return f"{summary}\n{steps}\n  -> {self.violation}"
 
 
 class ExhaustiveSearch:
@@ -106,7 +106,7 @@ class ExhaustiveSearch:
     # --- invariants ------------------------------------------------------------------------------
 
     def _check(self, state: GroupState) -> None:
-        """What a coordinator believes of a member is true, or was when the member said it."""
+        """The coordinator's record of a member is true, or was when the member reported it."""
         held = {}
         for slot in state.slots:
             if slot.process is not None:
@@ -198,7 +198,7 @@ class ExhaustiveSearch:
         trainer = state.trainers[-1]
         machine = self.tables.coordinators.get(trainer.machine)
         wanted = self.tables.allowed(len(state.named))
-        require(trainer.alive, "7: the coordinator stepped down for nobody")
+        require(trainer.alive, "7: the coordinator stepped down without a successor")
         require(machine.forming is FormationPhase.STABLE, f"7: rests at {machine.forming}")
         epoch = machine.formation.roster_epoch
         require(epoch == len(state.named), f"7: rests with a session for the roster of {epoch}")

@@ -30,7 +30,7 @@ Event = tuple[object, ...]
 class MemberSteps:
     """Interned processes and their steps. A step that breaks one raises InvariantViolation.
 
-    `alone`: what a member got through is not kept, since nobody else is there to ask for it.
+    `alone`: completed joins and transfers are not kept, since no other member asks for them.
     """
 
     def __init__(self, *, alone: bool = False) -> None:
@@ -42,7 +42,7 @@ class MemberSteps:
         return len(self._known.values)
 
     def start(self, member: MemberId) -> int:
-        """A new life."""
+        """A new process."""
         return self._number(member, MemberProcess(MemberMachine()))
 
     def id(self, number: int) -> MemberId:
@@ -54,7 +54,7 @@ class MemberSteps:
         return self._known.values[number][1]
 
     def step(self, number: int, event: Event) -> tuple[int, Replies]:
-        """The process after `event`, and what it says to the coordinator.
+        """The process after `event`, and its replies to the coordinator.
 
         Events: ("hear", message, leader), ("joined", error), ("moved", error, own_fault),
             ("applied", which, error), ("fetched", which, error), ("late", session, version).

@@ -1,8 +1,8 @@
-"""One member's machine against a coordinator that may say anything, in any order, any number of
-times: doubled, reordered, misdelivered, of zombies and of successors.
+"""One member's machine, which may receive any message in any order, any number of times: doubled,
+reordered, misdelivered, of replaced coordinators and of their successors.
 
-What the member does must be right without any trust in who speaks. Only that one session is
-prepared with one list of seats is taken for granted.
+The member must keep its invariants without trust in the sender of a message. The only assumption is
+that one session is prepared with one list of seats.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from tests.unit.rollcall_protocol.model.state import InvariantViolation, MemberP
 
 MAX_FETCHES, MAX_APPLIES = 1, 2  # under way at once, with those that wait
 SESSIONS = (SessionId(1, 1, 1), SessionId(1, 2, 1))
-# The number goes back where the trainer's next life did not hear of a member.
+# The number goes back where the trainer's next incarnation does not know of a member.
 VERSIONS = (Version(Lineage(1, 1), 2), Version(Lineage(1, 2), 1))
 
 

@@ -43,7 +43,7 @@ class Interned(Generic[T]):
 
 
 class MemberStream(NamedTuple):
-    """A member's stream: whom it leads to, and what is on its way (numbers of messages).
+    """A member's stream: the trainer's pod it leads to, and the messages under way (their numbers).
 
     `registered`: its Hello has arrived. `broken`: what is on its way to the member may be lost;
     a stream that the coordinator closed brings that first.
@@ -71,21 +71,21 @@ class AbandonedStream(NamedTuple):
 
 
 class RolloutSlot(NamedTuple):
-    """A pod of a rollout: its process (None between two lives), streams, lives so far."""
+    """A pod of a rollout: its process (None between two), streams, number of processes so far."""
 
     process: int | None
     stream: MemberStream | None
     remains: tuple[AbandonedStream, ...]
-    lives: int
+    starts: int
 
 
 class TrainerPod(NamedTuple):
-    """A pod of the trainer: coordinator, its own sender, what that has said, last number used."""
+    """A pod of the trainer: coordinator, own sender and its replies, last version number."""
 
     machine: int
     alive: bool
     sender: int
-    said: tuple[int, ...]
+    replies: tuple[int, ...]
     last: int
 
 

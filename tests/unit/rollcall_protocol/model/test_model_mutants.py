@@ -20,13 +20,13 @@ from tests.unit.rollcall_protocol.model.search_scopes import LARGE, QUICK
 from tests.unit.rollcall_protocol.model.single_member import explore_member
 
 SCOPES = {scope.name: scope for scope in (*QUICK, *LARGE)}
-ALONE = "one member, told anything"
+ALONE = "one member, any message"
 MAX_STATES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`line` of a function is replaced; the model finds it in `scope` and says `violation`."""
+    """`line` of a function is replaced; the model must find `violation` in `scope`."""
 
     name: str
     owner: object
@@ -56,7 +56,7 @@ def seed(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
 MACHINE, MEMBER = CoordinatorMachine, MemberMachine
 MUTANTS = (
     Mutant(
-        "a member hears older sessions",
+        "a member obeys messages of older sessions",
         MEMBER,
         "receive",
         "message.session < self.session",
@@ -65,7 +65,7 @@ MUTANTS = (
         "4:",
     ),
     Mutant(
-        "a member takes part in what was not prepared",
+        "a member takes part in a session that it has not prepared",
         MEMBER,
         "receive",
         "message.session != self.session",
@@ -92,7 +92,7 @@ MUTANTS = (
         "4:",
     ),
     Mutant(
-        "what is not staged is served",
+        "a version that is not staged is served",
         MEMBER,
         "_apply",
         "self._staged != version",
@@ -173,7 +173,7 @@ MUTANTS = (
         "8:",
     ),
     Mutant(
-        "who left the roster commits still",
+        "a COMMIT waits for a member that left the roster",
         VersionPublisher,
         "interrupt",
         "publication.waiting &= set(seated)",
@@ -182,7 +182,7 @@ MUTANTS = (
         "8:",
     ),
     Mutant(
-        "who is not on the roster catches up",
+        "a member that is not on the roster catches up",
         MemberTable,
         "admit_waiting",
         "uid in self.listed",
@@ -191,7 +191,7 @@ MUTANTS = (
         "5:",
     ),
     Mutant(
-        "whoever was overtaken while it waited may sit",
+        "a member that was overtaken while it waited gets a seat",
         MemberTable,
         "eligible",
         "(self.is_current(m.held) or m.id in committing)",
@@ -200,7 +200,7 @@ MUTANTS = (
         "7:",
     ),
     Mutant(
-        "an older life speaks for its pod",
+        "messages of an older incarnation count",
         MemberTable,
         "find",
         "known is not None and known.id == member",
@@ -209,7 +209,7 @@ MUTANTS = (
         "7:",
     ),
     Mutant(
-        "a dead life's Hello keeps the living out",
+        "the Hello of a dead incarnation keeps the present one out",
         MACHINE,
         "hello",
         "if old.id != hello.member:",
@@ -218,7 +218,7 @@ MUTANTS = (
         "7:",
     ),
     Mutant(
-        "the lineage of what is held is not compared",
+        "the lineage of the held version is not compared",
         MemberTable,
         "is_current",
         "held.lineage == self.current.lineage",
@@ -227,7 +227,7 @@ MUTANTS = (
         "3:",
     ),
     Mutant(
-        "a restarted trainer goes on with the lineage",
+        "a restarted trainer keeps its lineage",
         MACHINE,
         "lineage",
         "self.boot",
@@ -323,9 +323,9 @@ def test_a_bug_that_is_seeded_is_found(mutant: Mutant, monkeypatch: pytest.Monke
     seed(mutant, monkeypatch)
     if mutant.scope == ALONE:
         states, violation = explore_member(limit=MAX_STATES)
-        told = f"{states} states\n{violation}"
+        summary = f"{states} states\n{violation}"
     else:
         found = ExhaustiveSearch(SCOPES[mutant.scope]).run(limit=MAX_STATES)
-        violation, told = found.violation, str(found)
-    print(told)
-    assert mutant.violation in violation, f"not found: {told}"
+        violation, summary = found.violation, str(found)
+    print(summary)
+    assert mutant.violation in violation, f"not found: {summary}"

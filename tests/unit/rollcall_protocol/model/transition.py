@@ -44,7 +44,7 @@ class Transition:
 
     # --- coordinators --------------------------------------------------------------------------
 
-    def tell(self, pod: int, *event: object) -> None:
+    def step_coordinator(self, pod: int, *event: object) -> None:
         """An event for a coordinator's machine."""
         trainer = self.trainers[pod]
         if not trainer.alive:
@@ -57,10 +57,10 @@ class Transition:
             self.hear_sender(pod)
 
     def hear_sender(self, pod: int, *, all_of_it: bool = True) -> None:
-        """Deliver what the trainer's own sender has said; collective work waits for the others."""
-        while (trainer := self.trainers[pod]).said and trainer.alive:
-            message = self.tables.messages.values[trainer.said[0]]
-            self.trainers[pod] = trainer._replace(said=trainer.said[1:])
+        """Deliver the replies of the trainer's own sender; collective work waits for the others."""
+        while (trainer := self.trainers[pod]).replies and trainer.alive:
+            message = self.tables.messages.values[trainer.replies[0]]
+            self.trainers[pod] = trainer._replace(replies=trainer.replies[1:])
             sender = self.tables.members.id(trainer.sender)
             machine, effects = self.tables.coordinators.step(
                 trainer.machine, ("receive", sender, message)
@@ -75,8 +75,8 @@ class Transition:
         """A step of the trainer's own sender."""
         trainer = self.trainers[pod]
         sender, replies = self.tables.members.step(trainer.sender, event)
-        said = trainer.said + tuple(self.tables.number(reply) for reply in replies)
-        self.trainers[pod] = trainer._replace(sender=sender, said=said)
+        pending = trainer.replies + tuple(self.tables.number(reply) for reply in replies)
+        self.trainers[pod] = trainer._replace(sender=sender, replies=pending)
 
     def publish(self, pod: int, number: int) -> None:
         """The trainer has made its `number`-th version."""
@@ -87,16 +87,16 @@ class Transition:
             if slot.process is not None:
                 held = self.tables.members.get(slot.process).machine.held
                 require(held != version, f"2: two sets of weights are called {version}")
-        self.tell(pod, "publish", version)
+        self.step_coordinator(pod, "publish", version)
 
     def push_astray(self, pod: int, *, epoch: int, forged: bool) -> None:
-        """Somebody pushes what is not for this pod or this time, or what nobody wrote."""
+        """Push a roster for another pod or time, or (`forged`) one that was never written."""
         if forged:
             members = self.tables.rollouts(epoch)[1:]
             roster = make_roster(epoch, pod, members)
         else:
             roster = self.tables.roster(epoch, self.named[epoch - 1])
-        self.tell(pod, "push_roster", roster)
+        self.step_coordinator(pod, "push_roster", roster)
 
     def restart_trainer(self, pod: int) -> None:
         """Its container: memory is gone but for boot counter, roster and first epoch."""
@@ -104,7 +104,7 @@ class Transition:
         self.end_trainer(pod)
         self.trainers[pod] = self.tables.new_trainer(pod, old.boot + 1, old.since_epoch)
         if old.members.roster is not None:
-            self.tell(pod, "push_roster", old.members.roster)
+            self.step_coordinator(pod, "push_roster", old.members.roster)
 
     def end_trainer(self, pod: int) -> None:
         """Its process is gone: members may still read what it sent."""
@@ -122,8 +122,8 @@ class Transition:
             self._close(pod, effect.to)
         elif isinstance(effect, CoordinatorSuperseded):
             replaced = any(named > pod for named in self.named)
-            require(replaced, "a coordinator stepped down that nobody had replaced")
-            self.trainers[pod] = self.trainers[pod]._replace(alive=False, said=())
+            require(replaced, "a coordinator stepped down that was not replaced")
+            self.trainers[pod] = self.trainers[pod]._replace(alive=False, replies=())
             self.end_trainer(pod)
         elif isinstance(effect, SessionFormed):
             self._check_formed(pod, effect.report.session)
@@ -177,7 +177,7 @@ class Transition:
     # --- members -------------------------------------------------------------------------------
 
     def step_member(self, index: int, *event: object) -> None:
-        """A step of a rollout's machine; what it says goes onto its stream, if that is open."""
+        """A step of a rollout's machine; its replies go onto its stream, if that is open."""
         slot = self.slots[index]
         assert slot.process is not None
         before = self.tables.members.get(slot.process)

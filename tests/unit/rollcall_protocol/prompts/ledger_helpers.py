@@ -1,4 +1,4 @@
-"""A ledger, and what rollouts would say to it."""
+"""A prompt ledger for tests, and messages of rollouts to it."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def drawn(
 def leases(
     prompts: PromptLedger, member: MemberId, count: int, now: float = 0
 ) -> list[PromptLease]:
-    """What `member` gets if it wants `count`."""
+    """Leases that `member` gets with a credit of `count`."""
     prompts.add_credit(member, count)
     given = [lease for _, lease in prompts.dispatch([member], now)]
     prompts.reset_credit(member)

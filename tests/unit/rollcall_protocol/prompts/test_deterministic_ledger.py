@@ -48,7 +48,7 @@ def test_a_batch_waits_for_exactly_the_next_prompts() -> None:
     assert prompts.buffered == 2
 
 
-def test_what_cannot_be_trained_on_is_drawn_again() -> None:
+def test_samples_that_cannot_be_trained_on_are_generated_again() -> None:
     prompts = exact()
     given = leases(prompts, A, 4)
     prompts.complete(done(A, given[0], lineage=Lineage(0, 1)))

@@ -43,7 +43,7 @@ def before(*, buffered: int = 2) -> PromptLedger:
     return prompts
 
 
-def test_what_was_running_counts_as_requeued_and_the_rest_goes_on() -> None:
+def test_running_prompts_count_as_requeued_after_a_restore() -> None:
     old = before()
     new = restored(old)
     assert balanced(new)
@@ -110,7 +110,7 @@ def test_ages_go_on_over_several_restarts() -> None:
     assert again.rejected == {RejectionReason.STALE: 2}
 
 
-def test_a_former_lifes_completion_is_a_duplicate() -> None:
+def test_a_completion_for_an_earlier_incarnation_is_a_duplicate() -> None:
     old = ledger()
     given = leases(old, A, 2)
     new = restored(old)
@@ -125,7 +125,7 @@ def test_admission_counts_what_waits_and_not_what_was_trained_on_before() -> Non
     assert len(leases(new, B, 100)) == 6
 
 
-def test_tokens_of_groups_of_another_size_are_drawn_anew() -> None:
+def test_tokens_of_groups_of_another_size_are_dropped() -> None:
     new = ledger(state=before().state(), group_size=3)
     assert [lease.partial for lease in leases(new, B, 2)] == [None, None]
 

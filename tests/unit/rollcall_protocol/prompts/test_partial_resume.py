@@ -1,4 +1,4 @@
-"""A prompt whose lease is lost goes on with the tokens that its rollout had told of."""
+"""A prompt whose lease is lost continues with the tokens that its rollout had reported."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ WHOLE = (response(3, 4, 5), response(6, finished=True))
 
 
 def begun(prompts: PromptLedger) -> PromptLease:
-    """A lease of A that is well under way: told in two reports."""
+    """A lease of A with tokens from two reports."""
     (lease,) = leases(prompts, A, 1)
     assert prompts.report_progress(drawn(lease, response(3, 4), response()), A, 1)
     new = (response(5), response(6, finished=True))
@@ -40,7 +40,7 @@ def begun(prompts: PromptLedger) -> PromptLease:
 
 
 @pytest.mark.parametrize("how", ["holder lost", "returned", "expired"])
-def test_the_next_lease_carries_all_that_was_told(how: str) -> None:
+def test_the_next_lease_carries_all_reported_tokens(how: str) -> None:
     prompts = ledger()
     lease = begun(prompts)
     if how == "holder lost":
@@ -57,7 +57,7 @@ def test_the_next_lease_carries_all_that_was_told(how: str) -> None:
     assert balanced(prompts)
 
 
-def test_what_was_moved_moves_again_though_nothing_was_added() -> None:
+def test_resumed_tokens_are_resumed_again_without_a_new_report() -> None:
     prompts = ledger()
     begun(prompts)
     prompts.rollout_lost(A)
@@ -76,7 +76,7 @@ def test_a_report_with_a_gap_adds_nothing() -> None:
     assert leases(prompts, B, 1)[0].partial == PartialResponses(at(0), WHOLE)
 
 
-def test_a_report_from_the_beginning_replaces_what_was_told() -> None:
+def test_a_report_from_the_beginning_replaces_earlier_ones() -> None:
     prompts = ledger()
     lease = begun(prompts)
     prompts.report_progress(drawn(lease, response(3, 4), response(6)), A, 3)

@@ -44,7 +44,7 @@ def test_nothing_is_leased_before_the_first_version() -> None:
     assert prompts.take_batch(FIRST) is None
 
 
-def test_a_new_stream_asks_anew() -> None:
+def test_a_new_stream_begins_without_credit() -> None:
     prompts = ledger()
     prompts.add_credit(A, 2)
     prompts.reset_credit(A)
@@ -84,7 +84,7 @@ def test_a_lost_rollouts_prompts_go_to_another_and_its_late_answer_is_a_duplicat
     assert not prompts.complete(done(A, old[0]))
     assert not prompts.complete(done(A, new[0])), "held by another member"
     assert prompts.complete(done(B, new[0]))
-    assert not prompts.complete(done(B, new[0])), "told twice"
+    assert not prompts.complete(done(B, new[0])), "a doubled completion"
     assert (prompts.requeued, prompts.duplicates) == (2, 3)
     assert balanced(prompts)
 
@@ -136,7 +136,7 @@ def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger
     out = prompts.dispatch([], now)
 
     def some() -> tuple[MemberId, PromptLease]:
-        """Mostly a lease that is out; also of former holders and lives, and of others."""
+        """Mostly a current lease; also of former holders and incarnations, and of others."""
         holder, lease = dice.choice(out[-8:] if dice.random() < 0.95 else out)
         return (holder if dice.random() < 0.9 else dice.choice([A, B])), lease
 
@@ -165,10 +165,12 @@ def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger
             prompts.return_lease(lease.lease_id, holder)
         elif event == "report" and out:
             holder, lease = some()
-            told = [response(*range(dice.randint(0, 3))) for _ in range(2)]
+            reported = [response(*range(dice.randint(0, 3))) for _ in range(2)]
             oldest = Version(dice.choice([lineage, Lineage(1, lives - 1)]), FIRST + version)
             since = dice.randint(0, 2)
-            prompts.report_progress(drawn(lease, *told, since=since, version=oldest), holder, now)
+            prompts.report_progress(
+                drawn(lease, *reported, since=since, version=oldest), holder, now
+            )
         elif event == "take" and prompts.take_batch(FIRST + version):
             version += 1
             prompts.published(Version(lineage, FIRST + version))
@@ -187,7 +189,7 @@ def test_the_counters_add_up_whatever_happens(seed: int) -> None:
     assert prompts.dispatched > 20
 
 
-def test_such_walks_come_to_every_outcome() -> None:
+def test_these_random_walks_reach_every_outcome() -> None:
     walks = [walk(ledger(), random.Random(seed), 600) for seed in range(5)]
     for outcome in ("accepted", "requeued", "duplicates", "resumed_tokens"):
         assert sum(getattr(prompts, outcome) for prompts in walks) > 10, outcome
