@@ -21,7 +21,7 @@ from tests.local.worker_processes import ForkedWorker, WorkerForkServer
 
 ROOT = Path(__file__).parents[2]
 TOKENS = {env.MEMBER_TOKEN_FILE: "member-secret", env.OPERATOR_TOKEN_FILE: "operator-secret"}
-COMMAND = "from rollcall_runtime.cli import {0}_program; {0}_program()"
+COMMAND = "{1}from rollcall_runtime.cli import {0}_program; {0}_program()"
 
 AT_IMPORT = {"PYTHONPATH": str(ROOT / "workloads"), "OMP_NUM_THREADS": "1"}
 FORK_SERVER: WorkerForkServer | None = None
@@ -30,7 +30,10 @@ FORK_SERVER: WorkerForkServer | None = None
 
 @dataclass(slots=True)
 class Pod:
-    """One worker. `start` again after its end is a container restart in the same pod."""
+    """One worker. `start` again after its end is a container restart in the same pod.
+
+    The process first imports the module `imports`, if one is named.
+    """
 
     name: str
     uid: str
@@ -41,16 +44,18 @@ class Pod:
     group: str = DEFAULT_GROUP
     process: subprocess.Popen[bytes] | ForkedWorker | None = None
     logs: list[Path] = field(default_factory=list)
+    imports: str = ""
 
     def start(self) -> None:
         log = self.folder / f"{self.name}.{len(self.logs)}.log"
         self.logs.append(log)
-        if FORK_SERVER is not None and FORK_SERVER.serves(self.variables):
+        if not self.imports and FORK_SERVER is not None and FORK_SERVER.serves(self.variables):
             self.process = FORK_SERVER.start(self.role, variables=self.variables, log=log)
             return
+        first = f"import {self.imports}; " if self.imports else ""
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND.format(self.role)],
+                [sys.executable, "-c", COMMAND.format(self.role, first)],
                 env=self.variables,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.job_config import CheckpointConfig
+from tests.local import fake_accelerator
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -22,9 +23,15 @@ async def test_two_ranks_train_publish_and_save_together(tmp_path: Path, staging
         weight_sync={"staging": staging},
     )
     async with LocalJob(tmp_path, config) as job:
+        if staging == "Device":
+            for pod in job.trainers:
+                pod.imports = fake_accelerator.__name__
         await job.start(rollouts=1)
         seen = await job.roll.until(lambda s: s.finished is not None, seconds=120)
         assert seen.snapshot.progress.weight_version == 12
+        if staging == "Device":
+            for pod in job.trainers:
+                assert f"snapshots are made on the {fake_accelerator.DEVICE}" in pod.log()
         saved = sorted(path.name for path in (tmp_path / "saved").glob("step-*"))
         assert saved == ["step-00000010", "step-00000012"], "every fifth, and the last"
         for pod in job.trainers:

@@ -1,4 +1,4 @@
-"""Opening the engines that a job's sync groups ask for."""
+"""Opens the engine of a sync group with the settings of the job."""
 
 import json
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ _FIELD = "spec.weightSync"
 
 @dataclass(frozen=True, slots=True)
 class OpenEngine:
-    """The engine of group `name`, open, and the descriptor (base64) of this process.
+    """The open engine of group `name`, and the descriptor (base64) of this process.
 
-    `address` is that of the interface that the settings name; empty when it is the pod's. `shard`
-    is what of the weights is received, None if everything is.
+    `address` is that of the interface that the settings name; empty if the pod's address is used.
+    `shard` is the part of the weights that is received, None for everything.
     """
 
     name: str
@@ -41,12 +41,12 @@ def open_engine(
     device: str | None = None,
     shard: Shard | None = None,
 ) -> OpenEngine:
-    """Make and open the engine of one group. SpecError names the setting that is wrong.
+    """Create and open the engine of one group. SpecError names the setting that is wrong.
 
-    `shard` is what this process needs; an engine that is not `selective` brings everything all the
-    same. `address` is the pod's, and gives way to that of the interface in the settings. Traces go
-    to the folder `profile`, if one is given. `device` is the torch device type to serve, this
-    worker's if None.
+    `shard` is what this process needs; an engine that is not `selective` receives everything
+    anyway. `address` is the pod's; the address of the interface in the settings takes precedence.
+    Traces are written to the folder `profile`, unless it is empty. `device` is the torch device
+    type to serve, this worker's if None.
     """
     place = _FIELD if group.name == DEFAULT_GROUP else f"{_FIELD}.groups[{group.name}]"
     try:
@@ -63,8 +63,13 @@ def open_engine(
             own = address_of(settings.interface, like=address)
         except ValueError as error:
             raise SpecError(f"{field}.interface", str(error)) from error
-    told = engine.open(member=member, address=own or address, role=role, settings=settings)
+    try:
+        descriptor = engine.open(
+            member=member, address=own or address, role=role, settings=settings
+        )
+    except ValueError as error:  # a setting that this node cannot satisfy, such as a device
+        raise SpecError(field, str(error)) from error
     if shard is None or not engine.selective:
-        return OpenEngine(group.name, engine, encode_descriptor(told), own)
-    told = json.dumps(json.loads(told) | {"shard": shard.key}).encode()
-    return OpenEngine(group.name, engine, encode_descriptor(told), own, shard)
+        return OpenEngine(group.name, engine, encode_descriptor(descriptor), own)
+    descriptor = json.dumps(json.loads(descriptor) | {"shard": shard.key}).encode()
+    return OpenEngine(group.name, engine, encode_descriptor(descriptor), own, shard)

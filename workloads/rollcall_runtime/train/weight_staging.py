@@ -29,7 +29,11 @@ def make_snapshotter(sync: WeightSyncConfig, *, senders: int) -> Snapshotter:
             log.info("this worker has no accelerator: snapshots are made in host memory")
         return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS)
     keep = kept_in(sync, device=device)
-    log.info("snapshots are made on the %s and kept in %s", device, ", ".join(sorted(keep)))
+    log.info(
+        "snapshots are made on the %s and kept in memory of: %s",
+        memory.device,
+        ", ".join(sorted(keep)),
+    )
     return Snapshotter(
         bucket_bytes=sync.bucket_bytes,
         buffers=SNAPSHOTS,
@@ -40,7 +44,7 @@ def make_snapshotter(sync: WeightSyncConfig, *, senders: int) -> Snapshotter:
 
 
 def kept_in(sync: WeightSyncConfig, *, device: str) -> frozenset[str]:
-    """The buffer_devices (torch device types) from which the job's groups send.
+    """The torch device types from whose memory the job's groups send.
 
     Every engine that can takes the device's. A delta is made of two versions in host memory.
     """

@@ -92,7 +92,12 @@ class Local:
     """A sender and receivers of any peer engine, each with a buffer that it keeps."""
 
     def __init__(
-        self, make: type[PullEngine], receivers: int, settings: PullSettings, nbytes: int = BYTES
+        self,
+        make: type[PullEngine],
+        receivers: int,
+        settings: PullSettings,
+        nbytes: int = BYTES,
+        address: str = "127.0.0.1",
     ) -> None:
         self.engines: list[Any] = [make() for _ in range(receivers + 1)]
         self.buffers = [HostBuffer(nbytes) for _ in self.engines]
@@ -101,11 +106,11 @@ class Local:
             member = MemberId(f"pod-{rank}", f"boot-{id(self):x}")
             descriptor = engine.open(
                 member=member,
-                address="127.0.0.1",
+                address=address,
                 settings=settings,
                 role=Role.RECEIVER if rank else Role.SENDER,
             )
-            self.seats.append(Seat(member, "127.0.0.1", encode_descriptor(descriptor)))
+            self.seats.append(Seat(member, address, encode_descriptor(descriptor)))
 
     def fill(self, seed: int, *, bucket: int = BUCKET) -> WeightManifest:
         """New bytes at the sender."""

@@ -9,6 +9,10 @@ def test_an_interfaces_address_is_found_by_its_name() -> None:
     assert address_of("lo", like="10.1.2.3") == "127.0.0.1"
 
 
+def test_an_ipv6_pod_gets_the_interfaces_ipv6_address() -> None:
+    assert address_of("lo", like="fd00::1") == "::1"
+
+
 @pytest.mark.parametrize("name", ["no-such", "a-name-that-is-longer-than-any"])
 @pytest.mark.parametrize(("pod", "family"), [("10.1.2.3", "IPv4"), ("fd00::1", "IPv6")])
 def test_a_missing_interface_is_told_with_those_there_are(name: str, pod: str, family: str) -> None:

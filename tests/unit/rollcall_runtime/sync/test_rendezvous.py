@@ -62,6 +62,27 @@ def test_members_meet_and_tell_each_other(server: RendezvousServer) -> None:
         assert list(threads.map(member, range(3))) == [b"\x01\xff", b"\x02\xff", b"\x00\xff"]
 
 
+def test_members_meet_at_an_ipv6_address() -> None:
+    server = RendezvousServer("::1")
+    rendezvous = enter(server.address, size=1)
+    rendezvous.wait_for_all_seats(0)
+    rendezvous.put("key", b"value")
+    assert rendezvous.get("key") == b"value"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.address.port), timeout=1)
+    rendezvous.close()
+    server.close()
+
+
+def test_a_key_that_no_member_stores_is_named_with_the_time_waited() -> None:
+    server = RendezvousServer(HOST)
+    rendezvous = enter(server.address, size=1, seconds=0.05)
+    with pytest.raises(JoinFailedError, match=r"timed out after 0\.0\d+ s waiting for 'key'"):
+        rendezvous.get("key")
+    rendezvous.close()
+    server.close()
+
+
 def test_an_empty_room_is_forgotten(server: RendezvousServer) -> None:
     rendezvous = enter(server.address, size=1)
     rendezvous.wait_for_all_seats(0)

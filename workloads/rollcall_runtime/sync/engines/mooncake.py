@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mooncake.engine import TransferEngine
-
+from rollcall_protocol import env
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
@@ -21,6 +20,14 @@ from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
 from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
 from rollcall_runtime.sync.engines.pull.session import PullSession
+
+_USE_IPV6 = "MC_USE_IPV6"
+
+if ":" in os.environ.get(env.POD_IP, ""):
+    # Mooncake resolves addresses of one family, and reads which one when it is imported.
+    os.environ.setdefault(_USE_IPV6, "1")
+
+from mooncake.engine import TransferEngine  # noqa: E402
 
 _COMPLETED = 1
 _RDMA_DEVICES = Path("/sys/class/infiniband")
@@ -50,7 +57,7 @@ class MooncakeEngine(PullEngine):
     def _make_transfers(self, settings: MooncakeSettings) -> Any:
         """A TransferEngine that listens. Raises RuntimeError, and ValueError without a device."""
         require_rdma_devices(settings.protocol, settings.device_name)
-        use_address_family(self.address)
+        require_address_family(self.address)
         transfers = TransferEngine()
         status = transfers.initialize(
             self.address, "P2PHANDSHAKE", settings.protocol, settings.device_name
@@ -99,10 +106,13 @@ class _MooncakeRead(LibraryRead):
         return bool(status == _COMPLETED)
 
 
-def use_address_family(address: str) -> None:
-    """Have Mooncake connect over IPv6 if `address` is one; without it, it resolves IPv4 alone."""
-    if ipaddress.ip_address(address).version == 6:
-        os.environ.setdefault("MC_USE_IPV6", "1")
+def require_address_family(address: str) -> None:
+    """Raise ValueError if Mooncake cannot connect to addresses of this one's family."""
+    if ipaddress.ip_address(address).version == 6 and not os.environ.get(_USE_IPV6):
+        raise ValueError(
+            f"Mooncake cannot use {address}: it was loaded for IPv4, since {env.POD_IP} is not an "
+            f"IPv6 address; set {_USE_IPV6}=1 in the pod template"
+        )
 
 
 def require_rdma_devices(protocol: str, names: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.bench.member import digests, odd_tensors, version
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
@@ -45,25 +46,29 @@ def guarded(handler: Handler) -> Handler:
 
 @contextlib.asynccontextmanager
 async def donor(
-    held: Callable[[Version], WeightSnapshot | None], *, transfers: int = 4, stall: float = 10.0
+    held: Callable[[Version], WeightSnapshot | None],
+    *,
+    transfers: int = 4,
+    stall: float = 10.0,
+    ip: str = "127.0.3.1",
 ) -> AsyncIterator[str]:
     """A member that serves weights; its host:port."""
     app = web.Application()
     handler = guarded(weights_handler(held, transfers=transfers, stall=stall))
     app.add_routes([web.get(WEIGHTS_ROUTE, handler)])
-    async with serving(app) as address:
+    async with serving(app, ip=ip) as address:
         yield address
 
 
 @contextlib.asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[str]:
+async def serving(app: web.Application, *, ip: str = "127.0.3.1") -> AsyncIterator[str]:
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.3.1", 0)
+    site = web.TCPSite(runner, ip, 0)
     await site.start()
-    host, port = runner.addresses[0]
+    port = runner.addresses[0][1]
     try:
-        yield f"{host}:{port}"
+        yield host_port(ip, port)
     finally:
         await runner.cleanup()
 
@@ -90,9 +95,10 @@ def committed(stage: StagingArea, number: int = 7) -> dict[str, str]:
         return digests(weights)
 
 
-async def test_a_newcomer_gets_every_byte() -> None:
+@pytest.mark.parametrize("ip", ["127.0.3.1", "::1"])
+async def test_a_newcomer_gets_every_byte(ip: str) -> None:
     held, stage = snapshot(), StagingArea()
-    async with donor(holder(held)) as address:
+    async with donor(holder(held), ip=ip) as address:
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
     assert stage.served is None
     assert committed(stage) == digests(held)

@@ -36,8 +36,8 @@ from rollcall_runtime.sync.engines.kimi.transfer_plan import PlannedTransfer, pl
 from rollcall_runtime.sync.engines.mooncake import (
     MooncakeEngine,
     MooncakeSettings,
+    require_address_family,
     require_rdma_devices,
-    use_address_family,
 )
 from rollcall_runtime.sync.engines.pull.bucket_reader import BucketReader
 from rollcall_runtime.sync.engines.pull.session import PullSession
@@ -102,7 +102,7 @@ class KimiEngine(MooncakeEngine):
             worker_device(), protocol=settings.protocol, names=settings.device_name
         )
         require_rdma_devices(manager.transfer_engine_protocol, settings.device_name)
-        use_address_family(self.address)
+        require_address_family(self.address)
         self.store = HostP2PStore(self.address, manager)
         return self.store.transfers
 

@@ -85,7 +85,7 @@ class Announcements:
     def wait_for_stretch(self, rank: int, stretch: int, seconds: float) -> None:
         """Wait until `rank` has announced the stretch; TimedOutError, which names it."""
         keys = [self._have_key(rank, stretch)]
-        self._wait(keys, time.monotonic() + seconds, ranks=[rank], what=f"buckets of {stretch=}")
+        self._wait(keys, time.monotonic() + seconds, ranks=[rank], what=self._buckets(stretch))
 
     def wait_for_readers(
         self, ranks: Sequence[int], deadline: float, *, operation_timeout: float
@@ -103,7 +103,12 @@ class Announcements:
                 before, lacking = lacking, values.count(None)
             if lacking:
                 now = time.monotonic()
-                self._wait(keys, now, ranks=ranks, what=f"buckets of {stretch=}")
+                self._wait(keys, now, ranks=ranks, what=self._buckets(stretch))
+
+    def _buckets(self, stretch: int) -> str:
+        first = stretch * self._buckets_in_stretch
+        last = min(first + self._buckets_in_stretch, len(self._manifest.checksums)) - 1
+        return f"buckets {first} to {last}"
 
     def _source_key(self, rank: int) -> str:
         return f"{self._number}/source/{rank}"

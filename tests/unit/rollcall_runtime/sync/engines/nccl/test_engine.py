@@ -207,17 +207,23 @@ def test_a_communicator_that_nobody_needs_is_ended(world: World) -> None:
         settled(member, "descriptors", descriptors)  # the double's sockets are closed
 
 
-def test_buffers_are_pinned_or_not(world: World) -> None:
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_host_buffers_are_page_locked_before_they_are_copied_unless_pin_memory_is_off(
+    world: World, calls: Calls, pin_memory: bool
+) -> None:
     pair = [world.member(), world.member()]
     for role, member in zip((Role.SENDER, Role.RECEIVER), pair, strict=True):
-        member.open(role, engine="nccl", config=CONFIG | {"pinMemory": False}, device="cuda")
+        member.open(role, engine="nccl", config=CONFIG | {"pinMemory": pin_memory}, device="cuda")
     join(pair)
+    calls.new()
     send(pair, 10)
+    copies = calls.new().count("cudaMemcpyAsync pageable")
+    assert copies == 0 if pin_memory else copies > 0
     leave(pair)
 
 
 def test_a_device_that_does_not_exist_is_told(world: World) -> None:
-    with pytest.raises(ValueError, match="there is no GPU 7: this process sees 1"):
+    with pytest.raises(ValueError, match="device is 7, but this process sees 1 GPUs"):
         world.member().open(
             Role.SENDER, engine="nccl", config=CONFIG | {"device": 7}, device="cuda"
         )

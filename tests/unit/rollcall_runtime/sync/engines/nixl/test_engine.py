@@ -16,6 +16,7 @@ from rollcall_runtime.sync.engines.pull.topology import Topology
 from tests.unit.rollcall_runtime.sync.pulling import Local, abort
 
 nixl = pytest.importorskip("rollcall_runtime.sync.engines.nixl.engine", exc_type=ImportError)
+agents = pytest.importorskip("rollcall_runtime.sync.engines.nixl.agent", exc_type=ImportError)
 ReadState = nixl.ReadState
 MIB = 1 << 20
 
@@ -124,6 +125,37 @@ def test_ucx_is_told_to_wait_and_not_to_spin(engine: Any) -> None:
 def test_rdma_is_loaded_where_it_is_asked_for() -> None:
     assert nixl.NixlSettings().environment["UCX_MODULES"] == "^ib"
     assert not nixl.NixlSettings(transports="rc,tcp").environment["UCX_MODULES"]
+
+
+def test_the_agent_gets_the_backend_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nixl, "Agent", Library)
+    made = nixl.NixlEngine()
+    made.open(
+        member=MemberId("me", "boot"),
+        address="127.0.0.1",
+        role=Role.RECEIVER,
+        settings=nixl.NixlSettings(backend="LIBFABRIC"),
+    )
+    assert made.agent.backend == "LIBFABRIC"
+    made.close()
+
+
+def test_the_agent_creates_its_backend_in_nixl(monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[str] = []
+
+    class Bindings:
+        """Records which backends are created."""
+
+        def __init__(self, name: str, config: object) -> None:
+            self.name, self.config = name, config
+
+        def createBackend(self, backend: str, options: dict[str, str]) -> None:  # noqa: N802
+            assert options == {}
+            created.append(backend)
+
+    monkeypatch.setattr(agents.bindings, "nixlAgent", Bindings)
+    agents.Agent("me/boot", backend="LIBFABRIC", progress_seconds=0.001)
+    assert created == ["LIBFABRIC"]
 
 
 def test_an_interval_must_not_be_negative() -> None:
