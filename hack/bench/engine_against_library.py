@@ -45,7 +45,7 @@ _NAME = re.compile(r"127\.0\.0\.1:[0-9]+")
 _SPEED = re.compile(r"throughput ([0-9.]+) GB/s")
 
 
-class Library(Protocol):
+class PeerLibrary(Protocol):
     """A library's own object in one process."""
 
     def share(self, buffer: HostBuffer) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class LibraryMember(measured_member.BenchMember):
 
     def __init__(self, member: MemberId) -> None:
         super().__init__(member)
-        self._library: Library | None = None
+        self._library: PeerLibrary | None = None
         self._bare = HostBuffer(0)
 
     def library_open(self, engine: str, address: str, nbytes: int, fill: int) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class Shipped:
 
 
 @dataclass(slots=True)
-class Rounds:
+class LibraryRounds:
     """Seconds of each side, and what the shipped program says (GB a second)."""
 
     session: list[float] = field(default_factory=list)
@@ -230,8 +230,10 @@ def compare(load: Load, *, environment: dict[str, str], folder: Path) -> dict[st
     return _report(load, rounds, verified=verified)
 
 
-def _run(load: Load, party: Party, read: Callable[[], float], shipped: Shipped | None) -> Rounds:
-    found = Rounds()
+def _run(
+    load: Load, party: Party, read: Callable[[], float], shipped: Shipped | None
+) -> LibraryRounds:
+    found = LibraryRounds()
     for number in range(WARM_ROUNDS + load.rounds):
         party.receivers[0].do("spoil")
         session, library = party.send(), read()
@@ -259,7 +261,7 @@ def _shipped(load: Load, folder: Path) -> AbstractContextManager[Shipped | None]
     return Shipped(nbytes=load.nbytes, block=block, batch=batch, folder=folder)
 
 
-def _report(load: Load, found: Rounds, *, verified: bool) -> dict[str, Any]:
+def _report(load: Load, found: LibraryRounds, *, verified: bool) -> dict[str, Any]:
     session, library = statistics.median(found.session), statistics.median(found.library)
     report = {
         "engine": load.engine,

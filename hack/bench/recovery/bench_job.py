@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hack.bench.recovery.job_state_stream import JobStateStream, StreamedState
-from hack.bench.recovery.worker_log import TrainingStep, WorkerLog
+from hack.bench.recovery.worker_log import LoggedStep, WorkerLog
 from hack.bench.recovery.worker_processes import WorkerProcess, worker, workers
 from hack.cluster.kubectl import Kubectl, example, wait_for
 from rollcall_protocol import env
@@ -135,10 +135,10 @@ class BenchJob:
     def steps(self, count: int, *, seconds: float = 60.0) -> None:
         """Wait for some more steps."""
         at = time.time()
-        self.trainer_log.wait(TrainingStep, after=at, seconds=seconds)
+        self.trainer_log.wait(LoggedStep, after=at, seconds=seconds)
         seen = [s.number for s in self.trainer_log.steps()][-1] + count - 1
         self.trainer_log.wait(
-            TrainingStep, after=at, seconds=seconds, that=lambda s: s.number >= seen
+            LoggedStep, after=at, seconds=seconds, that=lambda s: s.number >= seen
         )
 
     def rollouts(self) -> dict[str, WorkerProcess]:

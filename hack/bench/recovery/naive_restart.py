@@ -12,7 +12,7 @@ import time
 from hack.bench.recovery.bench_job import EVERY_STEPS, TRAINER, BenchJob
 from hack.bench.recovery.trainer_kill import AGAIN_SECONDS, other_pod
 from hack.bench.recovery.trial_statistics import TrialResult
-from hack.bench.recovery.worker_log import TrainingStep
+from hack.bench.recovery.worker_log import LoggedStep
 from hack.bench.recovery.worker_processes import worker
 
 TIMEOUT_SECONDS = 5.0
@@ -36,7 +36,7 @@ def kill(job: BenchJob) -> list[TrialResult]:
             if process.alive():
                 process.send(signal.SIGCONT)
     job.follow(worker(other_pod(job, job.trainer.pod_uid), seconds=AGAIN_SECONDS))
-    first = job.trainer_log.wait(TrainingStep, after=restarted, seconds=AGAIN_SECONDS)
+    first = job.trainer_log.wait(LoggedStep, after=restarted, seconds=AGAIN_SECONDS)
     details = {"timeout": TIMEOUT_SECONDS, "restart": first.at - restarted}
     job.serving(job.settings.rollouts)
     job.steps(EVERY_STEPS + 1)

@@ -13,7 +13,7 @@ from hack.bench.recovery.trial_statistics import (
     usual_step,
     where,
 )
-from hack.bench.recovery.worker_log import SessionFormed, TrainingStep, VersionPublished
+from hack.bench.recovery.worker_log import LoggedSession, LoggedStep, LoggedVersion
 from hack.bench.recovery.worker_processes import WorkerProcess
 
 RECOVER_SECONDS = 60.0
@@ -84,11 +84,11 @@ def _aim(job: BenchJob, at: str) -> None:
     """Wait for a moment of that kind, as the last publications were."""
     now = time.time()
     if at == "idle":
-        job.trainer_log.wait(VersionPublished, after=now, seconds=RECOVER_SECONDS)
+        job.trainer_log.wait(LoggedVersion, after=now, seconds=RECOVER_SECONDS)
         time.sleep(random.uniform(0.0, IDLE_SECONDS))
         return
-    step = job.trainer_log.wait(TrainingStep, after=now, seconds=RECOVER_SECONDS)
-    last = [found for found in job.trainer_log.events if isinstance(found, VersionPublished)][-10:]
+    step = job.trainer_log.wait(LoggedStep, after=now, seconds=RECOVER_SECONDS)
+    last = [found for found in job.trainer_log.events if isinstance(found, LoggedVersion)][-10:]
     ends = {found.number: found.at for found in job.trainer_log.steps()}
     # Step n makes the version that follows; its transfer begins when it is sealed.
     lag = statistics.median(_lag(found, ends) for found in last)
@@ -96,23 +96,23 @@ def _aim(job: BenchJob, at: str) -> None:
     time.sleep(max(0.0, step.at + lag + random.uniform(0.1, 0.9) * length - time.time()))
 
 
-def _lag(published: VersionPublished, ends: dict[int, float]) -> float:
+def _lag(published: LoggedVersion, ends: dict[int, float]) -> float:
     before = [end for end in ends.values() if end <= published.began]
     return published.began - max(before) if before else 0.0
 
 
-def _recovered(job: BenchJob, at: float) -> tuple[SessionFormed, VersionPublished]:
+def _recovered(job: BenchJob, at: float) -> tuple[LoggedSession, LoggedVersion]:
     """The survivors' session, and the first version that it got or was given before."""
     members = job.settings.rollouts  # the trainer, and all but one
     session = job.trainer_log.wait(
-        SessionFormed, after=at, seconds=RECOVER_SECONDS, that=lambda s: s.members == members
+        LoggedSession, after=at, seconds=RECOVER_SECONDS, that=lambda s: s.members == members
     )
-    return session, job.trainer_log.wait(VersionPublished, after=at, seconds=RECOVER_SECONDS)
+    return session, job.trainer_log.wait(LoggedVersion, after=at, seconds=RECOVER_SECONDS)
 
 
 def _stall(job: BenchJob, fault: str, *, at: float, end: float) -> list[TrialResult]:
     """The longest step around a fault, beyond the usual one."""
-    job.trainer_log.wait(TrainingStep, after=end, seconds=RECOVER_SECONDS)
+    job.trainer_log.wait(LoggedStep, after=end, seconds=RECOVER_SECONDS)
     ends = [step.at for step in job.trainer_log.steps()]
     usual, longest = usual_step(ends, before=at), longest_step(ends, since=at, until=end)
     details = {"fault": fault, "usual": usual, "longest": longest}

@@ -5,7 +5,7 @@ import time
 
 from hack.bench.recovery.bench_job import EVERY_STEPS, TRAINER, BenchJob
 from hack.bench.recovery.trial_statistics import TrialResult, phases
-from hack.bench.recovery.worker_log import SessionFormed, TrainingStep, VersionPublished
+from hack.bench.recovery.worker_log import LoggedSession, LoggedStep, LoggedVersion
 from hack.bench.recovery.worker_processes import WorkerProcess, worker
 from hack.cluster.kubectl import wait_for
 
@@ -29,7 +29,7 @@ def kill(job: BenchJob, *, replace: bool) -> list[TrialResult]:
         uid, life = old.pod_uid, 1
     new = worker(uid, other_than=old, seconds=AGAIN_SECONDS)
     job.follow(new, life=life)
-    first = job.trainer_log.wait(TrainingStep, after=new.started, seconds=AGAIN_SECONDS)
+    first = job.trainer_log.wait(LoggedStep, after=new.started, seconds=AGAIN_SECONDS)
     record = TrialResult(
         "trainer_kill",
         first.at - new.started,
@@ -55,10 +55,10 @@ def other_pod(job: BenchJob, old: str) -> str:
     return wait_for("another trainer pod", look, seconds=AGAIN_SECONDS)
 
 
-def _phases(job: BenchJob, new: WorkerProcess, first: TrainingStep) -> dict[str, float]:
+def _phases(job: BenchJob, new: WorkerProcess, first: LoggedStep) -> dict[str, float]:
     log = job.trainer_log
-    sessions = [x.at for x in log.events if isinstance(x, SessionFormed) and x.at <= first.at]
-    versions = [x.at for x in log.events if isinstance(x, VersionPublished) and x.at <= first.at]
+    sessions = [x.at for x in log.events if isinstance(x, LoggedSession) and x.at <= first.at]
+    versions = [x.at for x in log.events if isinstance(x, LoggedVersion) and x.at <= first.at]
     return phases(
         [
             ("start", new.started),

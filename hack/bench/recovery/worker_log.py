@@ -25,7 +25,7 @@ class WorkerLogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingStep:
+class LoggedStep:
     """A training step ended."""
 
     at: float
@@ -33,7 +33,7 @@ class TrainingStep:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFormed:
+class LoggedSession:
     """A session is usable; `members` with the trainer."""
 
     at: float
@@ -42,7 +42,7 @@ class SessionFormed:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionPublished:
+class LoggedVersion:
     """A version serves in the whole session. `began`: when its transfer did."""
 
     began: float
@@ -51,7 +51,7 @@ class VersionPublished:
     number: int
 
 
-WorkerLogEvent = TrainingStep | SessionFormed | VersionPublished
+WorkerLogEvent = LoggedStep | LoggedSession | LoggedVersion
 
 _STEP = re.compile(r"step (\d+): ")
 _SESSION = re.compile(r"session \S+: (\d+) members, [\d.]+ s after (\w+)")
@@ -73,12 +73,12 @@ def parse(text: str) -> WorkerLogLine | None:
 def event(line: WorkerLogLine) -> WorkerLogEvent | None:
     """The event that a line of the trainer reports; None for other lines."""
     if found := _STEP.match(line.message):
-        return TrainingStep(line.at, int(found[1]))
+        return LoggedStep(line.at, int(found[1]))
     if found := _SESSION.match(line.message):
-        return SessionFormed(line.at, int(found[1]), found[2])
+        return LoggedSession(line.at, int(found[1]), found[2])
     if found := _VERSION.match(line.message):
         staged = line.at - float(found[3])
-        return VersionPublished(staged - float(found[2]), staged, line.at, int(found[1]))
+        return LoggedVersion(staged - float(found[2]), staged, line.at, int(found[1]))
     return None
 
 
@@ -136,9 +136,9 @@ class WorkerLog:
             time.sleep(LOOK_SECONDS)
         return at
 
-    def steps(self) -> Iterator[TrainingStep]:
+    def steps(self) -> Iterator[LoggedStep]:
         """All steps so far."""
-        return (found for found in self.events if isinstance(found, TrainingStep))
+        return (found for found in self.events if isinstance(found, LoggedStep))
 
     def first(self, beginning: str, *, after: float = 0.0) -> float | None:
         """When it first said something that begins so."""

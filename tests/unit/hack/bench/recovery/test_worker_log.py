@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hack.bench.recovery import worker_log
-from hack.bench.recovery.worker_log import SessionFormed, TrainingStep, VersionPublished, WorkerLog
+from hack.bench.recovery.worker_log import LoggedSession, LoggedStep, LoggedVersion, WorkerLog
 from hack.bench.recovery.worker_processes import worker, workers
 from rollcall_protocol.env import POD_UID
 
@@ -41,9 +41,9 @@ def test_a_trainers_lines_become_events_at_the_time_when_they_were_said(folder: 
     log = WorkerLog("uid")
     log.look()
     step, session, published = log.events
-    assert step == TrainingStep(AT, 7)
-    assert session == SessionFormed(AT, 4, "MemberLost")
-    assert isinstance(published, VersionPublished)
+    assert step == LoggedStep(AT, 7)
+    assert session == LoggedSession(AT, 4, "MemberLost")
+    assert isinstance(published, LoggedVersion)
     assert (published.began, published.staged) == pytest.approx((AT - 0.25, AT - 0.2))
     assert [line.message for line in log.lines][-1] == "something else"
     assert log.first("something") == AT
@@ -57,14 +57,14 @@ def test_half_a_line_is_read_when_it_is_whole(folder: Path) -> None:
     assert log.events == []
     with (folder / "0.log").open("a") as file:
         file.write(whole[80:])
-    assert log.wait(TrainingStep, after=0.0, seconds=1.0).number == 1
+    assert log.wait(LoggedStep, after=0.0, seconds=1.0).number == 1
 
 
 def test_an_event_that_does_not_come_is_told(folder: Path) -> None:
     (folder / "2.log").write_text(entry("step 1: x"))
     log = WorkerLog("uid", life=2)
-    with pytest.raises(TimeoutError, match="no TrainingStep"):
-        log.wait(TrainingStep, after=AT, seconds=0.0)
+    with pytest.raises(TimeoutError, match="no LoggedStep"):
+        log.wait(LoggedStep, after=AT, seconds=0.0)
 
 
 def test_a_pods_worker_is_its_oldest_process() -> None:
