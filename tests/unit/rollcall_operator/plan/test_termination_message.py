@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollcall_operator.plan.pod_facts import pod_facts
 from rollcall_operator.plan.termination_message import summarize
+from rollcall_runtime.worker.exit import termination_message
 
 
 def died(tmp_path: Path, source: str) -> str:
@@ -137,3 +139,16 @@ def test_an_out_of_memory_kill_is_named_even_when_there_is_a_log(
         "status": {"containerStatuses": [{"name": "rollout", "state": {"terminated": ended}}]},
     }
     assert pod_facts(pod).exit_message == message
+
+
+def test_the_message_of_a_rollcall_worker_gives_its_own_summary(tmp_path: Path) -> None:
+    """Both sides agree: the worker writes the summary first, and the operator takes that line."""
+    script = tmp_path / "my_task.py"
+    script.write_text("def score(text):\n    return 1 / len(text)\n", encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(script.read_text(), str(script), "exec"), names)  # noqa: S102 - the test's own
+    with pytest.raises(ZeroDivisionError) as raised:
+        names["score"]("")
+    message = termination_message(raised.value).decode()
+    assert "Traceback" in message
+    assert summarize(message) == "ZeroDivisionError: division by zero (my_task.py:2 in score)"
