@@ -1,5 +1,6 @@
 """What a plan must not do: act on other jobs' pods, on old reports, or past a bound."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from rollcall_operator.api import labels
 from rollcall_operator.api.status import HISTORY
 from rollcall_operator.plan.job import make_plan
+from rollcall_protocol import env
+from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import (
     MemberState,
@@ -14,6 +17,7 @@ from rollcall_protocol.wire.job_snapshot import (
     SessionReport,
     TrainingResult,
 )
+from rollcall_protocol.wire.json_codec import decode
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 POOL = "bad-cpu"
@@ -53,13 +57,13 @@ def test_a_pod_that_cannot_be_reached_is_no_member(facts: dict[str, object]) -> 
 def test_a_roster_that_status_does_not_name_is_not_handed_out() -> None:
     """A lost race for the epoch leaves such a roster in memory."""
     simulator = running(**{"spec.membership": {"settleSeconds": 60}})
-    held = simulator.memory.roster
-    assert held is not None
-    simulator.memory = replace(simulator.memory, roster=replace(held, epoch=9))
     simulator.scale(POOL, 3)
     simulator.converge()
     simulator.schedule()
-    simulator.run(*[pod for pod in simulator.pods_of(POOL) if not pod.running][:1])
+    simulator.run(*[pod for pod in simulator.pods_of(POOL) if not pod.running])
+    held = simulator.memory.roster
+    assert held is not None
+    simulator.memory = replace(simulator.memory, roster=replace(held, epoch=9))
     plan = simulator.reconcile()
     assert plan.roster is not None
     assert plan.roster.epoch == simulator.status["epoch"]
@@ -87,7 +91,8 @@ def test_without_a_bound_no_suspect_is_replaced() -> None:
     suspect = simulator.pods_of(POOL)[0].uid
     simulator.report(states={suspect: MemberState.SUSPECT})
     simulator.converge()
-    assert simulator.reconcile(100_000).pod_deletions == ()
+    simulator.reconcile(100_000)
+    assert not any(plan.pod_deletions for plan in simulator.plans)
 
 
 def test_a_pool_without_an_entry_is_deleted_by_its_own_uid() -> None:
@@ -118,6 +123,23 @@ def test_status_has_step_version_and_the_generation_that_it_is_about() -> None:
     simulator.edit({"spec.membership.minRollouts": 2})
     simulator.converge(60)
     assert simulator.status["observedGeneration"] == 2
+
+
+def test_status_names_engine_and_coordinator_of_the_epoch() -> None:
+    simulator = running(**{"spec.weightSync": {"engine": "mooncake"}})
+    (group,) = simulator.status["syncGroups"]
+    assert group["engine"] == "mooncake"
+    assert group["coordinator"] == simulator.trainer.uid
+
+
+def test_workers_read_staleness_and_whether_weights_are_sent() -> None:
+    simulator = running(**{"spec.algorithm.maxStaleness": 3, "spec.weightSync": {"enabled": False}})
+    for child in ("StatefulSet/bad-trainer", "Deployment/bad-cpu"):
+        (worker,) = simulator.children[child]["spec"]["template"]["spec"]["containers"]
+        text = next(x["value"] for x in worker["env"] if x["name"] == env.CONFIG)
+        config = decode(JobConfig, json.loads(text))
+        assert config.algorithm.max_staleness == 3
+        assert config.weight_sync.enabled is False
 
 
 def test_status_of_a_pool_has_the_range_of_its_versions_and_how_many_are_in_sync() -> None:
