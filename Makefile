@@ -21,6 +21,7 @@ demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, and 
 	$(BIN)/python -m hack.demo
 
 test: lint unit ## All set-up, then everything that CI runs
+	$(BIN)/python -m tests.mutants --quick
 	$(BIN)/pytest tests/unit tests/local -m slow
 	$(BIN)/pytest tests/integration
 	$(BIN)/pytest tests/e2e

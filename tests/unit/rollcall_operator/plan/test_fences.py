@@ -57,10 +57,10 @@ def test_a_pod_that_cannot_be_reached_is_no_member(facts: dict[str, object]) -> 
 def test_a_roster_that_status_does_not_name_is_not_handed_out() -> None:
     """A lost race for the epoch leaves such a roster in memory."""
     simulator = running(**{"spec.membership": {"settleSeconds": 60}})
-    simulator.scale(POOL, 3)
+    simulator.scale(POOL, 4)
     simulator.converge()
     simulator.schedule()
-    simulator.run(*[pod for pod in simulator.pods_of(POOL) if not pod.running])
+    simulator.run(next(pod for pod in simulator.pods_of(POOL) if not pod.running))
     held = simulator.memory.roster
     assert held is not None
     simulator.memory = replace(simulator.memory, roster=replace(held, epoch=9))
