@@ -20,25 +20,17 @@ help: ## List the targets
 demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, and a verdict
 	$(BIN)/python -m hack.demo
 
-test: lint unit ## All set-up, then everything that CI runs
-	$(BIN)/python -m tests.mutants --quick
-	$(BIN)/pytest tests/unit tests/local -m slow
-	$(BIN)/pytest tests/integration
-	$(BIN)/pytest tests/e2e
+test: $(STAMP) ## All set-up, then everything that CI runs; PARTS="unit e2e" runs these parts alone
+	$(BIN)/python -m hack.test_parts $(PARTS)
 
 fresh: $(TOOLS) ## COMMANDS="demo test" in a minimal Debian root made for it, with times and peak disk; CACHES=1 hands in yours
 	$(BIN)/python -m hack.fresh $(if $(CACHES),--caches) $(COMMANDS)
 
 lint: $(STAMP) ## Style, types, layers, drift of the generated files
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy operator workloads hack tests
-	$(BIN)/lint-imports
-	$(BIN)/python -m rollcall_operator.cli crds --check
-	$(BIN)/python -m rollcall_operator.cli crds --check --dir charts/rollcall-operator/files/crds
+	$(BIN)/python -m hack.test_parts lint
 
 unit: $(STAMP) ## The fast tests alone
-	$(BIN)/pytest tests/unit tests/local -m "not slow and not cluster and not gpu"
+	$(BIN)/python -m hack.test_parts unit
 
 mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must find: QUICK=1, ARGS="protocol/*"
 	$(BIN)/python -m tests.mutants $(if $(QUICK),--quick) $(ARGS)

@@ -52,7 +52,7 @@ class Duration:
     cpu: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # pytest wants plugins to be hashable
 class CpuDurations:
     """The plugin; with pytest-xdist it measures in the workers and prints in the controller."""
 

@@ -14,7 +14,7 @@ from hack.cluster.kubectl import Kubectl, example, is_ready, name_of, wait_for
 from hack.demo.job_progress import JobProgress, JobWatcher
 
 JOB, POOL = "reverse", "reverse-cpu"
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
 @dataclass(frozen=True, slots=True)

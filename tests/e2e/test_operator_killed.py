@@ -9,6 +9,7 @@ from hack.demo.job_progress import JobWatcher
 JOB, POOL = "reverse", "reverse-cpu"
 
 
+@pytest.mark.alone
 @pytest.mark.cluster
 @pytest.mark.timeout(400)
 def test_an_operator_killed_in_mid_scale_leaves_one_epoch_with_all_members(

@@ -12,6 +12,7 @@ from hack.soak.fault_plan import QUICK, FaultKind, make_plan
 SECONDS, SEED = 100, 4
 CONTROL_SECONDS = 45
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.cluster,
     pytest.mark.timeout(600),
     pytest.mark.skipif(

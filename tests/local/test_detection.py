@@ -18,7 +18,7 @@ from tests.local.pods import ROOT, Pod
 from tests.local.proxy import Proxy
 from tests.unit.rollcall_runtime.jobs import job_config
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(300)]
 
 BOUND = 2.0
 QUICK = {**FAST, "heartbeat": 0.5, "suspect_after": BOUND}

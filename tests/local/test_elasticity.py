@@ -32,6 +32,7 @@ async def test_newcomers_catch_up_and_serve_while_training_goes_on(tmp_path: Pat
         assert job.roll.last.boot == 1
 
 
+@pytest.mark.alone
 async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         await job.train(rollouts=3)

@@ -69,6 +69,7 @@ async def test_pushes_and_completions_that_must_not_count(tmp_path: Path) -> Non
         await job.steps(3, seconds=30)
 
 
+@pytest.mark.alone
 async def test_the_coordinator_answers_in_milliseconds_while_it_trains(tmp_path: Path) -> None:
     config = job_config(algorithm={"max_steps": 1_000_000}, membership=FAST)
     async with LocalJob(tmp_path, config) as job:

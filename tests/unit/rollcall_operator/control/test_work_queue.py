@@ -5,6 +5,8 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from rollcall_operator.control.backoff import Backoff
 from rollcall_operator.control.work_queue import QueueSettings, RetryError, WorkQueue
 
@@ -169,6 +171,7 @@ async def test_news_of_a_failed_key_does_not_make_it_spin() -> None:
         await eventually(lambda: runs == 2)
 
 
+@pytest.mark.alone
 async def test_success_resets_the_back_off() -> None:
     outcomes = iter([True, True, True, False, True])
     times: list[float] = []

@@ -69,6 +69,7 @@ def test_the_join_of_an_older_session_matches_nothing_newer(trio: list[Remote]) 
     abort(trio)
 
 
+@pytest.mark.alone
 def test_abort_ends_a_join_at_once(trio: list[Remote]) -> None:
     sender, receiver, _ = trio
     seats = (sender.seat, receiver.seat)
@@ -95,6 +96,7 @@ def test_rebuilding_a_hundred_times_leaves_nothing_behind(trio: list[Remote]) ->
     assert [at_rest(member) for member in trio] == before
 
 
+@pytest.mark.alone
 def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     world: World, trio: list[Remote]
 ) -> None:

@@ -94,6 +94,7 @@ def test_an_empty_room_is_forgotten(server: RendezvousServer) -> None:
     assert server.sessions == 0
 
 
+@pytest.mark.alone
 def test_an_empty_seat_is_named_at_the_deadline(server: RendezvousServer) -> None:
     rendezvous = enter(server.address, size=2, seconds=0.1)
     began = time.monotonic()

@@ -60,6 +60,7 @@ def test_a_call_gives_up_at_its_timeout(abandonable: BlockableCalls) -> None:
         abandonable.calls.call(lambda: 42, timeout=5)
 
 
+@pytest.mark.alone
 def test_abandoning_frees_the_caller_but_not_the_thread(abandonable: BlockableCalls) -> None:
     moments: list[float] = []
 

@@ -1,0 +1,173 @@
+"""`make test` in parts: all in order, or those that are named (`make test PARTS="unit e2e"`).
+
+This table is the only place that says what the parts are; CONTRIBUTING.md says which to run for
+which change. The cluster and the images are made in the background while parts run that need
+neither, and before a part that needs the machine for itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+LOG = ROOT / ".venv" / "make-cluster.log"
+HERE = "not gpu and not alone"
+
+# Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
+SIDE_BY_SIDE = "-n 2 --dist loadgroup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of `make test`.
+
+    Attributes:
+        name: what `PARTS=` calls it.
+        minutes: what it usually takes on two cores with warm caches.
+        commands: programs of the virtual environment, with arguments; run in order.
+        cluster: it needs the cluster with images.
+        alone: it measures times, so nothing may run beside it.
+    """
+
+    name: str
+    minutes: float
+    commands: tuple[str, ...]
+    cluster: bool = False
+    alone: bool = False
+
+
+PARTS = (
+    Part(
+        name="lint",
+        minutes=0.5,
+        commands=(
+            "ruff check .",
+            "ruff format --check .",
+            "mypy operator workloads hack tests",
+            "lint-imports",
+            "rollcall-operator crds --check",
+            "rollcall-operator crds --check --dir charts/rollcall-operator/files/crds",
+        ),
+    ),
+    Part(
+        name="unit",
+        minutes=1.5,
+        commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
+    ),
+    Part(name="mutants", minutes=2, commands=("python -m tests.mutants --quick",)),
+    Part(
+        name="slow",
+        minutes=8,
+        commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'slow and {HERE}'",),
+    ),
+    Part(
+        name="alone",
+        minutes=4,
+        commands=("pytest tests/unit tests/local -m 'alone and not gpu'",),
+        alone=True,
+    ),
+    Part(
+        name="integration",
+        minutes=4,
+        commands=("pytest tests/integration",),
+    ),
+    Part(
+        name="e2e",
+        minutes=5,
+        commands=(f"pytest tests/e2e {SIDE_BY_SIDE} -m 'not alone'",),
+        cluster=True,
+    ),
+    Part(
+        name="e2e-alone",
+        minutes=7,
+        commands=("pytest tests/e2e -m alone",),
+        cluster=True,
+        alone=True,
+    ),
+)
+
+
+def main() -> int:
+    """Runs the parts; returns the exit status of the first command that failed, else 0."""
+    known = [part.name for part in PARTS]
+    parser = argparse.ArgumentParser(prog="python -m hack.test_parts", description=__doc__)
+    parser.add_argument("part", nargs="*", choices=[[], *known], help="all, if none is named")
+    named = parser.parse_args().part or known
+    chosen = [part for part in PARTS if part.name in named]
+    cluster = BackgroundCluster() if any(part.cluster for part in chosen) else None
+    try:
+        for number, part in enumerate(chosen):
+            if cluster and (part.cluster or part.alone) and not cluster.wait():
+                return 1
+            status = run(part, number=number + 1, of=len(chosen), after=chosen[number + 1 :])
+            if status:
+                return status
+    finally:
+        if cluster:
+            cluster.stop()
+    return 0
+
+
+def run(part: Part, *, number: int, of: int, after: list[Part]) -> int:
+    """Runs one part; returns 0, or the exit status of the command that failed."""
+    rest = f"; then {', '.join(p.name for p in after)}" if after else ""
+    left = sum(p.minutes for p in after)
+    announce(
+        f"part {number} of {of}: {part.name}, usually {part.minutes:g} min{rest}"
+        + (f" ({left:g} min)" if after else "")
+    )
+    began = time.monotonic()
+    for command in part.commands:
+        program, *arguments = shlex.split(command)
+        status = subprocess.run([BIN / program, *arguments], cwd=ROOT, check=False).returncode
+        if status:
+            announce(
+                f'{part.name} failed: {command}; repeat it with: make test PARTS="{part.name}"'
+            )
+            return status
+    announce(f"{part.name} passed in {(time.monotonic() - began) / 60:.1f} min")
+    return 0
+
+
+class BackgroundCluster:
+    """Makes the cluster and the images while parts run that need neither."""
+
+    def __init__(self) -> None:
+        program = "from hack.cluster import installation; installation.ensure()"
+        with LOG.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+            )
+        announce(f"making the cluster and the images in the background; log: {LOG}")
+
+    def wait(self) -> bool:
+        """Waits until it is there; says how it ended. Returns whether it is."""
+        if self._process.poll() is None:
+            announce("waiting for the cluster and the images")
+        status = self._process.wait()
+        if status:
+            lines = "".join(LOG.read_text(errors="replace").splitlines(keepends=True)[-15:])
+            announce(f"the cluster could not be made; the whole log: {LOG}\n{lines}")
+        return status == 0
+
+    def stop(self) -> None:
+        """Ends it, if it still runs."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(60)
+
+
+def announce(line: str) -> None:
+    """One line between the parts' own output."""
+    print(f"\n=== {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The parts of `make test` run every test exactly once."""
+
+import itertools
+import shlex
+import sys
+
+import pytest
+from _pytest.mark.expression import Expression
+
+from hack import test_parts
+from hack.test_parts import PARTS
+
+MARKS = ("slow", "alone")
+SUITES = ("tests/unit", "tests/local", "tests/integration", "tests/e2e")
+
+
+def selections() -> list[tuple[set[str], Expression]]:
+    """Folders and mark expression of each pytest command."""
+    found = []
+    for command in (command for part in PARTS for command in part.commands):
+        program, *words = shlex.split(command)
+        if program == "pytest":
+            expression = words[words.index("-m") + 1] if "-m" in words else "not never"
+            folders = {word for word in words if word.startswith("tests/")}
+            found.append((folders, Expression.compile(expression)))
+    return found
+
+
+def runs(suite: str, *marks: str) -> int:
+    """How many commands run a test of the suite with these marks."""
+
+    def has(name: str, /, **_: object) -> bool:
+        return name in marks
+
+    return sum(expression.evaluate(has) for folders, expression in selections() if suite in folders)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_test_runs_once_whatever_its_marks(suite: str) -> None:
+    for count in range(len(MARKS) + 1):
+        for marks in itertools.combinations(MARKS, count):
+            assert runs(suite, *marks) == 1, marks
+
+
+@pytest.mark.parametrize("suite", ["tests/unit", "tests/local"])
+def test_tests_for_an_accelerator_do_not_run(suite: str) -> None:
+    assert runs(suite, "gpu") == runs(suite, "gpu", "slow") == runs(suite, "gpu", "alone") == 0
+
+
+def test_a_failing_command_ends_the_run_with_its_status(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def part(name: str, *commands: str) -> test_parts.Part:
+        return test_parts.Part(name=name, minutes=2, commands=commands)
+
+    monkeypatch.setattr(
+        test_parts,
+        "PARTS",
+        (
+            part("first", "python -c 'print(1)'"),
+            part("second", "python -c 'raise SystemExit(3)'", "python -c 'print(2)'"),
+            part("third", "python -c 'print(3)'"),
+        ),
+    )
+    monkeypatch.setattr(sys, "argv", ["test_parts"])
+    assert test_parts.main() == 3
+    lines = capfd.readouterr().out.splitlines()
+    assert "=== part 1 of 3: first, usually 2 min; then second, third (4 min)" in lines
+    assert "1" in lines
+    assert "2" not in lines
+    assert "3" not in lines
+    assert any(line.endswith('repeat it with: make test PARTS="second"') for line in lines)
+
+
+def test_parts_can_be_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = [
+        test_parts.Part(name=name, minutes=1, commands=(f"python -c 'print(\"{name} ran\")'",))
+        for name in ("one", "two")
+    ]
+    monkeypatch.setattr(test_parts, "PARTS", tuple(parts))
+    monkeypatch.setattr(sys, "argv", ["test_parts", "two"])
+    assert test_parts.main() == 0
+    out = capfd.readouterr().out
+    assert "two ran" in out
+    assert "one ran" not in out
