@@ -1,0 +1,160 @@
+"""Completions are answered while 512 MiB of weights are staged, on the same event loop."""
+
+import asyncio
+import multiprocessing
+import statistics
+import time
+from dataclasses import replace
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+import torch
+
+from rollcall_protocol import env
+from rollcall_protocol.job_config import EngineRef, GroupConfig, MembershipConfig
+from rollcall_protocol.wire.ids import MemberId, Version
+from rollcall_protocol.wire.messages import Completion, CoordinatorMessage, Hello, Sample, dumps
+from rollcall_runtime.membership.driver import MemberDriver
+from rollcall_runtime.membership.stream import MemberStream
+from rollcall_runtime.rollout.inference_engine import PauseMode
+from rollcall_runtime.rollout.served_versions import ServedVersions
+from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.open_engine import open_engine
+from rollcall_runtime.sync.weights.snapshots import Snapshotter
+from rollcall_runtime.sync.weights.staging import StagingArea
+from rollcall_runtime.worker.concurrency import favour_event_loop
+from tests.unit.rollcall_runtime.coordinator.fake_group import ADDRESS, CONFIG, TOKENS, Group
+from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
+
+pytestmark = pytest.mark.slow
+
+MEBIBYTES = 512
+SECONDS = 60.0
+BOUND = 0.3  # seconds for an answer, beyond what the machine delays any process
+GROUP = GroupConfig("default", EngineRef("gloo"))
+MEMBER = MemberId("uid-a", "b1")
+
+
+def rollout(stop: Event) -> None:
+    """A rollout's process: a member that stages what the trainer sends."""
+    asyncio.run(_serve(stop))
+
+
+async def _serve(stop: Event) -> None:
+    opened = open_engine(GROUP, member=MEMBER, address=ADDRESS, role=Role.RECEIVER)
+    receiver = WeightReceiver(
+        engine=FakeEngine(),
+        stage=StagingArea(),
+        served=ServedVersions(),
+        settings=WeightReceiverSettings(PauseMode.KEEP, SECONDS, SECONDS),
+        token=TOKENS.member,
+        metrics=rollout_metrics(),
+    )
+
+    def received(message: CoordinatorMessage) -> None:
+        driver.handle(message)  # type: ignore[arg-type]
+
+    stream = MemberStream(
+        url=f"http://{ADDRESS}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}",
+        token=TOKENS.member,
+        hello=lambda: Hello("job-uid", "default", MEMBER, "a", "pool", ADDRESS, opened.descriptor),
+        opened=lambda: None,
+        received=received,
+        bounds=MembershipConfig(settle=0.1, ack_timeout=5, min_rollouts=1, suspect_after=60),
+    )
+    driver = MemberDriver(
+        member=MEMBER,
+        group="job-uid/default",
+        engine=opened.engine,
+        weight_handler=receiver,
+        send=stream.send,
+        join_timeout=SECONDS,
+    )
+    running = asyncio.create_task(stream.run())
+    await asyncio.to_thread(stop.wait)
+    stream.close()
+    await running
+    await driver.close()
+    opened.engine.close()
+
+
+def worst_delay(stop: Event, worst: "multiprocessing.Queue[float]") -> None:
+    """How late the machine wakes a process that has nothing else to do, in seconds."""
+    found = 0.0
+    while not stop.is_set():
+        due = time.monotonic() + 0.01
+        time.sleep(0.01)
+        found = max(found, time.monotonic() - due)
+    worst.put(found)
+
+
+async def latencies(group: Group, until: asyncio.Task[None]) -> list[float]:
+    """Seconds from when each completion was due to be posted until its answer came."""
+    lineage = group.coordinator.lineage
+    assert lineage is not None
+    samples = tuple(Sample((3,) * 6, (-1.0,) * 6, (0,) * 6, 0.5) for _ in range(16))
+    found: list[float] = []
+    due = time.monotonic()
+    while not until.done():
+        lease = f"lease-{len(found)}"
+        body = Completion("job-uid", MEMBER, lease, Version(lineage, 0), samples)
+        async with group.http.post(
+            group.url(env.COMPLETIONS_ROUTE, env.COMPLETIONS_PORT),
+            data=dumps(body),
+            headers={"Authorization": f"Bearer {TOKENS.member}"},
+        ) as answer:
+            assert answer.status == 409, "no such lease was given"
+        found.append(time.monotonic() - due)
+        due = max(due + 0.02, time.monotonic())
+        await asyncio.sleep(due - time.monotonic())
+    return found
+
+
+async def test_completions_are_answered_while_512_mib_are_staged(tmp_path: Path) -> None:
+    favour_event_loop()  # as a trainer does
+    sync = replace(CONFIG.weight_sync, stage_timeout=SECONDS, commit_timeout=SECONDS)
+    config = replace(CONFIG, weight_sync=replace(sync, join_timeout=SECONDS))
+    trainer = MemberId("trainer-uid", "b1")
+    opened = open_engine(GROUP, member=trainer, address=ADDRESS, role=Role.SENDER)
+    context = multiprocessing.get_context("spawn")
+    stop, worst = context.Event(), context.Queue()
+    processes = [
+        context.Process(target=rollout, args=(stop,)),
+        context.Process(target=worst_delay, args=(stop, worst)),
+    ]
+    for process in processes:
+        process.start()
+    try:
+        async with Group(tmp_path, config=config, engines=[opened]) as group:
+            await group.push(1, "a")
+            async with asyncio.timeout(SECONDS):
+                machine = group.coordinator.groups["default"].machine
+                while len(machine.seated) < 1:
+                    await asyncio.sleep(0.02)
+                assert (await group.coordinator.ready()).number == 0
+                weights = [("weights", torch.ones(MEBIBYTES << 20, dtype=torch.uint8))]
+                snapshotter = Snapshotter(bucket_bytes=64 << 20)
+                draft = await asyncio.to_thread(snapshotter.take, weights, timeout=SECONDS)
+                snapshot = await asyncio.to_thread(draft.finish)
+                lineage = group.coordinator.lineage
+                assert lineage is not None
+                began = time.monotonic()
+                publishing = asyncio.create_task(
+                    group.coordinator.publish(Version(lineage, 0), snapshot)
+                )
+                found = await latencies(group, publishing)
+                await publishing
+                took = time.monotonic() - began
+            stop.set()
+            delay = await asyncio.to_thread(worst.get, timeout=10)
+            assert took > 1.5 * (BOUND + delay), "too short to tell"
+            assert max(found) < BOUND + delay
+            assert statistics.median(found) < 0.1
+    finally:
+        stop.set()
+        opened.engine.close()
+        for process in processes:
+            await asyncio.to_thread(process.join, 10)
+            process.kill()
