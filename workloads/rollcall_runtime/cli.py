@@ -16,7 +16,7 @@ from rollcall_runtime.worker import environment
 from rollcall_runtime.worker.environment import Pod
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import exit_process, report_failure
-from rollcall_runtime.worker.telemetry import configure_logs
+from rollcall_runtime.worker.logs import configure_logs
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +43,10 @@ def rollout(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         settings = environment.read_rollout(os.environ)
-        _configure_job_logs(settings.job, settings.pod)
+        fields = _configure_job_logs(settings.job, settings.pod, pool=settings.pool.pool)
         from rollcall_runtime.rollout import app  # noqa: PLC0415 - imports torch
 
-        app.run(settings)
+        app.run(settings, fields)
 
     return _guarded(run)
 
@@ -98,7 +98,8 @@ def _level() -> int:
     return logging.INFO if level is None else level
 
 
-def _configure_job_logs(job: JobConfig, pod: Pod) -> dict[str, Any]:
+def _configure_job_logs(job: JobConfig, pod: Pod, **more: str) -> dict[str, Any]:
     """Add the job's coordinates to all log lines; returns the fields, which may be changed."""
-    logs = configure_logs(level=_level(), namespace=job.namespace, job=job.job, pod=pod.name)
+    coordinates = {"namespace": job.namespace, "job": job.job, "pod": pod.name, **more}
+    logs = configure_logs(level=_level(), **coordinates)
     return logs.fields

@@ -16,7 +16,7 @@ from rollcall_protocol.job_config import EngineRef, LossConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
 from rollcall_runtime.worker.errors import FencedError
-from rollcall_runtime.worker.telemetry import JsonFormatter
+from rollcall_runtime.worker.logs import JobLogFormatter
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 
@@ -29,7 +29,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     termination.touch()
     monkeypatch.setattr(env, "TERMINATION_LOG", str(termination))
     # The root logger belongs to pytest here.
-    monkeypatch.setattr(cli, "configure_logs", lambda **_: JsonFormatter({}))
+    monkeypatch.setattr(cli, "configure_logs", lambda **_: JobLogFormatter({}))
     for name, value in {
         env.COORDINATOR: "127.0.0.1",
         env.POD_NAME: "reverse-trainer-0",

@@ -4,7 +4,8 @@ It owns the stream, the generation worker and the completion sender; all run in 
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rollcall_protocol import env
 from rollcall_protocol.job_config import WeightSyncConfig
@@ -66,6 +67,7 @@ class AgentDependencies:
     reward: Reward
     settings: AgentSettings
     metrics: RolloutMetrics
+    log_fields: dict[str, Any] = field(default_factory=dict)  # of all lines; the epoch is kept
 
 
 def make_stage(sync: WeightSyncConfig, dependencies: AgentDependencies) -> StagingArea:
@@ -253,6 +255,7 @@ class Agent:
             self._readiness.message_received(message)
             session = self._driver.machine.session
             if session is not None:
+                self._dependencies.log_fields["epoch"] = session.epoch
                 self._metrics.epoch.set(session.epoch)
                 self._metrics.session_attempt.set(session.attempt)
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from typing import Any
 
 from rollcall_protocol.job_config import GroupConfig
 from rollcall_protocol.wire.ids import MemberId
@@ -27,17 +28,19 @@ log = logging.getLogger(__name__)
 AGENT_KEYS = frozenset({"concurrency"})
 
 
-def run(environment: RolloutEnvironment) -> None:
+def run(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
     """Run until stopped. SpecError names the field that this container cannot satisfy."""
     favour_event_loop()
-    asyncio.run(_serve(environment))
+    asyncio.run(_serve(environment, log_fields))
 
 
-async def _serve(environment: RolloutEnvironment) -> None:
+async def _serve(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
     pod = environment.pod
     member = new_member(pod)
     agent = Agent(
-        environment=environment, member=member, dependencies=_open_dependencies(environment, member)
+        environment=environment,
+        member=member,
+        dependencies=_open_dependencies(environment, member, log_fields),
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -46,7 +49,9 @@ async def _serve(environment: RolloutEnvironment) -> None:
     await agent.run()
 
 
-def _open_dependencies(environment: RolloutEnvironment, member: MemberId) -> AgentDependencies:
+def _open_dependencies(
+    environment: RolloutEnvironment, member: MemberId, log_fields: dict[str, Any]
+) -> AgentDependencies:
     job, pool = environment.job, environment.pool
     own = {key: value for key, value in pool.engine.config.items() if key in AGENT_KEYS}
     modes = [mode.value for mode in PauseMode]
@@ -66,6 +71,7 @@ def _open_dependencies(environment: RolloutEnvironment, member: MemberId) -> Age
             shard=engine.shard,
         ),
         engine=engine,
+        log_fields=log_fields,
         metrics=RolloutMetrics(
             namespace=job.namespace, job=job.job, pool=pool.pool, group=pool.sync_group
         ),

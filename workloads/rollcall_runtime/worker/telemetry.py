@@ -1,15 +1,11 @@
-"""What a worker says about itself: metrics, health, and logs of one JSON object a line.
+"""A worker's metrics, and the port that serves them with the probes.
 
 Labels are the job's coordinates and small sets such as causes; never pod uids or prompts.
 """
 
-import json
-import logging
 import math
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -34,49 +30,9 @@ REWARD_WINDOW = 256  # samples that rollout_reward is the mean of
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
-_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-log = logging.getLogger(__name__)
-
-
-# --- logs --------------------------------------------------------------------------------------
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (RFC 3339), level, message, `fields`, and a call's `extra`."""
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.fields = dict(fields)
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            "logger": record.name,
-            **self.fields,
-        }
-        line |= {k: v for k, v in vars(record).items() if k not in _STANDARD_FIELDS}
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def configure_logs(*, level: int = logging.INFO, **fields: Any) -> JsonFormatter:
-    """Send all logs to standard error; set the result's `fields` for what changes (the epoch)."""
-    formatter = JsonFormatter(fields)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    return formatter
-
-
-# --- metrics -----------------------------------------------------------------------------------
-
 
 class Metrics:
-    """A process's own registry, in which every metric carries the same `labels`."""
+    """A registry of this process in which every metric has the same `labels`."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -95,18 +51,18 @@ class Metrics:
         return self.counters(name, help_text)()
 
     def counters(self, name: str, help_text: str, *by: str) -> Callable[..., Counter]:
-        """Counters told apart by further labels: `metric(cause="MemberLost").inc()`."""
+        """Counters with further labels: `metric(cause="MemberLost").inc()`."""
         parent = Counter(PREFIX + name, help_text, (*self.labels, *by), registry=self.registry)
         return lambda **values: parent.labels(**self.labels, **values)
 
     def histogram(self, name: str, help_text: str, buckets: Iterable[float] = SECONDS) -> Histogram:
-        """A histogram, of seconds unless told otherwise."""
+        """A histogram; by default of seconds."""
         return Histogram(
             PREFIX + name, help_text, self.labels, registry=self.registry, buckets=tuple(buckets)
         ).labels(**self.labels)
 
     def histograms(self, name: str, help_text: str, *by: str) -> Callable[..., Histogram]:
-        """Histograms of seconds told apart by further labels."""
+        """Histograms of seconds with further labels."""
         parent = Histogram(
             PREFIX + name, help_text, (*self.labels, *by), registry=self.registry, buckets=SECONDS
         )
@@ -115,7 +71,7 @@ class Metrics:
     def totals(
         self, name: str, help_text: str, by: str, read: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Counters that somebody else keeps; `read` is called when they are asked for."""
+        """Counters whose values `read` returns at each scrape."""
         self.registry.register(_Totals(PREFIX + name, help_text, self.labels, by, read))
 
 
@@ -139,22 +95,39 @@ class _Totals(Collector):
 
 
 class RolloutMetrics(Metrics):
-    """What a rollout pod serves."""
+    """The metrics of a rollout pod."""
 
     def __init__(self, *, namespace: str, job: str, pool: str, group: str) -> None:
         super().__init__({"namespace": namespace, "job": job, "pool": pool, "group": group})
-        self.weight_version = self.gauge("weight_version", "Weight version that serves, -1: none")
-        self.weight_lag = self.gauge("weight_lag", "Versions known to exist but not yet served")
-        self.requests_running = self.gauge("requests_running", "Prompts being worked on")
-        self.tokens = self.counter("tokens", "Tokens drawn")
-        self.samples = self.counter("rollout_samples", "Samples drawn")
-        self.reward = self.gauge("rollout_reward", f"Mean reward of the last {REWARD_WINDOW}")
-        self.drain_seconds = self.gauge("drain_seconds", "How long the drain took, or takes")
-        self.epoch = self.gauge("epoch", "Epoch of the session that this rollout holds")
-        self.session_attempt = self.gauge("session_attempt", "Its attempt in that epoch")
-        self.completions = self.counters("completions", "Fate of completions", "outcome")
-        self.reconnects = self.counter("stream_reconnects", "Streams opened to the coordinator")
-        self.refused = self.counters("refused", "Refused requests", "what")
+        self.weight_version = self.gauge(
+            "weight_version",
+            "Number of the weight version that the rollout serves; -1 before the first.",
+        )
+        self.weight_lag = self.gauge(
+            "weight_lag", "Published versions that the rollout does not serve yet."
+        )
+        self.requests_running = self.gauge(
+            "requests_running", "Leased prompts that the rollout generates or has queued."
+        )
+        self.tokens = self.counter("tokens", "Tokens that the rollout sampled.")
+        self.samples = self.counter("rollout_samples", "Samples that the rollout finished.")
+        self.reward = self.gauge(
+            "rollout_reward", f"Mean reward of the rollout's last {REWARD_WINDOW} samples."
+        )
+        self.drain_seconds = self.gauge("drain_seconds", "Seconds that the drain took.")
+        self.epoch = self.gauge("epoch", "Epoch of the rollout's session.")
+        self.session_attempt = self.gauge("session_attempt", "Attempt of the session in its epoch.")
+        self.completions = self.counters(
+            "completions",
+            "Completions by outcome (counted, dropped, refused, given_up).",
+            "outcome",
+        )
+        self.reconnects = self.counter(
+            "stream_reconnects", "Streams that the rollout opened to the coordinator."
+        )
+        self.refused = self.counters(
+            "refused", "Requests that the rollout refused, by reason.", "what"
+        )
         self._window: deque[float] = deque(maxlen=REWARD_WINDOW)
         self.weight_version.set(-1)
         self.reward.set(math.nan)
@@ -170,53 +143,87 @@ class RolloutMetrics(Metrics):
 
 
 class TrainerMetrics(Metrics):
-    """What a trainer pod serves; the coordinator's are here too."""
+    """The metrics of a trainer pod, with those of the coordinator."""
 
     def __init__(self, *, namespace: str, job: str, group: str) -> None:
         super().__init__({"namespace": namespace, "job": job, "group": group})
-        self.step = self.gauge("step", "Optimizer steps done")
-        self.weight_version = self.gauge("weight_version", "Newest published version, -1: none")
-        self.step_seconds = self.histogram("step_seconds", "From one step's end to the next's")
-        self.train_seconds = self.histogram("train_seconds", "Computing one step")
-        self.wait_for_batch = self.histogram("wait_for_batch_seconds", "Trainer idle")
+        self.step = self.gauge("step", "Optimizer steps that are finished.")
+        self.weight_version = self.gauge(
+            "weight_version", "Number of the newest published weight version; -1 before the first."
+        )
+        self.step_seconds = self.histogram(
+            "step_seconds", "Seconds from the end of one step to the end of the next."
+        )
+        self.train_seconds = self.histogram("train_seconds", "Seconds of computation for one step.")
+        self.wait_for_batch = self.histogram(
+            "wait_for_batch_seconds", "Seconds that the trainer waited for a batch of samples."
+        )
         self.wait_for_publish = self.histogram(
-            "wait_for_publish_seconds", "Trainer held up because a buffer is still being sent"
+            "wait_for_publish_seconds",
+            "Seconds that the trainer waited for the previous version to be published.",
         )
-        self.snapshot_seconds = self.histogram("weight_sync_snapshot_seconds", "Copying weights")
-        self.stage_seconds = self.histogram("weight_sync_stage_seconds", "To the last STAGE ack")
-        self.commit_seconds = self.histogram("weight_sync_commit_seconds", "COMMIT to the last ack")
-        self.sync_bytes = self.counter("weight_sync_bytes", "Bytes that rollouts staged")
-        self.deltas = self.counter("weight_sync_deltas", "Versions of which changes were sent")
-        self.buffer_depth = self.gauge("buffer_depth", "Prompts whose samples wait for a batch")
+        self.snapshot_seconds = self.histogram(
+            "weight_sync_snapshot_seconds",
+            "Seconds that it took to copy the weights for publication.",
+        )
+        self.stage_seconds = self.histogram(
+            "weight_sync_stage_seconds",
+            "Seconds from the start of a publication to the last STAGE ack.",
+        )
+        self.commit_seconds = self.histogram(
+            "weight_sync_commit_seconds", "Seconds from COMMIT to its last ack."
+        )
+        self.sync_bytes = self.counter(
+            "weight_sync_bytes",
+            "Bytes of weights that the rollouts received, summed over rollouts.",
+        )
+        self.deltas = self.counter("weight_sync_deltas", "Versions that were sent as deltas.")
+        self.buffer_depth = self.gauge(
+            "buffer_depth", "Prompts whose samples wait to be trained on."
+        )
         self.resumed_tokens = self.counter(
-            "resumed_tokens", "Tokens of partial responses that another rollout continued"
+            "resumed_tokens", "Tokens of partial responses that another rollout continued."
         )
-        self.staleness = self.histogram("staleness", "Versions behind, by prompt", VERSIONS)
-        self.reward = self.gauge("rollout_reward", "Mean reward of the last batch, by rollouts")
-        self.members = self.gauge("members", "Members of the session, the trainer included")
-        self.epoch = self.gauge("epoch", "Epoch of the session")
-        self.session_attempt = self.gauge("session_attempt", "Its attempt in that epoch")
+        self.staleness = self.histogram(
+            "staleness", "Age of a trained prompt in weight versions.", VERSIONS
+        )
+        self.reward = self.gauge("rollout_reward", "Mean reward of the samples in the last batch.")
+        self.members = self.gauge("members", "Members in the session, including the trainer.")
+        self.epoch = self.gauge("epoch", "Epoch of the session.")
+        self.session_attempt = self.gauge("session_attempt", "Attempt of the session in its epoch.")
         self.checkpoint_failures = self.counter(
-            "checkpoint_failures", "Checkpointer that could not be written"
+            "checkpoint_failures", "Checkpoints that could not be written."
         )
-        self.rebuilds = self.counters("rebuilds", "Sessions formed", "cause")
-        self.rebuild_seconds = self.histogram("rebuild_seconds", "From a cause to its session")
+        self.rebuilds = self.counters(
+            "rebuilds", "Sessions that the coordinator formed, by cause.", "cause"
+        )
+        self.rebuild_seconds = self.histogram(
+            "rebuild_seconds",
+            "Seconds from the cause of a session (such as a lost member) until it was usable.",
+        )
         self.detect_seconds = self.histograms(
-            "detect_seconds", "From a member's last sign of life to the suspicion", "cause"
+            "detect_seconds",
+            "Seconds from the last bytes of a member until it was suspected, by cause.",
+            "cause",
         )
-        self.refused = self.counters("refused", "Refused pushes, streams, completions", "what")
+        self.refused = self.counters(
+            "refused", "Requests that the coordinator refused, by reason.", "what"
+        )
         self.weight_version.set(-1)
         self.reward.set(math.nan)
 
     def watch_prompts(self, read: Callable[[], Mapping[str, int]]) -> None:
-        """Serve the ledger's totals as prompts_total{outcome}."""
-        self.totals("prompts", "Prompts by outcome", "outcome", read)
+        """Serve the prompt ledger's totals as prompts_total{outcome}."""
+        self.totals(
+            "prompts",
+            "Prompts by outcome (dispatched, accepted, requeued, in_flight, rejected, ...).",
+            "outcome",
+            read,
+        )
 
-
-# --- the port that tells -----------------------------------------------------------------------
 
 Check = Callable[[], str]
-"""Empty when all is well, else what is wrong."""
+"""Returns an empty string, or why the probe fails."""
 
 
 class MetricsServer:
@@ -236,7 +243,7 @@ class MetricsServer:
         await web.TCPSite(self._runner, address, port).start()
 
     async def stop(self) -> None:
-        """Stop listening; harmless if it never began."""
+        """Stop listening; does nothing if it never listened."""
         await self._runner.cleanup()
 
     async def _serve(self, _: web.Request) -> web.Response:

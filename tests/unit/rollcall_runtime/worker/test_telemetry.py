@@ -1,7 +1,4 @@
-"""Metrics carry the job's labels, logs are JSON, health says what is wrong."""
-
-import json
-import logging
+"""Metrics carry the job's labels; the probes say what is wrong."""
 
 import aiohttp
 from prometheus_client import generate_latest
@@ -9,7 +6,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rollcall_runtime.worker.telemetry import (
     REWARD_WINDOW,
-    JsonFormatter,
     Metrics,
     MetricsServer,
     RolloutMetrics,
@@ -56,16 +52,6 @@ def test_counters_are_told_apart_by_their_cause() -> None:
     values = served(metrics)
     assert values["rollcall_rebuilds_total{MemberLost}"] == 1
     assert values["rollcall_refused_total{unauthenticated}"] == 2
-
-
-def test_a_log_line_is_json_with_the_jobs_fields() -> None:
-    formatter = JsonFormatter({"job": "reverse"})
-    formatter.fields["epoch"] = 3
-    record = logging.LogRecord("name", logging.WARNING, "f", 1, "took %d s", (5,), None)
-    record.step = 7
-    line = json.loads(formatter.format(record))
-    assert (line["message"], line["level"], line["job"]) == ("took 5 s", "warning", "reverse")
-    assert (line["epoch"], line["step"]) == (3, 7)
 
 
 async def test_health_says_what_is_wrong(unused_tcp_port: int) -> None:
