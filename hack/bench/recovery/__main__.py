@@ -32,7 +32,7 @@ from hack.cluster.kubectl import Kubectl
 
 TRIALS = 50
 # Those that take long, or vary little.
-FEWER: Mapping[str, int] = {"scale_up_limit": 20, "join_cost": 20, "naive_kill": 10}
+FEWER: Mapping[str, int] = {"scale_up_limit": 20, "join_cost": 20, "naive_stop": 10}
 TROUBLES = (TimeoutError, ConnectionError, OSError, ValueError, ClusterError)
 MOST_FAILURES = 5  # of an event
 
@@ -49,7 +49,10 @@ EVENTS: Mapping[str, tuple[BenchJobSettings, Trial]] = {
         lambda job, number: trainer_kill.kill(job, replace=number % 2 == 1),
     ),
     "join_cost": (BenchJobSettings(2), lambda job, _: join_cost.cost(job)),
-    "naive_kill": (BenchJobSettings(4, checkpoint=True), lambda job, _: naive_restart.kill(job)),
+    "naive_stop": (
+        BenchJobSettings(4, checkpoint=True, detection=False),
+        lambda job, _: naive_restart.stop(job),
+    ),
 }
 
 

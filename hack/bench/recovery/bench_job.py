@@ -19,6 +19,7 @@ EVERY_STEPS = 5
 START_SECONDS = 180.0
 SETTLE_STEPS = 3
 SUSPECT_AFTER_MS = 700
+NEVER_MS = 3_600_000  # longer than any trial
 # What a worker uses of a core. With less its node's own daemons come first, and they are busy with
 # the container that was killed.
 CPU = "300m"
@@ -32,10 +33,15 @@ ALGORITHM = {"maxSteps": 1_000_000, "promptsPerStep": 4, "groupSize": 4}
 
 @dataclass(frozen=True, slots=True)
 class BenchJobSettings:
-    """What differs between the jobs of the events."""
+    """What differs between the jobs of the events.
+
+    Without `detection` a silent member is not noticed within a trial: only the transport's own
+    time-out ends what waits for it.
+    """
 
     rollouts: int
     checkpoint: bool = False
+    detection: bool = True
     weight_sync: dict[str, Any] = field(default_factory=dict)
 
 
@@ -53,7 +59,7 @@ def manifests(settings: BenchJobSettings) -> list[dict[str, Any]]:
     spec["membership"] = {
         "replaceAfterSeconds": 0,
         "heartbeatMilliseconds": SUSPECT_AFTER_MS // 3,
-        "suspectAfterMilliseconds": SUSPECT_AFTER_MS,
+        "suspectAfterMilliseconds": SUSPECT_AFTER_MS if settings.detection else NEVER_MS,
     }
     spec["failurePolicy"] = {"maxRestarts": 1000}
     if not settings.checkpoint:

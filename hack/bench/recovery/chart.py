@@ -17,7 +17,7 @@ ROWS: Mapping[str, str] = {
     "stall": "longest step, beyond the usual one",
     "scale_up": "2 to 6: four in sync",
     "trainer_kill": "trainer killed: training again",
-    "naive_kill": "rollout killed, naive policy",
+    "naive_stop": "rollout hangs, naive policy",
 }
 _LEAST = 0.01  # seconds: what is less is drawn here
 _TICKS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

@@ -32,7 +32,7 @@ TITLES: Mapping[str, str] = {
     "trainer_kill": "trainer killed: a step done after its container's start",
     "trainer_kill_in_all": "the same, after the kill",
     "join_cost": "four newcomers, processes up: catching up and joining",
-    "naive_kill": "rollout killed, naive policy: a step done",
+    "naive_stop": "rollout hangs, naive policy: a step done",
 }
 PHASES = ("kill_idle", "kill_stage", "scale_up", "trainer_kill")
 
