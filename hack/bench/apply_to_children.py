@@ -17,28 +17,28 @@ from typing import Any
 
 from hack.bench.run_record import finish, run_record
 from tests.integration.cluster import Cluster, running_cluster
+from tests.integration.cluster_user import ClusterUser, example, open_user, operator_writes, quiet
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import World, example, open_world, operator_writes, quiet
 
 CHILDREN = 5
 _POLL = 0.005
 
 
-async def apply_one(world: World, name: str) -> float:
+async def apply_one(user: ClusterUser, name: str) -> float:
     """Seconds from before the apply until the last child is there."""
     began = time.monotonic()
-    await world.apply(example(name))
-    while len(await world.children(name)) < CHILDREN:
+    await user.apply(example(name))
+    while len(await user.children(name)) < CHILDREN:
         if time.monotonic() - began > 30:
-            raise TimeoutError(f"{name}: {sorted(await world.children(name))}")
+            raise TimeoutError(f"{name}: {sorted(await user.children(name))}")
         await asyncio.sleep(_POLL)
     return time.monotonic() - began
 
 
-async def burst(world: World, count: int) -> float:
+async def burst(user: ClusterUser, count: int) -> float:
     """Seconds from the first of `count` applies at once until all children are there."""
     began = time.monotonic()
-    await asyncio.gather(*(apply_one(world, f"burst-{number}") for number in range(count)))
+    await asyncio.gather(*(apply_one(user, f"burst-{number}") for number in range(count)))
     return time.monotonic() - began
 
 
@@ -50,17 +50,17 @@ async def measure(
     def writes() -> int:
         return len(operator_writes(cluster.writes()))
 
-    async with open_world(cluster.admin, namespace="bench") as world:
-        await apply_one(world, "warm-up")
+    async with open_user(cluster.admin, namespace="bench") as user:
+        await apply_one(user, "warm-up")
         await quiet(writes)
         seconds = []
         before = writes()
         for number in range(jobs):
-            seconds.append(await apply_one(world, f"job-{number}"))
+            seconds.append(await apply_one(user, f"job-{number}"))
             print(f"job {number}: {seconds[-1]:.3f} s", file=sys.stderr)
         await quiet(writes, seconds=2.0)
         each = (writes() - before) / jobs
-        together = await burst(world, jobs)
+        together = await burst(user, jobs)
         await quiet(writes, seconds=35.0)  # statuses of starting jobs settle within half a minute
         cpu, before = _cpu(operator), writes()
         await asyncio.sleep(idle)

@@ -135,7 +135,7 @@ def _log_in(connection: Connection) -> Callable[..., Awaitable[kopf.AiohttpSessi
     logins = itertools.count()
 
     async def log_in(**_: Any) -> kopf.AiohttpSession:
-        if next(logins):  # not the first: the API server said 401
+        if next(logins):  # not the first: the API server answered 401
             await connection.refresh()
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context),

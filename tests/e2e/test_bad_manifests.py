@@ -6,13 +6,13 @@ import pytest
 
 from hack.cluster.kubectl import WORKER_IMAGE, Kubectl, wait_for
 from tests.integration.bad_manifests.case import Case
-from tests.integration.bad_manifests.told_in_a_condition import TOLD_WHEN_PODS_RUN
+from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_WHEN_PODS_RUN
 
 
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_each_mistake_appears_in_a_condition(kubectl: Kubectl) -> None:
-    waiting = {f"bad-{index}": case for index, case in enumerate(TOLD_WHEN_PODS_RUN)}
+    waiting = {f"bad-{index}": case for index, case in enumerate(REPORTED_WHEN_PODS_RUN)}
     for name, case in waiting.items():
         kubectl.apply(_named(case.manifest, name))
     seen: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from rollcall_protocol.wire.job_snapshot import (
 )
 from tests.integration.bad_manifests.manifests import Changes
 from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
-from tests.integration.bad_manifests.told_in_a_condition import TOLD_IN_A_CONDITION
+from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, lent_pool
 
 Scenario = Callable[[], JobSimulator]
@@ -398,7 +398,7 @@ def bounds_contradict_the_live_replicas(bound: str, value: int, live: int) -> Sc
 
 def _wrong_specs() -> Iterator[tuple[str, Scenario]]:
     """Each wrong manifest of the integration tests, as far as the planner sees it."""
-    for case in (*REFUSED_AT_APPLY, *TOLD_IN_A_CONDITION):
+    for case in (*REFUSED_AT_APPLY, *REPORTED_IN_A_CONDITION):
         # Forbidden changes are refused by the API server alone.
         forbidden = case.then is not None and case.where == "apply"
         in_spec = all(path.startswith("spec") for path in case.changes)

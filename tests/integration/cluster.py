@@ -13,13 +13,13 @@ import yaml
 from hack.cluster import go_build
 from hack.cluster.control_plane import ControlPlane
 from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
-from tests.integration.world import (
+from tests.integration.cluster_user import (
     ACCOUNT,
     ROOT,
     SYSTEM,
     USER,
     eventually,
-    open_world,
+    open_user,
     service_account_kubeconfig,
 )
 
@@ -76,16 +76,16 @@ def rendered(*flags: str, release: str = ACCOUNT) -> list[dict[str, Any]]:
 
 async def _install(control: ControlPlane) -> str:
     """Returns the kubeconfig of the operator's service account."""
-    async with open_world(control.kubeconfig, namespace="install") as world:
+    async with open_user(control.kubeconfig, namespace="install") as user:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
         for body in (namespace, *rendered()):
             if body["kind"] not in _LATER:
-                await world.apply(body)
+                await user.apply(body)
         for resource in (RL_JOBS, ROLLOUT_POOLS):
             await eventually(
-                lambda resource=resource: world.listed(resource),  # type: ignore[misc]
+                lambda resource=resource: user.listed(resource),  # type: ignore[misc]
                 f"{resource.plural} are served",
             )
         return service_account_kubeconfig(
-            world, server=control.server, certificate=control.certificate
+            user, server=control.server, certificate=control.certificate
         )

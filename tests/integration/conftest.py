@@ -9,8 +9,8 @@ import pytest
 
 from hack.cluster import go_build
 from tests.integration.cluster import Cluster, running_cluster
+from tests.integration.cluster_user import ClusterUser, open_user
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import World, open_world
 
 _NUMBERS = itertools.count(1)
 _PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
@@ -47,9 +47,9 @@ def operator(
 
 
 @pytest.fixture
-async def world(cluster: Cluster) -> AsyncIterator[World]:
+async def user(cluster: Cluster) -> AsyncIterator[ClusterUser]:
     """A namespace of one's own."""
-    async with open_world(cluster.admin, namespace=f"test-{next(_NUMBERS)}") as made:
+    async with open_user(cluster.admin, namespace=f"test-{next(_NUMBERS)}") as made:
         yield made
 
 
@@ -61,10 +61,10 @@ def log_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start_operator(
-    cluster: Cluster, world: World, log_folder: Path
+    cluster: Cluster, user: ClusterUser, log_folder: Path
 ) -> Iterator[Callable[[], OperatorProcess]]:
     """Starts an operator of the test's own namespace, which serves then; all end with the test."""
-    flags = ("--no-leader-elect", "--namespace", world.namespace, "--reach", "direct")
+    flags = ("--no-leader-elect", "--namespace", user.namespace, "--reach", "direct")
     with ExitStack() as stack:
 
         def start() -> OperatorProcess:

@@ -1,4 +1,4 @@
-"""A coordinator for tests without containers: takes rosters, and says of members what it is told.
+"""A coordinator for tests without containers: takes rosters, and reports what a test sets.
 
 It listens where the pod of trainer rank 0 would, and refuses rosters by the protocol's own rules.
 """
@@ -109,13 +109,13 @@ class Coordinator:
                 pod_uid=seat.pod_uid,
                 pod=seat.pod,
                 pool=seat.pool,
-                state=said.state,
+                state=member.state,
                 version=1,
-                reason=said.reason,
-                running=said.running,
+                reason=member.reason,
+                running=member.running,
             )
             for seat in seats
-            for said in (self._members.get(seat.pod_uid, Member()),)
+            for member in (self._members.get(seat.pod_uid, Member()),)
         )
         return JobSnapshot(
             pod_uid=self.pod_uid,
@@ -134,6 +134,8 @@ class Coordinator:
             members=len(roster.members) + 1,
             seconds=0.1,
         )
-        told = (first, *self.sessions)[-KEPT_SESSIONS:]
+        sessions = (first, *self.sessions)[-KEPT_SESSIONS:]
         rebuilds = len(self.rosters)
-        return GroupReport("default", roster.epoch, told[-1], rebuilds, formed=True, sessions=told)
+        return GroupReport(
+            "default", roster.epoch, sessions[-1], rebuilds, formed=True, sessions=sessions
+        )

@@ -1,4 +1,4 @@
-"""Pods without containers: a kubelet that only tells the API server what one would.
+"""Pods without containers: a kubelet that only writes the statuses that a real one would.
 
 Trainer rank 0 gets an address of this machine, where its coordinator listens.
 """
@@ -16,8 +16,8 @@ from rollcall_operator.kube.errors import ApiError, ConflictError, NotFoundError
 from rollcall_operator.kube.resources import PODS, RL_JOBS
 from rollcall_operator.kube.transport import STRATEGIC_PATCH
 from rollcall_protocol.env import READINESS_GATE
+from tests.integration.cluster_user import ClusterUser, eventually
 from tests.integration.coordinator import Coordinator
-from tests.integration.world import World, eventually
 
 LOOK_SECONDS = 0.1
 
@@ -29,8 +29,8 @@ class Kubelet:
     `stuck` nodes are never let go; those in `failed` (by uid) have ended for good.
     """
 
-    def __init__(self, world: World, *, node_of: Callable[[Object], str]) -> None:
-        self._world = world
+    def __init__(self, user: ClusterUser, *, node_of: Callable[[Object], str]) -> None:
+        self._user = user
         self._node_of = node_of
         self._network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
         self._addresses: dict[str, str] = {}
@@ -47,7 +47,7 @@ class Kubelet:
         """Until cancelled. An API server that is away is asked again."""
         while True:
             with contextlib.suppress(ApiError, UnreachableError):
-                for pod in await self._world.listed(PODS, labels.JOB):
+                for pod in await self._user.listed(PODS, labels.JOB):
                     await self._look(pod)
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -74,8 +74,8 @@ class Kubelet:
         coordinator = self.coordinators.get(uid)
         if coordinator is not None:
             await coordinator.stop()
-        namespace = self._world.namespace
-        await self._world.client.delete(PODS, namespace=namespace, name=name, uid=uid, grace=0)
+        namespace = self._user.namespace
+        await self._user.client.delete(PODS, namespace=namespace, name=name, uid=uid, grace=0)
 
     async def _start(self, pod: Object) -> None:
         meta = pod["metadata"]
@@ -85,7 +85,7 @@ class Kubelet:
         uid = meta["uid"]
         address = f"{self._network}.{len(self._addresses) + 1}"
         if meta["labels"][labels.ROLE] == labels.TRAINER and uid not in self.coordinators:
-            job = await self._world.get(RL_JOBS, meta["labels"][labels.JOB])
+            job = await self._user.get(RL_JOBS, meta["labels"][labels.JOB])
             coordinator = Coordinator(uid, address, job["metadata"]["uid"])
             await coordinator.start()
             self.coordinators[uid] = coordinator
@@ -113,9 +113,9 @@ class Kubelet:
             await self._patch(pod["metadata"]["name"], _conditions(pod))
 
     async def _patch(self, name: str, status: Object) -> None:
-        await self._world.client.transport.request(
+        await self._user.client.transport.request(
             "PATCH",
-            PODS.path(namespace=self._world.namespace, name=name, subresource="status"),
+            PODS.path(namespace=self._user.namespace, name=name, subresource="status"),
             verb="patch_status",
             plural=PODS.plural,
             body={"status": status},
@@ -123,9 +123,9 @@ class Kubelet:
         )
 
     async def _bind(self, name: str, node: str) -> None:
-        await self._world.client.transport.request(
+        await self._user.client.transport.request(
             "POST",
-            PODS.path(namespace=self._world.namespace, name=name, subresource="binding"),
+            PODS.path(namespace=self._user.namespace, name=name, subresource="binding"),
             verb="create",
             plural=PODS.plural,
             body={
@@ -160,10 +160,10 @@ def _now() -> str:
 
 @contextlib.asynccontextmanager
 async def kubelet(
-    world: World, *, node_of: Callable[[Object], str] = lambda _: ""
+    user: ClusterUser, *, node_of: Callable[[Object], str] = lambda _: ""
 ) -> AsyncIterator[Kubelet]:
     """One that runs as long as the context."""
-    made = Kubelet(world, node_of=node_of)
+    made = Kubelet(user, node_of=node_of)
     task = asyncio.create_task(made.run())
     try:
         yield made
@@ -175,11 +175,11 @@ async def kubelet(
         assert not failed, repr(error)
 
 
-async def rollouts(world: World, count: int, *, ready: bool = True) -> dict[str, Any]:
+async def rollouts(user: ClusterUser, count: int, *, ready: bool = True) -> dict[str, Any]:
     """Wait for so many rollout pods, none on its way out; by uid."""
 
     async def there() -> dict[str, Any] | None:
-        pods = await world.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
+        pods = await user.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
         found = {pod["metadata"]["uid"]: pod for pod in pods}
         leaving = any("deletionTimestamp" in pod["metadata"] for pod in pods)
         if leaving or len(found) != count or (ready and not all(map(is_ready, pods))):

@@ -1,4 +1,4 @@
-"""Wrong manifests: refused at apply, or told in a condition, with the path and what to do."""
+"""Wrong manifests: refused at apply, or reported in a condition, with the path and what to do."""
 
 import pytest
 
@@ -7,9 +7,16 @@ from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
 from tests.integration.bad_manifests.case import Case
 from tests.integration.bad_manifests.manifests import job
 from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
-from tests.integration.bad_manifests.told_in_a_condition import TOLD_IN_A_CONDITION
+from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 from tests.integration.cluster import Cluster
-from tests.integration.world import World, all_children, eventually, example, operator_writes, quiet
+from tests.integration.cluster_user import (
+    ClusterUser,
+    all_children,
+    eventually,
+    example,
+    operator_writes,
+    quiet,
+)
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -19,38 +26,38 @@ def ids(case: Case) -> str:
 
 
 def test_the_table_is_long_enough() -> None:
-    assert len(REFUSED_AT_APPLY) + len(TOLD_IN_A_CONDITION) >= 25
+    assert len(REFUSED_AT_APPLY) + len(REPORTED_IN_A_CONDITION) >= 25
 
 
 @pytest.mark.parametrize("case", REFUSED_AT_APPLY, ids=ids)
-async def test_refused_at_apply(world: World, case: Case) -> None:
+async def test_refused_at_apply(user: ClusterUser, case: Case) -> None:
     for manifest in case.before:
-        await world.apply(manifest)
+        await user.apply(manifest)
     wrong = case.manifest
     if case.second is not None:
-        await world.apply(case.manifest)
+        await user.apply(case.manifest)
         wrong = case.second
     with pytest.raises(RefusedError) as refusal:
-        await world.apply(wrong)
+        await user.apply(wrong)
     for part in case.says:
         assert part.lower() in refusal.value.message.lower()
 
 
-@pytest.mark.parametrize("case", TOLD_IN_A_CONDITION, ids=ids)
-async def test_told_in_a_condition(world: World, cluster: Cluster, case: Case) -> None:
+@pytest.mark.parametrize("case", REPORTED_IN_A_CONDITION, ids=ids)
+async def test_told_in_a_condition(user: ClusterUser, cluster: Cluster, case: Case) -> None:
     for manifest in case.before:
-        await world.apply(manifest)
-    await world.apply(case.manifest)
+        await user.apply(manifest)
+    await user.apply(case.manifest)
     if case.second is not None:
-        await all_children(world, case.manifest["metadata"]["name"])
-        await world.apply(case.second)
+        await all_children(user, case.manifest["metadata"]["name"])
+        await user.apply(case.second)
     resource = RL_JOBS if case.kind == "RLJob" else ROLLOUT_POOLS
     name, expected = case.manifest["metadata"]["name"], case.expected
     seen: object = None
 
-    async def told() -> bool:
+    async def reported() -> bool:
         nonlocal seen
-        seen = found = await world.condition(resource, name, expected.type)
+        seen = found = await user.condition(resource, name, expected.type)
         if found is None or (found["status"], found["reason"]) != (
             expected.status,
             expected.reason,
@@ -59,42 +66,42 @@ async def test_told_in_a_condition(world: World, cluster: Cluster, case: Case) -
         return all(part in found["message"] for part in case.says)
 
     try:
-        await eventually(told, f"{expected} that says {case.says}", seconds=10)
+        await eventually(reported, f"{expected} that says {case.says}", seconds=10)
     except AssertionError as error:
         raise AssertionError(f"{error}; there is {seen}") from None
-    live = await world.get(resource, name)
-    condition = await world.condition(resource, name, expected.type)
+    live = await user.get(resource, name)
+    condition = await user.condition(resource, name, expected.type)
     assert condition is not None
     assert condition["observedGeneration"] == live["metadata"]["generation"]
     # Said once: the operator does not go on writing, or trying, in a loop.
     await quiet(
-        lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)), seconds=0.5
+        lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)), seconds=0.5
     )
 
 
-async def test_a_good_job_goes_on_beside_bad_ones(world: World) -> None:
-    case = next(case for case in TOLD_IN_A_CONDITION if case.name.startswith("a misspelt"))
-    await world.apply(case.manifest)
-    await world.apply(example("good"))
-    await all_children(world, "good")
+async def test_a_good_job_goes_on_beside_bad_ones(user: ClusterUser) -> None:
+    case = next(case for case in REPORTED_IN_A_CONDITION if case.name.startswith("a misspelt"))
+    await user.apply(case.manifest)
+    await user.apply(example("good"))
+    await all_children(user, "good")
 
 
-async def test_a_corrected_manifest_goes_ahead(world: World) -> None:
-    case = next(case for case in TOLD_IN_A_CONDITION if case.name.startswith("a misspelt"))
-    await world.apply(case.manifest)
+async def test_a_corrected_manifest_goes_ahead(user: ClusterUser) -> None:
+    case = next(case for case in REPORTED_IN_A_CONDITION if case.name.startswith("a misspelt"))
+    await user.apply(case.manifest)
 
     async def valid(status: str) -> bool:
-        found = await world.condition(RL_JOBS, "bad", "Validated")
+        found = await user.condition(RL_JOBS, "bad", "Validated")
         return found is not None and found["status"] == status
 
     await eventually(lambda: valid("False"), "Validated=False")
-    await world.apply(job())
+    await user.apply(job())
     await eventually(lambda: valid("True"), "Validated=True")
-    await all_children(world, "bad")
+    await all_children(user, "bad")
 
 
 async def test_a_quota_is_told_and_the_job_starts_when_it_is_lifted(
-    world: World, cluster: Cluster
+    user: ClusterUser, cluster: Cluster
 ) -> None:
     quota = {
         "apiVersion": "v1",
@@ -102,17 +109,17 @@ async def test_a_quota_is_told_and_the_job_starts_when_it_is_lifted(
         "metadata": {"name": "none"},
         "spec": {"hard": {"count/statefulsets.apps": "0"}},
     }
-    await world.apply(quota)
-    await world.apply(example())
+    await user.apply(quota)
+    await user.apply(example())
 
-    async def told() -> bool:
-        found = await world.condition(RL_JOBS, "reverse", "Validated")
+    async def reported() -> bool:
+        found = await user.condition(RL_JOBS, "reverse", "Validated")
         return found is not None and "exceeded quota" in found["message"]
 
-    await eventually(told, "the quota in a condition")
-    writes = len(operator_writes(cluster.writes(), namespace=world.namespace))
+    await eventually(reported, "the quota in a condition")
+    writes = len(operator_writes(cluster.writes(), namespace=user.namespace))
     quota["spec"] = {"hard": {"count/statefulsets.apps": "1"}}
-    await world.apply(quota)
-    await all_children(world)  # asked again after ten seconds
-    later = operator_writes(cluster.writes(), namespace=world.namespace)
+    await user.apply(quota)
+    await all_children(user)  # asked again after ten seconds
+    later = operator_writes(cluster.writes(), namespace=user.namespace)
     assert len(later) - writes <= 6, later

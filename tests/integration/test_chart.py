@@ -10,16 +10,16 @@ import pytest
 from hack.cluster import go_build
 from rollcall_operator.plan.membership.nodes import PREEMPTION_TAINTS
 from tests.integration.cluster import Cluster, rendered
-from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import (
+from tests.integration.cluster_user import (
     ROOT,
     SYSTEM,
-    World,
+    ClusterUser,
     all_children,
     example,
-    open_world,
+    open_user,
     service_account_kubeconfig,
 )
+from tests.integration.operator_process import OperatorProcess
 
 CHART = ROOT / "charts" / "rollcall-operator"
 EXTRAS = {
@@ -170,26 +170,26 @@ def test_the_dashboard_is_the_file_and_valid_json() -> None:
 
 
 async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(
-    cluster: Cluster, world: World, log_folder: Path
+    cluster: Cluster, user: ClusterUser, log_folder: Path
 ) -> None:
     release = "alone-rollcall-operator"
     objects = rendered(
         "--set",
-        f"namespaces={{{world.namespace}}}",
+        f"namespaces={{{user.namespace}}}",
         "--set",
         "crds.install=false",
         release=release,
     )
     assert "ClusterRole" not in kinds(objects)
-    assert f"--namespace={world.namespace}" in str(one(objects, "Deployment"))
-    async with open_world(cluster.admin, namespace=f"{world.namespace}-other") as other:
+    assert f"--namespace={user.namespace}" in str(one(objects, "Deployment"))
+    async with open_user(cluster.admin, namespace=f"{user.namespace}-other") as other:
         for body in objects:
             if body["kind"] not in {"Deployment", "Service"}:
-                await world.apply(body)
+                await user.apply(body)
         kubeconfig = log_folder / "kubeconfig"
         kubeconfig.write_text(
             service_account_kubeconfig(
-                world,
+                user,
                 server=cluster.control.server,
                 certificate=cluster.control.certificate,
                 account=release,
@@ -197,7 +197,7 @@ async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(
         )
         flags = (
             "--namespace",
-            world.namespace,
+            user.namespace,
             "--lease-namespace",
             SYSTEM,
             "--lease-name",
@@ -207,8 +207,8 @@ async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(
         with OperatorProcess(kubeconfig=kubeconfig, log=log, flags=flags) as operator:
             operator.wait_until_watching()
             await other.apply(example())
-            await world.apply(example())
-            await all_children(world)
+            await user.apply(example())
+            await all_children(user)
             operator.assert_healthy()
             assert sum("Nodes are not watched" in line["message"] for line in operator.lines()) == 1
             assert operator.terminate() == 0

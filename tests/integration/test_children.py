@@ -15,15 +15,15 @@ from rollcall_operator.kube.resources import (
     STATEFUL_SETS,
 )
 from tests.integration.cluster import Cluster
-from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import (
-    World,
+from tests.integration.cluster_user import (
+    ClusterUser,
     all_children,
     eventually,
     example,
     operator_writes,
     quiet,
 )
+from tests.integration.operator_process import OperatorProcess
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -35,10 +35,12 @@ def owners(body: dict[str, Any]) -> list[tuple[str, str, bool]]:
     ]
 
 
-async def reconciled_again(world: World, operator: OperatorProcess, job: str = "reverse") -> None:
+async def reconciled_again(
+    user: ClusterUser, operator: OperatorProcess, job: str = "reverse"
+) -> None:
     """Have the operator look at a job once more, without changing what it should do."""
     before = operator.reconciles()
-    await world.edit(RL_JOBS, job, {"metadata": {"annotations": {"look": str(time.time())}}})
+    await user.edit(RL_JOBS, job, {"metadata": {"annotations": {"look": str(time.time())}}})
 
     async def done() -> bool:
         return operator.reconciles() > before
@@ -46,18 +48,18 @@ async def reconciled_again(world: World, operator: OperatorProcess, job: str = "
     await eventually(done, "another reconcile")
 
 
-async def settled(world: World, cluster: Cluster) -> list[str]:
+async def settled(user: ClusterUser, cluster: Cluster) -> list[str]:
     """The operator's writes in this namespace, when there have been no more for a second."""
-    await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
-    return operator_writes(cluster.writes(), namespace=world.namespace)
+    await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+    return operator_writes(cluster.writes(), namespace=user.namespace)
 
 
 async def test_all_children_are_there_within_a_second_of_the_apply(
-    world: World, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    user: ClusterUser, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began = time.monotonic()
-    job = await world.apply(example())
-    children = await all_children(world)
+    job = await user.apply(example())
+    children = await all_children(user)
     seconds = time.monotonic() - began
     with capsys.disabled():
         print(f"\napply to all children created: {seconds:.3f} s")
@@ -73,108 +75,112 @@ async def test_all_children_are_there_within_a_second_of_the_apply(
         owner = "RolloutPool" if name.startswith("Deployment") else "RLJob"
         assert [(kind, block) for kind, _, block in owners(child)] == [(owner, True)]
         assert "finalizers" not in child["metadata"]
-    assert "finalizers" not in (await world.get(RL_JOBS, "reverse"))["metadata"]
+    assert "finalizers" not in (await user.get(RL_JOBS, "reverse"))["metadata"]
     assert owners(children["StatefulSet/reverse-trainer"])[0][1] == job["metadata"]["name"]
 
 
 async def test_the_token_is_random_immutable_and_made_once(
-    world: World, operator: OperatorProcess
+    user: ClusterUser, operator: OperatorProcess
 ) -> None:
-    await world.apply(example())
-    children = await all_children(world)
+    await user.apply(example())
+    children = await all_children(user)
     secret = children["Secret/reverse-token"]
     assert secret["immutable"] is True
     assert set(secret["data"]) == {"member", "operator"}
     assert secret["data"]["member"] != secret["data"]["operator"]
     assert all(len(value) > 40 for value in secret["data"].values())
-    await reconciled_again(world, operator)
-    assert (await world.get(SECRETS, secret["metadata"]["name"]))["data"] == secret["data"]
+    await reconciled_again(user, operator)
+    assert (await user.get(SECRETS, secret["metadata"]["name"]))["data"] == secret["data"]
 
 
 async def test_a_start_takes_few_writes_and_a_second_look_none(
-    world: World, cluster: Cluster, operator: OperatorProcess
+    user: ClusterUser, cluster: Cluster, operator: OperatorProcess
 ) -> None:
-    await world.apply(example())
-    await all_children(world)
-    writes = await settled(world, cluster)
+    await user.apply(example())
+    await all_children(user)
+    writes = await settled(user, cluster)
     # Five children, one status of the job, one of the pool. Until Running there may be twelve.
     assert len(writes) <= 8, writes
     generations = {
         name: child["metadata"].get("generation")
-        for name, child in (await world.children("reverse")).items()
+        for name, child in (await user.children("reverse")).items()
     }
     for _ in range(3):
-        await reconciled_again(world, operator)
-    assert await settled(world, cluster) == writes
+        await reconciled_again(user, operator)
+    assert await settled(user, cluster) == writes
     assert generations == {
         name: child["metadata"].get("generation")
-        for name, child in (await world.children("reverse")).items()
+        for name, child in (await user.children("reverse")).items()
     }
 
 
-async def test_what_somebody_changes_by_hand_is_put_right(world: World) -> None:
-    await world.apply(example())
-    await all_children(world)
-    await world.edit(STATEFUL_SETS, "reverse-trainer", {"spec": {"replicas": 0}})
+async def test_what_somebody_changes_by_hand_is_put_right(user: ClusterUser) -> None:
+    await user.apply(example())
+    await all_children(user)
+    await user.edit(STATEFUL_SETS, "reverse-trainer", {"spec": {"replicas": 0}})
 
     async def restored() -> bool:
-        found = await world.get(STATEFUL_SETS, "reverse-trainer")
+        found = await user.get(STATEFUL_SETS, "reverse-trainer")
         return bool(found["spec"]["replicas"] == 1)
 
     await eventually(restored, "one trainer again")
 
 
-async def test_a_child_that_is_deleted_comes_back(world: World, operator: OperatorProcess) -> None:
-    await world.apply(example())
-    before = await all_children(world)
-    await world.delete(DEPLOYMENTS, "reverse-cpu")
-    await world.delete(SERVICES, "reverse-trainer")  # not watched: found at the next look
+async def test_a_child_that_is_deleted_comes_back(
+    user: ClusterUser, operator: OperatorProcess
+) -> None:
+    await user.apply(example())
+    before = await all_children(user)
+    await user.delete(DEPLOYMENTS, "reverse-cpu")
+    await user.delete(SERVICES, "reverse-trainer")  # not watched: found at the next look
 
     async def back() -> bool:
-        found = await world.get(DEPLOYMENTS, "reverse-cpu")
+        found = await user.get(DEPLOYMENTS, "reverse-cpu")
         uid = before["Deployment/reverse-cpu"]["metadata"]["uid"]
         return bool(found["metadata"]["uid"] != uid)
 
     await eventually(back, "another Deployment")
-    await reconciled_again(world, operator)
-    await all_children(world)
+    await reconciled_again(user, operator)
+    await all_children(user)
 
 
-async def test_fields_of_others_are_left_alone(world: World, operator: OperatorProcess) -> None:
-    await world.apply(example())
-    await all_children(world)
+async def test_fields_of_others_are_left_alone(
+    user: ClusterUser, operator: OperatorProcess
+) -> None:
+    await user.apply(example())
+    await all_children(user)
     patch = {"metadata": {"annotations": {"team": "a"}, "labels": {"cost": "b"}}}
-    await world.edit(DEPLOYMENTS, "reverse-cpu", patch)
-    await reconciled_again(world, operator)
-    metadata = (await world.get(DEPLOYMENTS, "reverse-cpu"))["metadata"]
+    await user.edit(DEPLOYMENTS, "reverse-cpu", patch)
+    await reconciled_again(user, operator)
+    metadata = (await user.get(DEPLOYMENTS, "reverse-cpu"))["metadata"]
     assert metadata["annotations"]["team"] == "a"
     assert metadata["labels"]["cost"] == "b"
 
 
-async def test_suspending_scales_to_nothing_and_resuming_brings_all_back(world: World) -> None:
-    await world.apply(example())
-    await all_children(world)
+async def test_suspending_scales_to_nothing_and_resuming_brings_all_back(user: ClusterUser) -> None:
+    await user.apply(example())
+    await all_children(user)
 
     async def sizes() -> tuple[int, int, str]:
-        trainer = await world.get(STATEFUL_SETS, "reverse-trainer")
-        rollouts = await world.get(DEPLOYMENTS, "reverse-cpu")
-        phase = (await world.get(RL_JOBS, "reverse")).get("status", {}).get("phase", "")
+        trainer = await user.get(STATEFUL_SETS, "reverse-trainer")
+        rollouts = await user.get(DEPLOYMENTS, "reverse-cpu")
+        phase = (await user.get(RL_JOBS, "reverse")).get("status", {}).get("phase", "")
         return trainer["spec"]["replicas"], rollouts["spec"]["replicas"], phase
 
     async def are(*wanted: object) -> bool:
         return await sizes() == wanted
 
-    await world.edit(RL_JOBS, "reverse", {"spec": {"suspend": True}})
+    await user.edit(RL_JOBS, "reverse", {"spec": {"suspend": True}})
     await eventually(lambda: are(0, 0, "Suspended"), "suspended")
-    assert (await world.get(ROLLOUT_POOLS, "reverse-cpu"))["spec"]["replicas"] == 2
-    await world.edit(RL_JOBS, "reverse", {"spec": {"suspend": False}})
+    assert (await user.get(ROLLOUT_POOLS, "reverse-cpu"))["spec"]["replicas"] == 2
+    await user.edit(RL_JOBS, "reverse", {"spec": {"suspend": False}})
     await eventually(lambda: are(1, 2, "Starting"), "resumed")
 
 
-async def test_twenty_jobs_at_once(world: World, operator: OperatorProcess) -> None:
+async def test_twenty_jobs_at_once(user: ClusterUser, operator: OperatorProcess) -> None:
     names = [f"job-{number}" for number in range(20)]
     began = time.monotonic()
-    await asyncio.gather(*(world.apply(example(name)) for name in names))
-    await asyncio.gather(*(all_children(world, name) for name in names))
+    await asyncio.gather(*(user.apply(example(name)) for name in names))
+    await asyncio.gather(*(all_children(user, name) for name in names))
     assert time.monotonic() - began < 20.0
     assert operator.fetch("/healthz")[0] == 200

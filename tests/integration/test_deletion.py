@@ -3,24 +3,30 @@
 import asyncio
 
 from rollcall_operator.kube.resources import PODS, RL_JOBS
+from tests.integration.cluster_user import (
+    COLLECTION,
+    ClusterUser,
+    all_children,
+    eventually,
+    example,
+)
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import COLLECTION, World, all_children, eventually, example
 
 
-async def test_deletion_leaks_nothing(world: World, operator: OperatorProcess) -> None:
-    await world.apply(example())
-    await all_children(world)
-    series = f'namespace="{world.namespace}"'
+async def test_deletion_leaks_nothing(user: ClusterUser, operator: OperatorProcess) -> None:
+    await user.apply(example())
+    await all_children(user)
+    series = f'namespace="{user.namespace}"'
 
     async def counted() -> bool:
         return any("rollcall_jobs" in name for name in operator.metrics())
 
     await eventually(counted, "the job in the metrics")
-    await world.delete(RL_JOBS, "reverse")
+    await user.delete(RL_JOBS, "reverse")
 
     async def empty() -> bool:
-        pods = await world.listed(PODS, "rollcall.dev/job=reverse")
-        return not await world.children("reverse") and not pods
+        pods = await user.listed(PODS, "rollcall.dev/job=reverse")
+        return not await user.children("reverse") and not pods
 
     await eventually(empty, "nothing left", seconds=COLLECTION)
 
@@ -29,20 +35,20 @@ async def test_deletion_leaks_nothing(world: World, operator: OperatorProcess) -
 
     await eventually(forgotten, "no series of the job")
     await asyncio.sleep(1.0)
-    assert not await world.children("reverse")  # and nothing is made anew
+    assert not await user.children("reverse")  # and nothing is made anew
 
 
 async def test_a_job_of_the_same_name_starts_afresh(
-    world: World, operator: OperatorProcess
+    user: ClusterUser, operator: OperatorProcess
 ) -> None:
-    await world.apply(example())
-    first = await all_children(world)
-    await world.delete(RL_JOBS, "reverse")
-    await world.apply(example())
+    await user.apply(example())
+    first = await all_children(user)
+    await user.delete(RL_JOBS, "reverse")
+    await user.apply(example())
 
     async def renewed() -> bool:
-        uid = (await world.get(RL_JOBS, "reverse"))["metadata"]["uid"]
-        children = await world.children("reverse")
+        uid = (await user.get(RL_JOBS, "reverse"))["metadata"]["uid"]
+        children = await user.children("reverse")
         if len(children) < len(first):
             return False
         return all(
@@ -56,4 +62,4 @@ async def test_a_job_of_the_same_name_starts_afresh(
 
     await eventually(renewed, "children of the second job", seconds=COLLECTION)
     old = first["Secret/reverse-token"]["data"]
-    assert (await world.children("reverse"))["Secret/reverse-token"]["data"] != old
+    assert (await user.children("reverse"))["Secret/reverse-token"]["data"] != old

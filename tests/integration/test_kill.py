@@ -1,4 +1,4 @@
-"""SIGKILL of the operator at each of its writes: the next one brings the same world about.
+"""SIGKILL of the operator at each of its writes: the next one reaches the same state.
 
 What needs running pods (one epoch with all members) is tested end to end.
 """
@@ -20,16 +20,16 @@ from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import RL_JOBS
 from tests.integration import dying_operator
 from tests.integration.cluster import Cluster
-from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import (
-    World,
+from tests.integration.cluster_user import (
+    ClusterUser,
     all_children,
     eventually,
     example,
-    open_world,
+    open_user,
     operator_writes,
     quiet,
 )
+from tests.integration.operator_process import OperatorProcess
 
 CREATION, SCALING = 7, 4
 """Writes of an undisturbed start, and of a job's new number of rollouts."""
@@ -96,34 +96,34 @@ def same(children: dict[str, Object], namespace: str, uid: str) -> dict[str, str
     return {name: text(child) for name, child in children.items()}
 
 
-async def converged(world: World, *, replicas: int) -> dict[str, str]:
+async def converged(user: ClusterUser, *, replicas: int) -> dict[str, str]:
     """Wait until all is there and the operator has nothing more to do; the children as text."""
 
     async def there() -> bool:
-        children = await world.children("reverse")
-        status = (await world.get(RL_JOBS, "reverse")).get("status") or {}
+        children = await user.children("reverse")
+        status = (await user.get(RL_JOBS, "reverse")).get("status") or {}
         return (
             len(children) == 5
             and children["Deployment/reverse-cpu"]["spec"]["replicas"] == replicas
             and status.get("phase") == "Starting"
         )
 
-    await eventually(there, f"{world.namespace} has converged", seconds=90)
-    job = await world.get(RL_JOBS, "reverse")
-    return same(await world.children("reverse"), world.namespace, job["metadata"]["uid"])
+    await eventually(there, f"{user.namespace} has converged", seconds=90)
+    job = await user.get(RL_JOBS, "reverse")
+    return same(await user.children("reverse"), user.namespace, job["metadata"]["uid"])
 
 
 @contextlib.asynccontextmanager
-async def many(cluster: Cluster, names: list[str]) -> AsyncIterator[dict[str, World]]:
-    """Several worlds."""
+async def many(cluster: Cluster, names: list[str]) -> AsyncIterator[dict[str, ClusterUser]]:
+    """Several users."""
     async with contextlib.AsyncExitStack() as stack:
         yield {
-            name: await stack.enter_async_context(open_world(cluster.admin, namespace=name))
+            name: await stack.enter_async_context(open_user(cluster.admin, namespace=name))
             for name in names
         }
 
 
-async def die(cluster: Cluster, world: World, death: Death, folder: Path) -> None:
+async def die(cluster: Cluster, user: ClusterUser, death: Death, folder: Path) -> None:
     """Run an operator for this namespace alone until it is killed where it should be."""
     log = folder / death.namespace
     process = dying_operator.start(
@@ -135,15 +135,15 @@ async def die(cluster: Cluster, world: World, death: Death, folder: Path) -> Non
             str(cluster.operator),
             "--no-leader-elect",
             "--namespace",
-            world.namespace,
+            user.namespace,
         ),
     )
     try:
-        await world.apply(example())
+        await user.apply(example())
         if death.scaling:
-            await all_children(world)
-            await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
-            await world.apply(example(replicas=5))
+            await all_children(user)
+            await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+            await user.apply(example(replicas=5))
         async with asyncio.timeout(60):
             while process.exitcode is None:
                 await asyncio.sleep(0.02)
@@ -155,7 +155,7 @@ async def die(cluster: Cluster, world: World, death: Death, folder: Path) -> Non
         process.join(10)
         process.close()
     if not death.scaling:
-        await world.apply(example(replicas=5))  # while nobody looks
+        await user.apply(example(replicas=5))  # while nobody looks
 
 
 @pytest.mark.timeout(300)
@@ -164,45 +164,45 @@ async def test_killed_at_every_write_the_world_converges_to_the_same(
 ) -> None:
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def one(world: World, death: Death) -> None:
+    async def one(user: ClusterUser, death: Death) -> None:
         async with limit:
-            await die(cluster, world, death, log_folder)
+            await die(cluster, user, death, log_folder)
 
     names = [death.namespace for death in DEATHS]
-    async with many(cluster, ["undisturbed", *names]) as worlds:
+    async with many(cluster, ["undisturbed", *names]) as users:
         began = time.monotonic()
-        await asyncio.gather(*(one(worlds[death.namespace], death) for death in DEATHS))
-        tokens = {name: await token(worlds[name]) for name in names}
+        await asyncio.gather(*(one(users[death.namespace], death) for death in DEATHS))
+        tokens = {name: await token(users[name]) for name in names}
         print(f"{len(DEATHS)} deaths in {time.monotonic() - began:.0f} s")
-        await worlds["undisturbed"].apply(example(replicas=5))
+        await users["undisturbed"].apply(example(replicas=5))
         log = log_folder / "successor"
         flags = ("--no-leader-elect",)
         with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as successor:
-            wanted = await converged(worlds["undisturbed"], replicas=5)
+            wanted = await converged(users["undisturbed"], replicas=5)
             for death in DEATHS:
-                assert await converged(worlds[death.namespace], replicas=5) == wanted, death
+                assert await converged(users[death.namespace], replicas=5) == wanted, death
             await quiet(lambda: len(operator_writes(cluster.writes())))
             successor.assert_healthy()
             assert successor.terminate() == 0
         for name, before in tokens.items():
-            assert before in (None, await token(worlds[name])), "a token was made twice"
+            assert before in (None, await token(users[name])), "a token was made twice"
 
 
-async def token(world: World) -> Object | None:
+async def token(user: ClusterUser) -> Object | None:
     """The data of the job's Secret, if it is there."""
-    secret = (await world.children("reverse")).get("Secret/reverse-token")
+    secret = (await user.children("reverse")).get("Secret/reverse-token")
     return secret["data"] if secret else None
 
 
 @pytest.mark.timeout(300)
 async def test_killed_at_random_moments_while_jobs_come_and_are_scaled(
-    cluster: Cluster, world: World, log_folder: Path
+    cluster: Cluster, user: ClusterUser, log_folder: Path
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
     jobs = [f"job-{number}" for number in range(6)]
-    flags = ("--no-leader-elect", "--namespace", world.namespace)
+    flags = ("--no-leader-elect", "--namespace", user.namespace)
     for round_ in range(ROUNDS):
         log = log_folder / f"round-{round_}"
         doomed = dying_operator.start(
@@ -218,7 +218,7 @@ async def test_killed_at_random_moments_while_jobs_come_and_are_scaled(
         try:
             await eventually(watching, "the operator watches", seconds=60)
             for name in jobs[: 3 + round_]:
-                await world.apply(example(name, replicas=1 + (round_ + len(name)) % 4))
+                await user.apply(example(name, replicas=1 + (round_ + len(name)) % 4))
             await asyncio.sleep(dice.uniform(0.0, 0.6))
         finally:
             doomed.kill()
@@ -228,10 +228,10 @@ async def test_killed_at_random_moments_while_jobs_come_and_are_scaled(
     with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as last:
         for name in jobs:
             wanted = 1 + (ROUNDS - 1 + len(name)) % 4
-            await all_children(world, name)
+            await all_children(user, name)
 
             async def scaled(name: str = name, wanted: int = wanted) -> bool:
-                children = await world.children(name)
+                children = await user.children(name)
                 return bool(children[f"Deployment/{name}-cpu"]["spec"]["replicas"] == wanted)
 
             await eventually(scaled, f"{wanted} rollouts of {name}")

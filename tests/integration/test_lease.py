@@ -9,15 +9,15 @@ import pytest
 
 from rollcall_operator.kube.resources import LEASES
 from tests.integration.cluster import Cluster
-from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import (
+from tests.integration.cluster_user import (
     SYSTEM,
-    World,
+    ClusterUser,
     all_children,
     example,
     operator_writes,
     quiet,
 )
+from tests.integration.operator_process import OperatorProcess
 
 NAME = "rollcall-operator"  # the only one that the chart's Role names
 FLAGS = ("--lease-duration", "6")
@@ -28,41 +28,41 @@ def start(cluster: Cluster, folder: Path, name: str, *more: str) -> OperatorProc
 
 
 @pytest.fixture(autouse=True)
-async def no_lease(world: World) -> None:
+async def no_lease(user: ClusterUser) -> None:
     """The Lease is free: an earlier test's holder may have been killed."""
-    await world.client.delete(LEASES, namespace=SYSTEM, name=NAME)
+    await user.client.delete(LEASES, namespace=SYSTEM, name=NAME)
 
 
-async def holder(world: World) -> str:
-    lease = await world.client.get(LEASES, namespace=SYSTEM, name=NAME)
+async def holder(user: ClusterUser) -> str:
+    lease = await user.client.get(LEASES, namespace=SYSTEM, name=NAME)
     return str(lease["spec"]["holderIdentity"])
 
 
 async def test_one_acts_and_the_other_takes_over_when_it_is_killed(
-    world: World, cluster: Cluster, log_folder: Path
+    user: ClusterUser, cluster: Cluster, log_folder: Path
 ) -> None:
     with start(cluster, log_folder, "a") as first:
         first.wait_until_watching()
         with start(cluster, log_folder, "b") as second:
             second.wait_for_log("Standing by")
             assert second.fetch("/readyz")[0] == 200  # a standby is ready to take over
-            await world.apply(example("one"))
-            await all_children(world, "one")
+            await user.apply(example("one"))
+            await all_children(user, "one")
             assert not any("Applied" in line["message"] for line in second.lines())
-            before = await holder(world)
+            before = await holder(user)
 
             first.kill()
             killed = time.monotonic()
-            await world.apply(example("two"))
-            await all_children(world, "two")
+            await user.apply(example("two"))
+            await all_children(user, "two")
             seconds = time.monotonic() - killed
             print(f"killed to the other's first children: {seconds:.1f} s")
             assert seconds < 6 + 2 * 1.2 * 0.8 + 4
-            assert await holder(world) != before
+            assert await holder(user) != before
 
 
 async def test_a_graceful_end_hands_the_lease_over_at_once(
-    world: World, cluster: Cluster, log_folder: Path
+    user: ClusterUser, cluster: Cluster, log_folder: Path
 ) -> None:
     with start(cluster, log_folder, "a") as first:
         first.wait_until_watching()
@@ -74,18 +74,18 @@ async def test_a_graceful_end_hands_the_lease_over_at_once(
             second.wait_until_watching()
             print(f"SIGTERM to exit {stopped:.1f} s, to the other {time.monotonic() - began:.1f} s")
             assert stopped < 5.0
-            await world.apply(example())
-            await all_children(world)
+            await user.apply(example())
+            await all_children(user)
 
 
 async def test_who_loses_the_lease_exits_non_zero(
-    world: World, cluster: Cluster, log_folder: Path
+    user: ClusterUser, cluster: Cluster, log_folder: Path
 ) -> None:
     with start(cluster, log_folder, "a", "--drain", "1") as first:
         first.wait_until_watching()
-        lease = await world.client.get(LEASES, namespace=SYSTEM, name=NAME)
+        lease = await user.client.get(LEASES, namespace=SYSTEM, name=NAME)
         lease["spec"].update(holderIdentity="usurper", leaseDurationSeconds=3600)
-        await world.client.replace(LEASES, lease)
+        await user.client.replace(LEASES, lease)
         async with asyncio.timeout(10):
             while first.process.poll() is None:
                 await asyncio.sleep(0.05)
@@ -94,9 +94,9 @@ async def test_who_loses_the_lease_exits_non_zero(
 
 
 async def test_even_without_a_lease_a_second_operator_is_harmless(
-    world: World, cluster: Cluster, log_folder: Path
+    user: ClusterUser, cluster: Cluster, log_folder: Path
 ) -> None:
-    flags = ("--no-leader-elect", "--namespace", world.namespace)
+    flags = ("--no-leader-elect", "--namespace", user.namespace)
     with contextlib.ExitStack() as stack:
         both = [
             stack.enter_context(
@@ -108,11 +108,11 @@ async def test_even_without_a_lease_a_second_operator_is_harmless(
             operator.wait_until_watching()
         jobs = [f"job-{number}" for number in range(5)]
         for job in jobs:
-            await world.apply(example(job))
+            await user.apply(example(job))
         for job in jobs:
-            await all_children(world, job)
-        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=world.namespace)))
-        writes = operator_writes(cluster.writes(), namespace=world.namespace)
+            await all_children(user, job)
+        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+        writes = operator_writes(cluster.writes(), namespace=user.namespace)
         tokens = [text for text in writes if text.startswith("create secrets") and "201" in text]
         assert len(tokens) == len(jobs)
         for operator in both:
@@ -121,7 +121,7 @@ async def test_even_without_a_lease_a_second_operator_is_harmless(
 
 
 async def test_a_namespace_that_is_not_there_yet_is_no_reason_to_die(
-    cluster: Cluster, log_folder: Path, world: World
+    cluster: Cluster, log_folder: Path, user: ClusterUser
 ) -> None:
     other = ("--no-leader-elect", "--namespace", "nowhere")
     with OperatorProcess(

@@ -15,10 +15,10 @@ from rollcall_operator.kube.resources import NODES, PODS
 from rollcall_operator.kube.transport import STRATEGIC_PATCH
 from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.integration.cluster import Cluster
+from tests.integration.cluster_user import ClusterUser, eventually, example, operator_writes
 from tests.integration.coordinator import Member
 from tests.integration.kubelet import gate_is_open, kubelet, rollouts
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import World, eventually, example, operator_writes
 
 POOL = "reverse-cpu"
 
@@ -37,21 +37,21 @@ def operator(
 
 
 @pytest.fixture
-async def nodes(world: World) -> AsyncIterator[list[str]]:
+async def nodes(user: ClusterUser) -> AsyncIterator[list[str]]:
     """Three nodes that never run anything."""
-    names = [f"{world.namespace}-{letter}" for letter in "abc"]
+    names = [f"{user.namespace}-{letter}" for letter in "abc"]
     for name in names:
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-        await world.client.create(NODES, body)
-        await tell(world, name, "True")
+        await user.client.create(NODES, body)
+        await tell(user, name, "True")
     yield names
     for name in names:
-        await world.client.delete(NODES, namespace=None, name=name)
+        await user.client.delete(NODES, namespace=None, name=name)
 
 
-async def tell(world: World, node: str, ready: str) -> None:
+async def tell(user: ClusterUser, node: str, ready: str) -> None:
     """Set a node's Ready condition."""
-    await world.client.transport.request(
+    await user.client.transport.request(
         "PATCH",
         NODES.path(name=node, subresource="status"),
         verb="patch_status",
@@ -79,11 +79,11 @@ def cost_of(pod: Object) -> str | None:
 
 @pytest.mark.usefixtures("operator")
 async def test_a_scale_down_takes_the_draining_the_stale_and_the_idle_and_writes_nothing_before(
-    world: World, cluster: Cluster
+    user: ClusterUser, cluster: Cluster
 ) -> None:
-    async with kubelet(world) as node:
-        await world.apply(job(5))
-        pods = await rollouts(world, 5)
+    async with kubelet(user) as node:
+        await user.apply(job(5))
+        pods = await rollouts(user, 5)
         draining, stale, idle, *busy = pods
         said = {
             draining: Member(MemberState.DRAINING, "SIGTERM"),
@@ -91,48 +91,48 @@ async def test_a_scale_down_takes_the_draining_the_stale_and_the_idle_and_writes
             idle: Member(running=0),
         }
         node.coordinator.say(said)
-        await eventually(lambda: closed(world, {draining, stale}), "two gates are closed")
-        assert not marks(cluster, world)
+        await eventually(lambda: closed(user, {draining, stale}), "two gates are closed")
+        assert not marks(cluster, user)
         assert all(cost_of(pod) is None for pod in pods.values())
 
-        world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=2")
-        assert set(await rollouts(world, 2)) == set(busy)
-        assert len(marks(cluster, world)) == 3
+        user.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=2")
+        assert set(await rollouts(user, 2)) == set(busy)
+        assert len(marks(cluster, user)) == 3
 
-        world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
-        await rollouts(world, 4)
-        assert len(marks(cluster, world)) == 3
+        user.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
+        await rollouts(user, 4)
+        assert len(marks(cluster, user)) == 3
 
 
 @pytest.mark.usefixtures("operator")
-async def test_of_equals_the_newest_go(world: World) -> None:
-    async with kubelet(world):
-        await world.apply(job(2))
-        old = set(await rollouts(world, 2))
+async def test_of_equals_the_newest_go(user: ClusterUser) -> None:
+    async with kubelet(user):
+        await user.apply(job(2))
+        old = set(await rollouts(user, 2))
         await asyncio.sleep(1)  # creationTimestamp counts in whole seconds
-        world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
-        await rollouts(world, 4)
-        world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=2")
-        assert set(await rollouts(world, 2)) == old
+        user.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
+        await rollouts(user, 4)
+        user.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=2")
+        assert set(await rollouts(user, 2)) == old
 
 
-async def event(world: World, reason: str) -> str:
+async def event(user: ClusterUser, reason: str) -> str:
     """Wait for an event, which is written after what it tells of; its note."""
 
     async def note() -> str | None:
-        events = await world.events("reverse", reason)
+        events = await user.events("reverse", reason)
         return events[0]["note"] if events else None
 
     return await eventually(note, f"the event {reason}")
 
 
-async def closed(world: World, uids: set[str]) -> bool:
-    pods = {pod["metadata"]["uid"]: pod for pod in await world.listed(PODS)}
+async def closed(user: ClusterUser, uids: set[str]) -> bool:
+    pods = {pod["metadata"]["uid"]: pod for pod in await user.listed(PODS)}
     return not any(gate_is_open(pods[uid]) for uid in uids)
 
 
-def marks(cluster: Cluster, world: World) -> list[str]:
-    writes = operator_writes(cluster.writes(), namespace=world.namespace)
+def marks(cluster: Cluster, user: ClusterUser) -> list[str]:
+    writes = operator_writes(cluster.writes(), namespace=user.namespace)
     return [text for text in writes if text.startswith("patch pods/") and "/status" not in text]
 
 
@@ -157,65 +157,65 @@ def spread(nodes: list[str]) -> Any:
 
 
 async def test_rollouts_leave_a_node_with_a_spot_taint_and_the_trainer_stays(
-    world: World, operator: OperatorProcess, nodes: list[str]
+    user: ClusterUser, operator: OperatorProcess, nodes: list[str]
 ) -> None:
-    async with kubelet(world, node_of=spread(nodes)):
-        await world.apply(job(2))
-        before = await rollouts(world, 2)
+    async with kubelet(user, node_of=spread(nodes)):
+        await user.apply(job(2))
+        before = await rollouts(user, 2)
         (victim,) = [u for u, p in before.items() if p["spec"]["nodeName"] == nodes[0]]
-        trainer = await world.get(PODS, "reverse-trainer-0")
+        trainer = await user.get(PODS, "reverse-trainer-0")
         taint = {"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}
-        await world.client.merge(
+        await user.client.merge(
             NODES, namespace=None, name=nodes[0], patch={"spec": {"taints": [taint]}}
         )
 
         async def moved() -> bool:
-            now = await rollouts(world, 2)
+            now = await rollouts(user, 2)
             return victim not in now and len(set(now) & set(before)) == 1
 
         await eventually(moved, "another rollout instead of the one on the node")
-        after = await world.get(PODS, "reverse-trainer-0")
+        after = await user.get(PODS, "reverse-trainer-0")
         assert after["metadata"]["uid"] == trainer["metadata"]["uid"]
-        await event(world, "RolloutMoved")
-        await event(world, "TrainerNodeTerminating")
+        await event(user, "RolloutMoved")
+        await event(user, "TrainerNodeTerminating")
         operator.assert_healthy()
 
 
 @pytest.mark.usefixtures("operator")
 async def test_a_trainer_on_a_lost_node_is_struck_off_and_starts_elsewhere(
-    world: World, nodes: list[str]
+    user: ClusterUser, nodes: list[str]
 ) -> None:
-    async with kubelet(world, node_of=spread(nodes)) as node:
+    async with kubelet(user, node_of=spread(nodes)) as node:
         body = job(1)
         body["spec"]["trainer"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
-        await world.apply(body)
-        await rollouts(world, 1)
-        before = await world.get(PODS, "reverse-trainer-0")
+        await user.apply(body)
+        await rollouts(user, 1)
+        before = await user.get(PODS, "reverse-trainer-0")
         node.stuck.add(nodes[0])
-        await world.delete(PODS, "reverse-trainer-0")  # as the node controller does
-        await tell(world, nodes[0], "Unknown")
+        await user.delete(PODS, "reverse-trainer-0")  # as the node controller does
+        await tell(user, nodes[0], "Unknown")
 
         async def another() -> bool:
-            now = await world.get(PODS, "reverse-trainer-0")
+            now = await user.get(PODS, "reverse-trainer-0")
             return bool(now["metadata"]["uid"] != before["metadata"]["uid"])
 
         await eventually(another, "another pod of the same name", seconds=60)
-        await event(world, "TrainerForceDeleted")
+        await event(user, "TrainerForceDeleted")
 
 
 async def test_kubectl_drains_a_node_without_a_budget_in_its_way(
-    world: World, operator: OperatorProcess, nodes: list[str]
+    user: ClusterUser, operator: OperatorProcess, nodes: list[str]
 ) -> None:
-    async with kubelet(world, node_of=spread(nodes)):
-        await world.apply(job(2))
-        before = await rollouts(world, 2)
-        trainer = await world.get(PODS, "reverse-trainer-0")
+    async with kubelet(user, node_of=spread(nodes)):
+        await user.apply(job(2))
+        before = await rollouts(user, 2)
+        trainer = await user.get(PODS, "reverse-trainer-0")
         await asyncio.to_thread(
-            world.kubectl, "drain", nodes[0], "--delete-emptydir-data", "--timeout=40s"
+            user.kubectl, "drain", nodes[0], "--delete-emptydir-data", "--timeout=40s"
         )
-        after = await rollouts(world, 2)
+        after = await rollouts(user, 2)
         assert len(set(after) & set(before)) == 1
-        now = await world.get(PODS, "reverse-trainer-0")
+        now = await user.get(PODS, "reverse-trainer-0")
         assert now["metadata"]["uid"] != trainer["metadata"]["uid"]
         operator.assert_healthy()
 
@@ -223,9 +223,9 @@ async def test_kubectl_drains_a_node_without_a_budget_in_its_way(
 # --- drained, missed -----------------------------------------------------------------------------
 
 
-async def replaced(world: World, victim: str, count: int) -> None:
+async def replaced(user: ClusterUser, victim: str, count: int) -> None:
     async def done() -> bool:
-        pods = await world.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
+        pods = await user.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
         uids = {pod["metadata"]["uid"] for pod in pods}
         return victim not in uids and len(uids) == count
 
@@ -233,27 +233,27 @@ async def replaced(world: World, victim: str, count: int) -> None:
 
 
 @pytest.mark.usefixtures("operator")
-async def test_a_rollout_drained_by_a_call_is_replaced(world: World) -> None:
-    async with kubelet(world) as node:
-        await world.apply(job(2))
-        victim = next(iter(await rollouts(world, 2)))
+async def test_a_rollout_drained_by_a_call_is_replaced(user: ClusterUser) -> None:
+    async with kubelet(user) as node:
+        await user.apply(job(2))
+        victim = next(iter(await rollouts(user, 2)))
         node.coordinator.say({victim: Member(MemberState.DRAINING, "spot notice")})
-        await replaced(world, victim, 2)
+        await replaced(user, victim, 2)
 
 
 @pytest.mark.usefixtures("operator")
-async def test_suspects_are_replaced_one_at_a_time(world: World) -> None:
-    async with kubelet(world) as node:
-        await world.apply(job(3, replaceAfterSeconds=3))
-        everybody = await rollouts(world, 3)
+async def test_suspects_are_replaced_one_at_a_time(user: ClusterUser) -> None:
+    async with kubelet(user) as node:
+        await user.apply(job(3, replaceAfterSeconds=3))
+        everybody = await rollouts(user, 3)
         node.coordinator.say(dict.fromkeys(everybody, Member(MemberState.SUSPECT, "silent")))
-        await eventually(lambda: gone(world, everybody, 1), "one is replaced")
-        await eventually(lambda: gone(world, everybody, 2), "then another")
-        assert "Suspect: silent" in await event(world, "RolloutReplaced")
+        await eventually(lambda: gone(user, everybody, 1), "one is replaced")
+        await eventually(lambda: gone(user, everybody, 2), "then another")
+        assert "Suspect: silent" in await event(user, "RolloutReplaced")
 
 
-async def gone(world: World, before: Mapping[str, Object], count: int) -> bool:
-    pods = await world.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
+async def gone(user: ClusterUser, before: Mapping[str, Object], count: int) -> bool:
+    pods = await user.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
     left = set(before) & {pod["metadata"]["uid"] for pod in pods}
     assert len(left) >= len(before) - count, "too many at once"
     return len(left) == len(before) - count

@@ -24,10 +24,10 @@ from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.roster import Roster
 from tests.integration import dying_operator
 from tests.integration.cluster import Cluster, running_cluster
+from tests.integration.cluster_user import SYSTEM, ClusterUser, eventually, example, open_user
 from tests.integration.coordinator import Member
 from tests.integration.kubelet import Kubelet, is_ready, kubelet, rollouts
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import SYSTEM, World, eventually, example, open_world
 
 POOL = "reverse-cpu"
 ROUNDS = 5
@@ -54,16 +54,16 @@ def assert_epochs_are_sound(node: Kubelet) -> None:
         assert not same_members or before.coordinator_uid != after.coordinator_uid, after
 
 
-async def settled(world: World, node: Kubelet, count: int, *, seconds: float = 60) -> None:
+async def settled(user: ClusterUser, node: Kubelet, count: int, *, seconds: float = 60) -> None:
     """Wait until so many rollouts run, are ready, and are the roster that status tells of; none
     of those that have ended is among them.
     """
 
     async def there() -> bool:
-        pods = await world.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
+        pods = await user.listed(PODS, f"{labels.ROLE}={labels.ROLLOUT}")
         alive = [p for p in pods if p["status"]["phase"] == "Running"]
         roster = node.coordinator.roster if node.coordinators else None
-        group = (await world.get(RL_JOBS, "reverse")).get("status", {}).get("syncGroups")
+        group = (await user.get(RL_JOBS, "reverse")).get("status", {}).get("syncGroups")
         if roster is None or not group or len(alive) != count or not all(map(is_ready, alive)):
             return False
         named = {member.pod_uid for member in roster.members}
@@ -74,7 +74,7 @@ async def settled(world: World, node: Kubelet, count: int, *, seconds: float = 6
         )
 
     await eventually(there, f"{count} rollouts are ready, and the roster", seconds=seconds)
-    status = (await world.get(RL_JOBS, "reverse"))["status"]
+    status = (await user.get(RL_JOBS, "reverse"))["status"]
     for record in status["syncGroups"][0]["history"]:
         assert record["cause"]
         assert record["message"], record
@@ -86,7 +86,7 @@ async def settled(world: World, node: Kubelet, count: int, *, seconds: float = 6
 
 @pytest.mark.timeout(300)
 async def test_operators_killed_in_a_storm_of_changes_leave_sound_epochs(
-    world: World, cluster: Cluster, log_folder: Path
+    user: ClusterUser, cluster: Cluster, log_folder: Path
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -96,18 +96,18 @@ async def test_operators_killed_in_a_storm_of_changes_leave_sound_epochs(
         str(cluster.operator),
         "--no-leader-elect",
         "--namespace",
-        world.namespace,
+        user.namespace,
         "--reach",
         "direct",
     )
-    async with kubelet(world) as node:
-        await world.apply(job(3))
+    async with kubelet(user) as node:
+        await user.apply(job(3))
         for number in range(ROUNDS):
             log = log_folder / f"round-{number}"
             doomed = dying_operator.start(when="after", write=sys.maxsize, log=log, flags=flags)
             try:
                 await eventually(lambda log=log: watching(log), "the operator watches")  # type: ignore[misc]
-                await storm(world, dice)
+                await storm(user, dice)
             finally:
                 doomed.kill()
                 doomed.join(10)
@@ -115,8 +115,8 @@ async def test_operators_killed_in_a_storm_of_changes_leave_sound_epochs(
             assert_epochs_are_sound(node)
         log = log_folder / "last"
         with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags[2:]) as last:
-            world.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
-            await settled(world, node, 4)
+            user.kubectl("scale", f"rolloutpool/{POOL}", "--replicas=4")
+            await settled(user, node, 4)
             last.assert_healthy()
     print(f"{len(rosters(node))} epochs")
 
@@ -125,19 +125,19 @@ async def watching(log: Path) -> bool:
     return log.exists() and "Watching" in log.read_text()
 
 
-async def storm(world: World, dice: random.Random) -> None:
+async def storm(user: ClusterUser, dice: random.Random) -> None:
     """Scale the pool, kill a rollout, or the trainer, a few times within a second or so."""
     for _ in range(dice.randint(1, 4)):
         kind = dice.choice(("scale", "scale", "rollout", "trainer"))
-        if kind == "scale" and await world.children("reverse"):
+        if kind == "scale" and await user.children("reverse"):
             with contextlib.suppress(AssertionError):  # there is no pool yet
                 count = dice.randint(1, 6)
-                world.kubectl("scale", f"rolloutpool/{POOL}", f"--replicas={count}")
+                user.kubectl("scale", f"rolloutpool/{POOL}", f"--replicas={count}")
         else:
             role = labels.TRAINER if kind == "trainer" else labels.ROLLOUT
-            pods = await world.listed(PODS, f"{labels.ROLE}={role}")
+            pods = await user.listed(PODS, f"{labels.ROLE}={role}")
             if pods:
-                await world.delete(PODS, dice.choice(pods)["metadata"]["name"])
+                await user.delete(PODS, dice.choice(pods)["metadata"]["name"])
         await asyncio.sleep(dice.uniform(0.0, 0.5))
 
 
@@ -146,10 +146,10 @@ async def storm(world: World, dice: random.Random) -> None:
 
 @pytest.mark.timeout(200)
 async def test_a_holder_that_was_stopped_and_goes_on_does_no_harm_to_its_successor(
-    world: World, cluster: Cluster, log_folder: Path
+    user: ClusterUser, cluster: Cluster, log_folder: Path
 ) -> None:
-    await world.client.delete(LEASES, namespace=SYSTEM, name="rollcall-operator")
-    async with kubelet(world) as node:
+    await user.client.delete(LEASES, namespace=SYSTEM, name="rollcall-operator")
+    async with kubelet(user) as node:
         with contextlib.ExitStack() as stack:
             first, second = (
                 stack.enter_context(
@@ -158,21 +158,21 @@ async def test_a_holder_that_was_stopped_and_goes_on_does_no_harm_to_its_success
                 for name in ("a", "b")
             )
             holder, standby = await sorted_by_lease(first, second)
-            await world.apply(job(2))
-            await settled(world, node, 2)
+            await user.apply(job(2))
+            await settled(user, node, 2)
             holder.process.send_signal(signal.SIGSTOP)
-            await world.apply(job(3))  # the stopped one has this event in its socket
+            await user.apply(job(3))  # the stopped one has this event in its socket
             began = time.monotonic()
             standby.wait_until_watching()
             print(f"stopped to taken over: {time.monotonic() - began:.1f} s")
-            await settled(world, node, 3)
+            await settled(user, node, 3)
             holder.process.send_signal(signal.SIGCONT)
-            await world.apply(job(4))
-            await settled(world, node, 4)
+            await user.apply(job(4))
+            await settled(user, node, 4)
             assert holder.process.wait(20) == 1
             assert any("Exiting" in line["message"] for line in holder.lines())
             standby.assert_healthy()
-            await settled(world, node, 4)
+            await settled(user, node, 4)
 
 
 async def sorted_by_lease(
@@ -229,14 +229,14 @@ async def test_pods_that_die_while_the_api_server_is_away_cost_epochs_only_after
     own_cluster: Cluster, log_folder: Path
 ) -> None:
     async with (
-        open_world(own_cluster.admin, namespace="away") as world,
-        kubelet(world) as node,
+        open_user(own_cluster.admin, namespace="away") as user,
+        kubelet(user) as node,
         kept_running(own_cluster, log_folder) as lives,
     ):
-        await world.apply(job(3))
-        await settled(world, node, 3)
+        await user.apply(job(3))
+        await settled(user, node, 3)
         before = list(rosters(node))
-        first, second, _ = await rollouts(world, 3)
+        first, second, _ = await rollouts(user, 3)
         own_cluster.control.stop_apiserver()
         try:
             for dead in (first, second):
@@ -246,7 +246,7 @@ async def test_pods_that_die_while_the_api_server_is_away_cost_epochs_only_after
             assert rosters(node) == before
         finally:
             own_cluster.control.start_apiserver()
-        await settled(world, node, 3, seconds=90)
+        await settled(user, node, 3, seconds=90)
         opened = len(rosters(node)) - len(before)
         print(f"{opened} epochs, {len(lives)} lives of the operator")
         assert 1 <= opened <= 4, "two lost, two joined"

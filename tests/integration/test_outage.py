@@ -7,8 +7,8 @@ import pytest
 
 from rollcall_operator.kube.resources import RL_JOBS
 from tests.integration.cluster import Cluster, running_cluster
+from tests.integration.cluster_user import ClusterUser, all_children, eventually, example, open_user
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.world import World, all_children, eventually, example, open_world
 
 
 @pytest.fixture(scope="module")
@@ -20,17 +20,17 @@ def own_cluster() -> object:
 async def test_the_operator_outlives_an_outage_shorter_than_its_lease(
     own_cluster: Cluster, log_folder: Path
 ) -> None:
-    async with open_world(own_cluster.admin, namespace="outage") as world:
+    async with open_user(own_cluster.admin, namespace="outage") as user:
         log = log_folder / "log"
         with OperatorProcess(kubeconfig=own_cluster.operator, log=log) as operator:
             operator.wait_until_watching()
-            await world.apply(example("before"))
-            await all_children(world, "before")
+            await user.apply(example("before"))
+            await all_children(user, "before")
             own_cluster.control.stop_apiserver()
             await asyncio.sleep(1.0)
             own_cluster.control.start_apiserver()
-            await world.apply(example("after"))
-            await all_children(world, "after")
+            await user.apply(example("after"))
+            await all_children(user, "after")
             assert operator.process.poll() is None, operator.log.read_text()
             assert operator.terminate() == 0
 
@@ -38,8 +38,8 @@ async def test_the_operator_outlives_an_outage_shorter_than_its_lease(
 async def test_it_waits_for_definitions_that_come_late(
     own_cluster: Cluster, log_folder: Path
 ) -> None:
-    async with open_world(own_cluster.admin, namespace="late") as world:
-        world.kubectl("delete", "crd", "rljobs.rollcall.dev", "rolloutpools.rollcall.dev")
+    async with open_user(own_cluster.admin, namespace="late") as user:
+        user.kubectl("delete", "crd", "rljobs.rollcall.dev", "rolloutpools.rollcall.dev")
         log = log_folder / "log"
         flags = ("--no-leader-elect",)
         with OperatorProcess(kubeconfig=own_cluster.operator, log=log, flags=flags) as operator:
@@ -47,16 +47,16 @@ async def test_it_waits_for_definitions_that_come_late(
             status, text = operator.fetch("/readyz")
             assert (status, "rljobs.rollcall.dev" in text) == (503, True)
             assert operator.fetch("/healthz")[0] == 200
-            world.kubectl("apply", "-f", "crds/")
+            user.kubectl("apply", "-f", "crds/")
             operator.wait_until_watching()
-            await serve(world)
+            await serve(user)
             assert operator.fetch("/readyz")[0] == 200
 
 
-async def serve(world: World) -> None:
+async def serve(user: ClusterUser) -> None:
     async def applied() -> bool:
-        await world.apply(example())
-        return await world.find(RL_JOBS, "reverse") is not None
+        await user.apply(example())
+        return await user.find(RL_JOBS, "reverse") is not None
 
     await eventually(applied, "the job is taken")
-    await all_children(world)
+    await all_children(user)

@@ -249,7 +249,7 @@ class RLJobSpec(Model):
         _frozen("membership"),
         Rule(
             message="must be a multiple of weightSync.triggerParameterSyncStep when "
-            "algorithm.deterministic is true: a restart goes on from a published version",
+            "algorithm.deterministic is true: a restart continues from a published version",
             cel="!self.algorithm.deterministic || !has(self.trainer.checkpoint) || "
             "self.trainer.checkpoint.everySteps % self.weightSync.triggerParameterSyncStep == 0",
             holds=_checkpoints_are_published,

@@ -1,8 +1,8 @@
 """One definition of a rule for both ends: a CEL expression in the CRD, a check in Python.
 
-The API server refuses a bad manifest with the CEL rule's message; `rollcall-operator plan` says
-the same without a cluster. A rule without `holds` compares with the stored object (`oldSelf`) and
-exists in CEL alone; one without `cel` is enforced there by the schema itself.
+The API server refuses a bad manifest with the CEL rule's message; `rollcall-operator plan`
+gives the same message without a cluster. A rule without `holds` compares with the stored object
+(`oldSelf`) and exists in CEL alone; one without `cel` is enforced there by the schema itself.
 """
 
 from collections.abc import Callable

@@ -163,7 +163,7 @@ class SyncGroupStatus(StatusModel):
     name: str
     """Name of the sync group."""
     engine: str
-    """Weight-sync engine that the job asks for."""
+    """Weight-sync engine that the job requests."""
     epoch: Number
     """Epoch of the job's roster; it grows by one with each change of the roster."""
     roster_digest: str | None = None

@@ -46,7 +46,7 @@ _SCHEMA: dict[str, Any] = {
 
 
 def _checked(template: dict[str, Any]) -> dict[str, Any]:
-    """What the schema says, for where there is no API server."""
+    """The checks of the schema, for `rollcall-operator plan`."""
     for path, problem in _mistakes(template):
         raise PydanticCustomError("rule", "{text}", {"text": problem, "path": path})
     return template

@@ -1,4 +1,4 @@
-"""One active operator, by a coordination.k8s.io Lease.
+"""Leader election: one active operator, by a coordination.k8s.io Lease.
 
 Written here because the client library's elector compares wall clocks, waits without timeouts
 and dies on a broken connection. The rules are client-go's: a candidate times the holder by its own
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 class LeadershipLostError(Exception):
-    """Somebody else may be acting by now: this process must stop."""
+    """Another process may be the leader by now: this one must stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderElectionSettings:
-    """Times are seconds: `renew_deadline` < `duration`, else two could act at once."""
+    """Times are seconds: `renew_deadline` < `duration`, or two processes could lead at once."""
 
     namespace: str
     name: str
@@ -57,7 +57,7 @@ class LeaderElector:
         self._clock = clock
         self._seen: tuple[Any, ...] | None = None  # the record last observed
         self._seen_at = 0.0
-        self._lease: Object | None = None  # ours, as last written
+        self._lease: Object | None = None  # as this process last wrote it
         self._renewed_at: float | None = None
 
     @property
@@ -72,7 +72,7 @@ class LeaderElector:
             raise LeadershipLostError("the Lease is not held; not writing")
 
     async def acquire(self) -> None:
-        """Wait until the Lease is ours. API errors are logged and tried again, without end."""
+        """Wait until this process holds the Lease; API errors are retried without end."""
         announced = ""
         while True:
             try:
@@ -83,7 +83,7 @@ class LeaderElector:
                 log.info("Lease %s/%s acquired", self._settings.namespace, self._settings.name)
                 return
             if holder != announced:
-                log.info("Standing by: the Lease is held by %s", holder)
+                log.info("Standing by: %s is the leader", holder)
                 announced = holder
             jitter = random.uniform(0.9, 1.2)  # noqa: S311 - spreads candidates
             await asyncio.sleep(self._settings.retry_period * jitter)
@@ -104,7 +104,7 @@ class LeaderElector:
                     holder = await self._try()
             except (ApiError, UnreachableError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
-                log.warning("Lease not renewed yet: %s", problem)
+                log.warning("Lease not renewed, retrying: %s", problem)
             else:
                 if not holder:
                     return
@@ -112,10 +112,12 @@ class LeaderElector:
                 raise LeadershipLostError(f"the Lease was taken by {holder}")
             await asyncio.sleep(min(self._settings.retry_period, max(0.1, left / 3)))
         self._renewed_at = None
-        raise LeadershipLostError(f"the Lease was not renewed in time: {problem}")
+        raise LeadershipLostError(
+            f"the Lease was not renewed within {self._settings.renew_deadline:.0f} s: {problem}"
+        )
 
     async def release(self) -> None:
-        """Let a successor take over at once. Best effort: the Lease runs out by itself."""
+        """Let a successor take over at once. Best effort: the Lease expires in any case."""
         lease, self._lease, self._renewed_at = self._lease, None, None
         if lease is None:
             return
@@ -128,7 +130,7 @@ class LeaderElector:
             log.info("Lease released")
 
     async def _try(self) -> str:
-        """Create, take or renew. Returns the other holder, or nothing when it is ours."""
+        """Create, take or renew the Lease. Returns another holder's identity, or nothing."""
         asked_at = self._clock()
         settings = self._settings
         lease = self._lease
@@ -145,7 +147,7 @@ class LeaderElector:
                     return holder
                 written = await self._client.replace(LEASES, self._body(lease))
         except ConflictError:
-            # Somebody wrote meanwhile: look again at what it says before deciding anything.
+            # Another process wrote it meanwhile: read it again before deciding.
             self._lease = None
             current = await self._client.get(
                 LEASES, namespace=settings.namespace, name=settings.name
@@ -160,12 +162,12 @@ class LeaderElector:
 
     def _won(self, lease: Object, asked_at: float) -> None:
         self._lease = lease
-        # From before the request: another candidate cannot have seen it earlier than that.
+        # The time before the request: no other candidate can have seen the record earlier.
         self._renewed_at = asked_at
         self._seen, self._seen_at = _record(lease), asked_at
 
     def _observe(self, lease: Object) -> str:
-        """The identity of a holder whose time is not up, or nothing when the Lease may be ours."""
+        """The identity of a holder whose Lease has not expired, or nothing."""
         record = _record(lease)
         if record != self._seen:
             self._seen, self._seen_at = record, self._clock()

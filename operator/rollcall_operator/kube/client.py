@@ -73,7 +73,7 @@ class KubeClient:
         )
 
     async def plurals(self, group: str) -> frozenset[str]:
-        """Plural names of the resources that the server says `group` has, in any version."""
+        """Plural names of the resources of `group` that the server lists, in any version."""
         ask = self.transport.request
         served = await ask("GET", f"/apis/{group}", verb="get", plural="discovery")
         found: set[str] = set()

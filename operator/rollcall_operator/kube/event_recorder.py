@@ -1,4 +1,4 @@
-"""Kubernetes events: posted in the background, the same note within minutes as one series."""
+"""Kubernetes events: posted in the background; a repeated one within minutes becomes a series."""
 
 import asyncio
 import datetime as dt
@@ -24,7 +24,7 @@ _PENDING = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _PendingEvent:
     regarding: Mapping[str, str]
     type: str
     reason: str
@@ -43,12 +43,12 @@ class _Series:
 
 
 class EventRecorder:
-    """Takes notes without waiting; `run` posts them. Lost when the queue is full (counted)."""
+    """`record` does not wait, `run` posts. When the queue is full, events are dropped (counted)."""
 
     def __init__(self, client: KubeClient, *, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
-        self._pending: asyncio.Queue[_Note] = asyncio.Queue(_PENDING)
+        self._pending: asyncio.Queue[_PendingEvent] = asyncio.Queue(_PENDING)
         self._series: OrderedDict[tuple[str, str, str, str], _Series] = OrderedDict()
         self._instance = (os.environ.get("HOSTNAME") or socket.gethostname())[:128]
         self.dropped = 0
@@ -56,17 +56,17 @@ class EventRecorder:
     def record(
         self, regarding: Mapping[str, str], *, type_: str, reason: str, message: str
     ) -> None:
-        """Note what happened to the object `regarding` (a reference); type Normal or Warning."""
+        """Record an event about the object `regarding` (a reference); type Normal or Warning."""
         note = message[:_NOTE_LIMIT]
         try:
             self._pending.put_nowait(
-                _Note(regarding=regarding, type=type_, reason=reason, note=note)
+                _PendingEvent(regarding=regarding, type=type_, reason=reason, note=note)
             )
         except asyncio.QueueFull:
             self.dropped += 1
 
     async def run(self) -> None:
-        """Post notes until cancelled. A note that cannot be posted is logged and let go."""
+        """Post events until cancelled. One that cannot be posted is logged and dropped."""
         while True:
             note = await self._pending.get()
             try:
@@ -79,13 +79,13 @@ class EventRecorder:
                 self._pending.task_done()
 
     async def flush(self, *, seconds: float) -> None:
-        """Wait until what was noted is posted, or `seconds` have passed."""
+        """Wait until all recorded events are posted, or `seconds` have passed."""
         try:
             await asyncio.wait_for(self._pending.join(), seconds)
         except TimeoutError:
-            log.warning("%d events left unposted", self._pending.qsize())
+            log.warning("%d events were not posted before shutdown", self._pending.qsize())
 
-    async def _post(self, note: _Note) -> None:
+    async def _post(self, note: _PendingEvent) -> None:
         now = self._clock()
         series = self._series.get(note.key)
         if series is not None and now - series.last < _SERIES_SECONDS:
@@ -105,7 +105,7 @@ class EventRecorder:
         while len(self._series) > _KEPT_SERIES:
             self._series.popitem(last=False)
 
-    async def _bump(self, note: _Note, series: _Series) -> None:
+    async def _bump(self, note: _PendingEvent, series: _Series) -> None:
         last = {"count": series.count, "lastObservedTime": _micro_time()}
         await self._client.merge(
             EVENTS,
@@ -114,7 +114,7 @@ class EventRecorder:
             patch={"series": last},
         )
 
-    def _body(self, note: _Note, *, name: str) -> dict[str, Any]:
+    def _body(self, note: _PendingEvent, *, name: str) -> dict[str, Any]:
         return {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,

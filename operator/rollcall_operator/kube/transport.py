@@ -69,7 +69,7 @@ class Transport:
         """The answer's JSON object.
 
         Raises ApiError (by kind) and UnreachableError. Only 429 (no effect) and one 401 (new
-        credentials) are asked again; everything else is the queue's business.
+        credentials) are retried here; all other errors are retried by the work queue.
         """
         url = self._connection.server + path + (f"?{urlencode(query)}" if query else "")
         refreshed = False

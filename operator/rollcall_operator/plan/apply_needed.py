@@ -1,4 +1,4 @@
-"""Whether a child has to be applied: what we want, as a subset of what is there."""
+"""Whether a child has to be applied: its fields are compared with those of the live object."""
 
 import hashlib
 import json
@@ -25,11 +25,11 @@ def digest(manifest: Manifest) -> str:
 
 
 def differs(desired: Any, live: Any) -> bool:
-    """True when a field of `desired` is missing in `live` or has another value there.
+    """True when a field of `desired` is missing in `live` or has another value.
 
-    Fields that only `live` has are the server's defaults or somebody else's. The API server drops
-    null, and on many fields false, 0 and empty values: these are met by an absent field. It also
-    writes quantities its own way ("0.5" becomes "500m"): these are compared by amount.
+    Fields that only `live` has are the server's defaults or have another owner. The API server
+    drops null, and on many fields false, 0 and empty values: these are met by an absent field. It
+    also writes quantities its own way ("0.5" becomes "500m"): these are compared by amount.
     """
     return _differs(desired, live, quantity=False)
 

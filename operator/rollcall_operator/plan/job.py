@@ -234,7 +234,7 @@ def _dumped(pools: PoolWrites) -> dict[str, Manifest]:
 def _plan_for_unreadable_spec(
     observed: ObservedJob, job: Manifest, old: RLJobStatus, errors: tuple[str, ...]
 ) -> JobPlan:
-    """The spec does not fit its types: only a condition says so, and what runs goes on."""
+    """The spec does not fit its types: only a condition reports it, and running pods stay."""
     new = invalid_status(job, old, validated(errors), now=observed.now).status
     return JobPlan(
         job_status=new.dump() if new else None,

@@ -1,1 +1,1 @@
-"""What the operator says about itself: metrics, logs and probes."""
+"""Metrics, logs and probes of the operator."""

@@ -16,7 +16,7 @@ Check = Callable[[], str]
 
 
 class Heartbeat:
-    """Notices that the event loop was blocked: a task that should run every second did not."""
+    """Detects that the event loop was blocked: a task that runs every second was late."""
 
     def __init__(self, *, bound: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._bound = bound

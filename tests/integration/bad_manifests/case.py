@@ -1,8 +1,8 @@
-"""Wrong manifests and what a user is told about each.
+"""Wrong manifests, and the message that a user reads about each.
 
 `where` is "apply": a server-side apply with fieldValidation=Strict is refused; or "condition": it
-is taken, and the operator says what is wrong in a condition. `says` are parts of the message, the
-field's path first.
+is accepted, and the operator reports what is wrong in a condition. `says` are parts of the message,
+the field's path first.
 
 A case applies `before` (manifests that are fine) and then `manifest`; when there is `then`, the
 manifest with these further changes is applied too, and it is this one that is wrong.
@@ -16,7 +16,7 @@ from tests.integration.bad_manifests.manifests import Changes, Manifest, changed
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The condition that tells: of the object of this kind that the case applies."""
+    """The condition that reports it, of the object of this kind that the case applies."""
 
     type: str
     status: Literal["True", "False"]

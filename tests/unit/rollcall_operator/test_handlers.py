@@ -82,15 +82,15 @@ async def test_every_watched_kind_has_one_handler_that_only_enqueues() -> None:
 
 async def test_nodes_are_watched_only_for_who_wants_them() -> None:
     registry = kopf.OperatorRegistry()
-    told: list[tuple[str, bool]] = []
+    seen: list[tuple[str, bool]] = []
     register(
         registry,
         enqueue=lambda *_: None,
         seen=lambda _: None,
-        node_seen=lambda node, gone: told.append((node["metadata"]["name"], gone)),
+        node_seen=lambda node, gone: seen.append((node["metadata"]["name"], gone)),
     )
     (handler,) = [h for h in registry._watching.get_all_handlers() if h.id == "node"]
     run: Any = handler.fn
     for kind in (None, "MODIFIED", "DELETED"):
         await run(body={"metadata": {"name": "n"}}, type=kind)
-    assert told == [("n", False), ("n", False), ("n", True)]
+    assert seen == [("n", False), ("n", False), ("n", True)]

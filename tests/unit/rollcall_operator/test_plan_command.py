@@ -10,7 +10,7 @@ from rollcall_operator.plan_command import InvalidManifestError, children
 from tests.integration.bad_manifests.case import Case
 from tests.integration.bad_manifests.manifests import changed, job, pool
 from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
-from tests.integration.bad_manifests.told_in_a_condition import TOLD_IN_A_CONDITION
+from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -49,7 +49,7 @@ def test_the_example_of_a_lent_pool_is_right() -> None:
 # What only a server can know: what was there before, and the rest of a PodSpec.
 WITHOUT_A_SERVER = [
     case
-    for case in (*REFUSED_AT_APPLY, *TOLD_IN_A_CONDITION)
+    for case in (*REFUSED_AT_APPLY, *REPORTED_IN_A_CONDITION)
     if case.then is None and not case.before and case.expected.type == "Validated"
 ]
 SERVER_ONLY = {

@@ -1,1 +1,1 @@
-"""The objects that a job gets: trainer, rollouts, and what their workers are told."""
+"""The objects that the operator creates for a job, and the settings of their workers."""

@@ -1,4 +1,4 @@
-"""A user's pod template made into a worker's."""
+"""Turns a user's pod template into that of a worker."""
 
 import copy
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ RESERVED_VOLUMES = (TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME)
 TOKEN_PATH = "/var/run/rollcall/token"  # noqa: S105 - a folder
 STATE_PATH = "/var/lib/rollcall/state"
 LOST_NODE_SECONDS = 30
-"""How long a worker stays on a node that is not heard of; Kubernetes itself would wait 300 s."""
+"""How long a worker stays on a node that does not respond; the default of Kubernetes is 300 s."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
@@ -91,7 +91,7 @@ def common_volumes() -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
 
 
 def _with_outages(given: Any) -> Any:
-    """Tolerations with a short patience for lost nodes, where the user does not set how long.
+    """Tolerations that end early on lost nodes, where the user does not set how long.
 
     What is no list of objects is for the API server to refuse.
     """
@@ -129,7 +129,7 @@ def _complete(worker: Manifest, extras: WorkerAdditions) -> None:
     ]
     worker["volumeMounts"] = [*(worker.get("volumeMounts") or ()), *extras.mounts]
     worker.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    # Ready within a second of being so; 5 minutes to come up; a minute of silence is a hang.
+    # Readiness is seen within a second, starting may take 5 minutes, a hang is seen after one.
     worker.setdefault("startupProbe", _probe("/healthz", period=1, failures=300))
     worker.setdefault("livenessProbe", _probe("/healthz", period=10, failures=6))
     worker.setdefault("readinessProbe", _probe("/readyz", period=1, failures=3))
@@ -155,7 +155,7 @@ def _probe(path: str, *, period: int, failures: int) -> Manifest:
 
 
 def _restrict(worker: Manifest, pod: Mapping[str, Any]) -> None:
-    """The restricted profile for the worker, where neither it nor its pod says otherwise."""
+    """The restricted security profile for the worker, where its template sets nothing else."""
     context: Manifest = dict(worker.get("securityContext") or {})
     if context.get("privileged"):
         return

@@ -22,7 +22,7 @@ _PORTS = (
 
 
 def owner(manifest: Manifest) -> list[Manifest]:
-    """The owner reference list that hands an object's life to `manifest`."""
+    """The ownerReferences of an object that is to be deleted together with `manifest`."""
     return [
         {
             "apiVersion": labels.API_VERSION,
@@ -47,7 +47,7 @@ def common_labels(job: str, role: str) -> dict[str, str]:
 
 
 def token(job: Manifest) -> Manifest:
-    """The job's Secret; the caller fills in random values, once for the life of the job."""
+    """The job's Secret; the caller fills in random values, once for each job."""
     metadata = job["metadata"]
     return {
         "apiVersion": "v1",
@@ -83,7 +83,7 @@ def service(job: Manifest) -> Manifest:
 def stateful_set(job: Manifest, spec: RLJobSpec, *, replicas: int) -> Manifest:
     """The gang of trainer pods.
 
-    OnDelete: another template never restarts a trainer by itself; it holds for the next pods.
+    OnDelete: a new template never restarts a running trainer; it applies to the next pods.
     """
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return {

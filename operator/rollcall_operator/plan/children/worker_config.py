@@ -1,4 +1,4 @@
-"""The job's and the pools' settings as their pods read them."""
+"""Settings of job and pools in the form in which their pods read them."""
 
 import json
 
@@ -13,7 +13,7 @@ CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
 
 
 def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.JobConfig:
-    """What trainer and rollouts of a job must agree on; the same spec gives the same value."""
+    """Settings that trainer and rollouts share; the same spec gives the same value."""
     sync, membership, checkpoint = spec.weight_sync, spec.membership, spec.trainer.checkpoint
     engine = spec.trainer.engine
     return wire.JobConfig(
@@ -94,7 +94,7 @@ def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
 
 
 def pool_config(spec: RolloutPoolSpec, *, name: str) -> wire.PoolConfig:
-    """What only the rollouts of one pool need."""
+    """Settings that only the rollouts of one pool need."""
     return wire.PoolConfig(
         pool=name,
         sync_group=spec.sync_group,

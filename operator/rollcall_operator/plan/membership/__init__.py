@@ -1,1 +1,1 @@
-"""Who is a member of the job, and which pods go: roster, gates, removals."""
+"""Which pods may be members of a job, and which are deleted."""

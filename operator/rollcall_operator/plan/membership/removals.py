@@ -1,4 +1,4 @@
-"""Pods that the operator itself deletes, with the events that say why."""
+"""Pods that the operator itself deletes, with the events that give the reasons."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""What is written back for people: status, conditions, events."""
+"""Status, conditions and events: what the operator writes for people."""

@@ -71,7 +71,7 @@ def job_status(
 def invalid_status(
     job: Manifest, old: RLJobStatus, state: ConditionState, *, now: float
 ) -> StatusWrite[RLJobStatus]:
-    """The status of a job whose spec cannot be read: only the condition that says so changes."""
+    """The status of a job whose spec cannot be read: only its condition Validated changes."""
     new = _with_conditions(job, old, [state], now=now)
     new = new.model_copy(update={"phase": old.phase or JobPhase.PENDING})
     return throttled(old, new, interval=IMMEDIATELY, now=now)

@@ -1,4 +1,4 @@
-"""The Lease: one holder, timed by one's own clock, and nobody writes after losing it."""
+"""The Lease: one holder, timed by one's own clock, and no write after it is lost."""
 
 import asyncio
 import copy

@@ -1,4 +1,4 @@
-"""Events: one object for a note that repeats within minutes, and nobody waits for them."""
+"""Events: one object for a note that repeats within minutes, and recording does not wait."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Children that the API server refuses, told in terms of the job."""
+"""Children that the API server refuses, reported with paths in the job."""
 
 import pytest
 

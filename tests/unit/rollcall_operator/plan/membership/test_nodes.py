@@ -25,7 +25,7 @@ def facts(body: dict[str, Any]) -> NodeFacts | None:
     return node_facts(body, PREEMPTION_TAINTS)
 
 
-# --- what a node tells ---------------------------------------------------------------------------
+# --- what is kept of a node ----------------------------------------------------------------------
 
 
 def test_a_node_without_trouble_is_not_kept() -> None:

@@ -1,4 +1,4 @@
-"""Events: once each, for what a person would want to be told."""
+"""Events: each change that matters to a person is recorded once."""
 
 from rollcall_protocol.wire.job_snapshot import TrainingResult
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator

@@ -16,7 +16,7 @@ TEMPLATE = {
 CONTAINER = "spec.rollouts[0].template.spec.containers[1]"
 
 
-def told(**facts: Any) -> tuple[str, str] | None:
+def problem_of(**facts: Any) -> tuple[str, str] | None:
     pod = PodFacts(name="p-1", uid="u", role="rollout", **{"container": "rollout", **facts})
     found = find_problem(pod, TEMPLATE, "spec.rollouts[0].template")
     return None if found is None else (found.reason.value, found.message)
@@ -32,7 +32,7 @@ def told(**facts: Any) -> tuple[str, str] | None:
     ],
 )
 def test_no_problem(facts: dict[str, Any]) -> None:
-    assert told(**facts) is None
+    assert problem_of(**facts) is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_no_problem(facts: dict[str, Any]) -> None:
     ],
 )
 def test_problems(facts: dict[str, Any], reason: str, parts: tuple[str, ...]) -> None:
-    found = told(**facts)
+    found = problem_of(**facts)
     assert found is not None
     assert found[0] == reason
     for part in parts:
@@ -95,13 +95,13 @@ def test_problems(facts: dict[str, Any], reason: str, parts: tuple[str, ...]) ->
 
 def test_the_words_stay_the_same_while_the_kubelet_backs_off() -> None:
     cause = 'failed to pull and unpack image "reg/i:1": not found'
-    first = told(waiting_reason="ErrImagePull", waiting_message=cause)
+    first = problem_of(waiting_reason="ErrImagePull", waiting_message=cause)
     backing_off = f'Back-off pulling image "reg/i:1": ErrImagePull: {cause}'
-    assert told(waiting_reason="ImagePullBackOff", waiting_message=backing_off) == first
+    assert problem_of(waiting_reason="ImagePullBackOff", waiting_message=backing_off) == first
 
 
 def test_a_long_story_is_cut_to_its_end() -> None:
-    found = told(exit_code=1, exit_message="x" * 5000 + "the point")
+    found = problem_of(exit_code=1, exit_message="x" * 5000 + "the point")
     assert found is not None
     assert len(found[1]) < 1000
     assert "the point" in found[1]

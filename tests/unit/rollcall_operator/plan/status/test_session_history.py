@@ -1,4 +1,4 @@
-"""Sessions are kept in status, none is lost between two reconciles, and each is told once."""
+"""Sessions are kept in status, none is lost between two reconciles, and each is an event once."""
 
 from dataclasses import replace
 
@@ -24,12 +24,12 @@ FIRST = formed(1, SessionCause.NEW_ROSTER)
 def running() -> JobSimulator:
     simulator = JobSimulator()
     simulator.to_running()
-    tell(simulator, FIRST)
+    report(simulator, FIRST)
     simulator.converge(60)
     return simulator
 
 
-def tell(simulator: JobSimulator, *sessions: SessionReport) -> None:
+def report(simulator: JobSimulator, *sessions: SessionReport) -> None:
     """The coordinator has formed these, the last one being in use."""
     assert simulator.snapshot is not None
     (group,) = simulator.snapshot.groups
@@ -41,12 +41,12 @@ def kept(simulator: JobSimulator) -> list[str]:
     return [record["session"] for record in simulator.status["syncGroups"][0]["sessions"]]
 
 
-def told(simulator: JobSimulator) -> list[str]:
+def unexpected_sessions(simulator: JobSimulator) -> list[str]:
     return [n.message for p in simulator.plans for n in p.events if n.reason == "SessionRebuilt"]
 
 
-def test_a_session_that_followed_a_loss_is_kept_and_told(running: JobSimulator) -> None:
-    tell(running, FIRST, formed(2))
+def test_a_session_that_followed_a_loss_is_kept_and_an_event(running: JobSimulator) -> None:
+    report(running, FIRST, formed(2))
     running.converge(5)
     assert running.status["syncGroups"][0]["sessions"][-1] == {
         "session": "1.1.2",
@@ -56,7 +56,7 @@ def test_a_session_that_followed_a_loss_is_kept_and_told(running: JobSimulator) 
         "seconds": "0.125",
         "time": "2027-01-15T08:00:02.000000Z",
     }
-    assert told(running) == [
+    assert unexpected_sessions(running) == [
         (
             "sync group default: session 1.1.2 was formed with the trainer and 2 rollouts in "
             "0.125 s (MemberLost, cpu-0: HeartbeatMissed: silent)"
@@ -68,23 +68,23 @@ def test_a_session_that_only_followed_its_roster_is_kept_and_no_event(
     running: JobSimulator,
 ) -> None:
     assert kept(running) == ["1.1.1"]
-    assert told(running) == []
+    assert unexpected_sessions(running) == []
 
 
 def test_all_sessions_between_two_reconciles_are_kept(running: JobSimulator) -> None:
-    tell(running, FIRST, *(formed(attempt) for attempt in range(2, 8)))
+    report(running, FIRST, *(formed(attempt) for attempt in range(2, 8)))
     running.converge(5)
     assert kept(running) == [f"1.1.{attempt}" for attempt in range(1, 8)]
-    assert told(running)[0] == (
+    assert unexpected_sessions(running)[0] == (
         "sync group default: 6 sessions were formed; events follow for the latest 3"
     )
-    assert len(told(running)) == 4
+    assert len(unexpected_sessions(running)) == 4
 
 
 def test_the_last_twenty_are_kept_across_coordinators(running: JobSimulator) -> None:
-    tell(running, FIRST, *(formed(attempt) for attempt in range(2, 19)))
+    report(running, FIRST, *(formed(attempt) for attempt in range(2, 19)))
     running.converge(5)
-    tell(running, *(formed(attempt, boot=2) for attempt in range(1, 6)))
+    report(running, *(formed(attempt, boot=2) for attempt in range(1, 6)))
     running.converge(5)
     expected = [f"1.1.{n}" for n in range(4, 19)] + [f"1.2.{n}" for n in range(1, 6)]
     assert kept(running) == expected
@@ -92,16 +92,16 @@ def test_the_last_twenty_are_kept_across_coordinators(running: JobSimulator) -> 
 
 
 def test_an_operator_that_restarts_tells_nothing_twice(running: JobSimulator) -> None:
-    tell(running, FIRST, formed(2))
+    report(running, FIRST, formed(2))
     running.converge(5)
-    before = told(running)
+    before = unexpected_sessions(running)
     running.memory = type(running.memory)()
     running.converge(60)
-    assert told(running) == before
+    assert unexpected_sessions(running) == before
 
 
 def test_the_same_sessions_again_are_no_write(running: JobSimulator) -> None:
-    tell(running, FIRST, formed(2))
+    report(running, FIRST, formed(2))
     running.converge(5)
     assert not writes_anything(running.reconcile(60))
 
@@ -110,7 +110,7 @@ def test_news_waits_a_second_at_most_however_often_sessions_change(running: JobS
     running.converge(60)
     writes = running.writes["job status"]
     for tick in range(20):
-        tell(running, FIRST, *(formed(attempt) for attempt in range(2, 3 + tick)))
+        report(running, FIRST, *(formed(attempt) for attempt in range(2, 3 + tick)))
         plan = running.reconcile(0.2)
         assert plan.requeue_after is None or plan.requeue_after <= 1
     assert running.writes["job status"] - writes <= 5

@@ -89,7 +89,7 @@ def extra_pool(job: str, *, name: str = "lent", replicas: int = 1) -> Object:
     }
 
 
-class World:
+class ClusterUser:
     """One namespace of a real cluster, seen by its administrator."""
 
     def __init__(self, client: KubeClient, *, namespace: str, kubeconfig: Path) -> None:
@@ -174,16 +174,14 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def open_world(kubeconfig: Path, *, namespace: str) -> AsyncIterator[World]:
-    """A world in `namespace`, which is made if it is not there and removed at the end."""
+async def open_user(kubeconfig: Path, *, namespace: str) -> AsyncIterator[ClusterUser]:
+    """A user in `namespace`, which is made if it is not there and removed at the end."""
     connection = await connect(kubeconfig=str(kubeconfig))
     try:
         client = KubeClient(Transport(connection))
-        world = World(client, namespace=namespace, kubeconfig=kubeconfig)
-        await world.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        )
-        yield world
+        user = ClusterUser(client, namespace=namespace, kubeconfig=kubeconfig)
+        await user.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        yield user
         await client.delete(NAMESPACES, namespace=None, name=namespace)
     finally:
         await connection.close()
@@ -215,11 +213,13 @@ async def quiet(count: Callable[[], int], *, seconds: float = 1.0) -> None:
             last, since = now, time.monotonic()
 
 
-async def all_children(world: World, job: str = "reverse", *, pools: int = 1) -> dict[str, Object]:
+async def all_children(
+    user: ClusterUser, job: str = "reverse", *, pools: int = 1
+) -> dict[str, Object]:
     """Wait for a job's Secret, Service, StatefulSet, pools and Deployments."""
 
     async def there() -> dict[str, Object] | None:
-        found = await world.children(job)
+        found = await user.children(job)
         return found if len(found) == 3 + 2 * pools else None
 
     return await eventually(there, f"the children of {job}")
@@ -244,10 +244,10 @@ def operator_writes(events: list[dict[str, Any]], *, namespace: str = "") -> lis
 
 
 def service_account_kubeconfig(
-    world: World, *, server: str, certificate: Path, account: str = ACCOUNT
+    user: ClusterUser, *, server: str, certificate: Path, account: str = ACCOUNT
 ) -> str:
     """A kubeconfig of the operator's service account, with a token from the API server."""
-    token = world.kubectl("create", "token", account, "-n", SYSTEM, "--duration", "2h").strip()
+    token = user.kubectl("create", "token", account, "-n", SYSTEM, "--duration", "2h").strip()
     return json.dumps(
         {
             "apiVersion": "v1",

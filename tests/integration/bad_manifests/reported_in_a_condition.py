@@ -1,14 +1,14 @@
-"""What is taken, and told in a condition then."""
+"""Wrong manifests that the API server accepts and a condition reports."""
 
 from tests.integration.bad_manifests.case import ROLLOUT, TRAINER, Case, Expected
 from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
 
 
-def _told(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
+def _reported(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
     return Case(name, "condition", "RLJob", says, changes, **more)  # type: ignore[arg-type]
 
 
-TOLD_IN_A_CONDITION: tuple[Case, ...] = (
+REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
     Case(
         "a pool whose job does not exist",
         "condition",
@@ -16,7 +16,7 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
         ("spec.jobRef.name", "RLJob 'bad' does not exist in this namespace", "create the RLJob"),
         expected=Expected("JobFound", "False", "JobNotFound"),
     ),
-    _told(
+    _reported(
         "two containers and none is the worker",
         (f"{TRAINER}.containers", "not clear which of main, helper is the worker", "'trainer'"),
         {
@@ -24,69 +24,69 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
             f"{TRAINER}.containers[1]": {"name": "helper", "image": "busybox"},
         },
     ),
-    _told(
+    _reported(
         "a request that does not parse",
         (f"{TRAINER}.containers[0].resources.requests.cpu", "'lots' is not a quantity"),
         {f"{TRAINER}.containers[0].resources.requests.cpu": "lots"},
     ),
-    _told(
+    _reported(
         "a worker that must not restart",
         (f"{ROLLOUT}.restartPolicy", "must be Always, not 'Never'; remove it"),
         {f"{ROLLOUT}.restartPolicy": "Never"},
     ),
-    _told(
+    _reported(
         "a variable that is reserved",
         (f"{TRAINER}.containers[0].env[0].name", "rename ROLLCALL_CONFIG"),
         {f"{TRAINER}.containers[0].env": [{"name": "ROLLCALL_CONFIG", "value": "{}"}]},
     ),
-    _told(
+    _reported(
         "a number as a variable's value",
         (f"{ROLLOUT}.containers[0].env[0].value", 'write it in quotes: "1"'),
         {f"{ROLLOUT}.containers[0].env": [{"name": "OMP_NUM_THREADS", "value": 1}]},
     ),
-    _told(
+    _reported(
         "a volume that is reserved",
         (f"{ROLLOUT}.volumes[0].name", "choose another name"),
         {f"{ROLLOUT}.volumes": [{"name": "rollcall-state", "emptyDir": {}}]},
     ),
-    _told(
+    _reported(
         "a label that is reserved",
         ("spec.trainer.template.metadata.labels", "rollcall.dev/job is reserved for the operator"),
         {"spec.trainer.template.metadata.labels": {"rollcall.dev/job": "mine"}},
     ),
-    _told(
+    _reported(
         "a misspelt field in a template",
         (f"{TRAINER}.containers[0].imagePolicy", "field not declared in schema"),
         {f"{TRAINER}.containers[0].imagePolicy": "Always"},
     ),
-    _told(
+    _reported(
         "a mount of no volume",
         (f"{ROLLOUT}.containers[0].volumeMounts[0].name", "Not found"),
         {f"{ROLLOUT}.containers[0].volumeMounts": [{"name": "data", "mountPath": "/data"}]},
     ),
-    _told(
+    _reported(
         "a container name that pods do not take",
         (f"{TRAINER}.containers[0].name", "Main_Container", "lower case"),
         {f"{TRAINER}.containers[0].name": "Main_Container"},
     ),
-    _told(
+    _reported(
         "a limit under its request",
         (f"{ROLLOUT}.containers[0].resources.requests", "less than or equal to memory limit"),
         {f"{ROLLOUT}.containers[0].resources.limits": {"memory": "64Mi"}},
     ),
-    _told(
+    _reported(
         "a pool's name that is taken",
         ("spec.rollouts[0].name", "RolloutPool bad-cpu exists and is not owned by this RLJob"),
         {},
         before=(changed(pool(), {"metadata.name": "bad-cpu"}),),
     ),
-    _told(
+    _reported(
         "a training engine set anew while it runs",
         ("spec.trainer.engine.config", "is immutable while the job is not suspended"),
         {},
         then={"spec.trainer.engine.config": {"cpuOffload": True}},
     ),
-    _told(
+    _reported(
         "a sync group that the job does not have",
         ("spec.rollouts[0].syncGroup", "no sync group 'npu', only default, cuda"),
         {
@@ -115,20 +115,20 @@ TOLD_IN_A_CONDITION: tuple[Case, ...] = (
 _NO_SUCH_IMAGE = "rollcall/no-such-image:nowhere"
 TRAINER_NOT_READY, ROLLOUTS_NOT_READY = "TrainerReady", "RolloutsReady"
 
-TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
-    _told(
+REPORTED_WHEN_PODS_RUN: tuple[Case, ...] = (
+    _reported(
         "a trainer image that cannot be pulled",
         (f"{TRAINER}.containers[0].image", "cannot be pulled", "correct the name"),
         {f"{TRAINER}.containers[0].image": _NO_SUCH_IMAGE},
         expected=Expected(TRAINER_NOT_READY, "False", "ImagePullFailed"),
     ),
-    _told(
+    _reported(
         "a rollout image that cannot be pulled",
         (f"{ROLLOUT}.containers[0].image", "cannot be pulled", "imagePullSecrets"),
         {f"{ROLLOUT}.containers[0].image": _NO_SUCH_IMAGE},
         expected=Expected(ROLLOUTS_NOT_READY, "False", "ImagePullFailed"),
     ),
-    _told(
+    _reported(
         "a rollout command that exits at once",
         (f"{ROLLOUT}.containers[0]", "exit code 3: out of ideas", "correct its command"),
         {
@@ -140,7 +140,7 @@ TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
         },
         expected=Expected(ROLLOUTS_NOT_READY, "False", "CrashLoop"),
     ),
-    _told(
+    _reported(
         "a trainer command that exits at once",
         ("the trainer restarted 1 times", "exit code 3: out of ideas", "spec.failurePolicy"),
         {
@@ -153,31 +153,31 @@ TOLD_WHEN_PODS_RUN: tuple[Case, ...] = (
         },
         expected=Expected("Failed", "True", "BackoffLimitExceeded"),
     ),
-    _told(
+    _reported(
         "a command that is not in the image",
         (f"{ROLLOUT}.containers[0]", "no-such-command"),
         {f"{ROLLOUT}.containers[0].command": ["no-such-command"]},
         expected=Expected(ROLLOUTS_NOT_READY, "False", "CannotStart"),
     ),
-    _told(
+    _reported(
         "a reward function that does not import",
         ("spec.reward.function", "no_such_module"),
         {"spec.reward.function": "no_such_module:reward"},
         expected=Expected(ROLLOUTS_NOT_READY, "False", "BadConfig"),
     ),
-    _told(
+    _reported(
         "a builtin model that there is not",
         ("spec.model.path", "no-such-model"),
         {"spec.model.path": "builtin:no-such-model"},
         expected=Expected("Failed", "True", "BadConfig"),
     ),
-    _told(
+    _reported(
         "more CPU than any node has",
         (f"{TRAINER}:", "cannot be scheduled", "Insufficient cpu", "requests"),
         {f"{TRAINER}.containers[0].resources.requests.cpu": "10000"},
         expected=Expected(TRAINER_NOT_READY, "False", "Unschedulable"),
     ),
-    _told(
+    _reported(
         "a claim that does not exist",
         (f"{TRAINER}:", "cannot be scheduled", 'persistentvolumeclaim "no-such-claim"'),
         {"spec.trainer.checkpoint.volume.persistentVolumeClaim.claimName": "no-such-claim"},
