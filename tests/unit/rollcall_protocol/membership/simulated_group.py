@@ -46,11 +46,16 @@ def machine(
     *, max_staleness: int = 2, boot: int = 1, since_epoch: int | None = None, senders: int = 1
 ) -> CoordinatorMachine:
     return CoordinatorMachine(
-        job_uid="job", group="default", boot=boot, since_epoch=since_epoch,
+        job_uid="job",
+        group="default",
+        boot=boot,
+        since_epoch=since_epoch,
         sender=Seat(SENDER, "ip-trainer", ""),
-        fallback_donor="trainer:7070", timeouts=TIMEOUTS, max_staleness=max_staleness,
+        fallback_donor="trainer:7070",
+        timeouts=TIMEOUTS,
+        max_staleness=max_staleness,
         senders=senders,
-    )  # fmt: skip
+    )
 
 
 def hello(pod: str, *, boot: str = "b1", held: Version | None = None) -> Hello:

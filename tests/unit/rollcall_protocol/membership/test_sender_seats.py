@@ -70,8 +70,10 @@ def test_senders_come_first_and_are_counted() -> None:
     prepare = prepares(coordinator.hello(hello("a"), 0))[SECOND]
     assert prepare.senders == 2
     assert [seat.member.pod_uid for seat in prepare.seats] == [
-        SENDER.pod_uid, "uid-trainer-1", "uid-a",
-    ]  # fmt: skip
+        SENDER.pod_uid,
+        "uid-trainer-1",
+        "uid-a",
+    ]
 
 
 def test_a_session_is_usable_when_all_senders_have_joined_too() -> None:

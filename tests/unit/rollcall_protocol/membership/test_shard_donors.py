@@ -20,9 +20,13 @@ HOLDERS = {"a": "", "b": "0/2", "c": "1/2"}
 )
 def test_a_newcomer_gets_donors_that_hold_the_shard_it_needs(shard: str, donors: list[str]) -> None:
     members = MemberTable(
-        job_uid="job", group="default", coordinator_uid="trainer", max_staleness=1,
-        fallback_donor="trainer:7070", catch_up_timeout=1,
-    )  # fmt: skip
+        job_uid="job",
+        group="default",
+        coordinator_uid="trainer",
+        max_staleness=1,
+        fallback_donor="trainer:7070",
+        catch_up_timeout=1,
+    )
     members.take_roster(roster(1, *HOLDERS, "late"))
     members.current = HELD
     for pod, held in HOLDERS.items():
@@ -32,5 +36,6 @@ def test_a_newcomer_gets_donors_that_hold_the_shard_it_needs(shard: str, donors:
     (asked,) = members.admit_waiting(0, but=set())
     assert isinstance(asked.message, CatchUp)
     assert [donor.partition(":")[0] for donor in asked.message.donors] == [
-        *(f"ip-{pod}" for pod in donors), "trainer",
-    ]  # fmt: skip
+        *(f"ip-{pod}" for pod in donors),
+        "trainer",
+    ]

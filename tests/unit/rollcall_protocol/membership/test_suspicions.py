@@ -66,8 +66,10 @@ def test_a_loss_is_reported_once_with_its_cause_in_report_and_session(
     assert suspicions(effects) == [MemberSuspected(B, cause, "why it is")]
     report = next(r for r in coordinator.reports() if r.pod == "b")
     assert (report.state, report.cause, report.reason) == (
-        MemberState.SUSPECT, cause, "why it is",
-    )  # fmt: skip
+        MemberState.SUSPECT,
+        cause,
+        "why it is",
+    )
     formed = next(
         e.report for e in acknowledge(coordinator, effects) if isinstance(e, SessionFormed)
     )

@@ -37,9 +37,13 @@ def test_prompts_go_round_robin_to_serving_rollouts_that_want_some() -> None:
 
 def test_nothing_is_leased_before_the_first_version() -> None:
     prompts = PromptLedger(
-        source=lambda index: (index,), group_size=2, batch=4, max_concurrent=6, max_staleness=1,
+        source=lambda index: (index,),
+        group_size=2,
+        batch=4,
+        max_concurrent=6,
+        max_staleness=1,
         lease_seconds=60,
-    )  # fmt: skip
+    )
     assert not leases(prompts, A, 1)
     assert prompts.take_batch(FIRST) is None
 
