@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 LAST_LINES = 8
 _LINE_LENGTH = 300
 _ADVICE = (
+    (
+        r"The connection to the server .* was refused",
+        "see that the cluster which your kubeconfig names runs, then run it again",
+    ),
     (r"(?i)no space left on device", "free some disk (20 GB are needed), then run it again"),
     (
         (

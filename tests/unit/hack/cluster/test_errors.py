@@ -32,6 +32,7 @@ def test_it_says_what_failed_its_last_lines_the_log_and_what_to_do() -> None:
         ('Get "https://packages.test": dial tcp: lookup x: no such host', "package registries"),
         ("Err:1 Temporary failure resolving 'packages.test'", "package registries"),
         ("mount: /proc: permission denied", "as root"),
+        ("The connection to the server 127.0.0.1:1 was refused - did you", "your kubeconfig"),
         ("compile: signal: killed", "free some memory"),
     ],
 )
