@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LEARNED = 0.9
 GATE_GRACE_S = 8.0  # the bound of suspicion, and the way through operator, API and kubelet
 _AWAY_GRACE_S = 45.0  # until kubelet has restarted an operator that was killed again and again
-_SESSION = re.compile(r"^session (\S+): \d+ members?, [\d.]+ s after(?: (\w+))?")
+_SESSION = re.compile(r"^session (\S+) formed: \d+ members?, [\d.]+ s after(?: (\w+))?")
 _UNVERSIONED = "a logprob and version for each token"  # the trainer's check of each batch
 _COUNTERS = ("dispatched", "accepted", "rejected", "requeued", "duplicate")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WINDOW_S = 15.0
 _STEP_S = 0.3
-_SESSION = re.compile(r"^session \S+: \d+ members?, ([\d.]+) s after (\w+)")
+_SESSION = re.compile(r"^session \S+ formed: \d+ members?, ([\d.]+) s after (\w+)")
 _STEP = re.compile(r"^step \d+: ")
 _NOTICED = re.compile(r" lost: | is suspected: ")
 NOTICEABLE = (

@@ -54,8 +54,10 @@ class LoggedVersion:
 WorkerLogEvent = LoggedStep | LoggedSession | LoggedVersion
 
 _STEP = re.compile(r"step (\d+): ")
-_SESSION = re.compile(r"session \S+: (\d+) members, [\d.]+ s after (\w+)")
-_VERSION = re.compile(r"version (\d+): \d+ members, staged in ([\d.]+) s, committed in ([\d.]+) s")
+_SESSION = re.compile(r"session \S+ formed: (\d+) members, [\d.]+ s after (\w+)")
+_VERSION = re.compile(
+    r"version (\d+) published: \d+ members, staged in ([\d.]+) s, committed in ([\d.]+) s"
+)
 
 
 def parse(text: str) -> WorkerLogLine | None:
@@ -128,11 +130,11 @@ class WorkerLog:
             time.sleep(LOOK_SECONDS)
 
     def wait_for(self, beginning: str, *, seconds: float) -> float:
-        """When it first said something that begins so; TimeoutError when it does not."""
+        """When it first wrote a message that begins so; TimeoutError when it does not."""
         deadline = time.monotonic() + seconds
         while (at := self.first(beginning)) is None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{beginning!r} was not said within {seconds:.0f} s")
+                raise TimeoutError(f"{beginning!r} was not written within {seconds:.0f} s")
             time.sleep(LOOK_SECONDS)
         return at
 
@@ -141,7 +143,7 @@ class WorkerLog:
         return (found for found in self.events if isinstance(found, LoggedStep))
 
     def first(self, beginning: str, *, after: float = 0.0) -> float | None:
-        """When it first said something that begins so."""
+        """When it first wrote a message that begins so."""
         self.look()
         return next(
             (x.at for x in self.lines if x.at > after and x.message.startswith(beginning)), None

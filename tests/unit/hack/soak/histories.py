@@ -83,7 +83,7 @@ def sound(seconds: int = 40) -> SoakHistory:
             BEGAN + 10.1,
             "job-trainer-0",
             "uid-t",
-            "session 1.1.2: 2 members, 0.080 s after MemberLost cpu-a: x",
+            "session 1.1.2 formed: 2 members, 0.080 s after MemberLost cpu-a: x",
         ),
     ]
     history.lines.sort(key=lambda line: line.time)

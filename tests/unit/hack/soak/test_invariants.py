@@ -143,7 +143,7 @@ def test_an_epoch_whose_cause_changes() -> None:
 def test_a_session_without_a_cause() -> None:
     history = sound()
     history.lines.append(
-        LogLine(BEGAN + 9, "job-trainer-0", "uid-t", "session 1.1.3: 2 members, 0.1 s after")
+        LogLine(BEGAN + 9, "job-trainer-0", "uid-t", "session 1.1.3 formed: 2 members, 0.1 s after")
     )
     assert names(history) == {"no_epoch_without_a_cause"}
 

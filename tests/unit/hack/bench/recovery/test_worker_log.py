@@ -33,8 +33,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_trainers_lines_become_events_at_the_time_when_they_were_said(folder: Path) -> None:
     (folder / "0.log").write_text(
         entry("step 7: reward 0.125, loss 0.0000, gradient norm 0.000")
-        + entry("session 3.1.2: 4 members, 0.120 s after MemberLost r-1: reset")
-        + entry("version 7: 4 members, staged in 0.050 s, committed in 0.200 s")
+        + entry("session 3.1.2 formed: 4 members, 0.120 s after MemberLost r-1: reset")
+        + entry("version 7 published: 4 members, staged in 0.050 s, committed in 0.200 s")
         + "2026-01-02T03:04:05.251234567Z stderr F Traceback (most recent call last):\n"
         + entry("something else")
     )
