@@ -55,8 +55,8 @@ images: $(TOOLS) ## Build the images; IMAGE_PREFIX= and IMAGE_TAG= name them
 push: images ## Push the images to the registry that IMAGE_PREFIX names
 	$(CLUSTER) push --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)
 
-bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and draw the chart in docs/
-	$(SYNC) chart --out docs/measurements/sync.svg --rounds 5 \
+bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and draw their chart; into results/
+	$(BIN)/python -m hack.bench.sync_engines --rounds 5 \
 	  --config 'store.url=file://{folder}/weights' --config store.keepSeconds=0
 
 bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"; into results/

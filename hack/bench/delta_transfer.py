@@ -23,8 +23,8 @@ from hack.bench.run_record import finish, run_record
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member import Member, nursery, version
-from rollcall_runtime.bench.member_processes import Remote, World, done, join
+from rollcall_runtime.bench.member import GroupMember, fork_members, version
+from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses, done, join
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import EncodedDelta, decode, encode
@@ -35,7 +35,7 @@ TIMEOUT = 60.0
 _CHUNK = 16 << 20  # bytes of random data made at a time
 
 
-class DeltaMember(Member):
+class DeltaMember(GroupMember):
     """A member that serves a base, and as the sender what was made of it."""
 
     def __init__(self, member: MemberId) -> None:
@@ -126,11 +126,11 @@ class DeltaMember(Member):
 
 def delta_nursery() -> None:
     """Fork such members."""
-    nursery(DeltaMember)
+    fork_members(DeltaMember)
 
 
 def stage(
-    members: list[Remote], whole: WeightManifest, short: WeightManifest | None
+    members: list[MemberProcess], whole: WeightManifest, short: WeightManifest | None
 ) -> dict[str, float]:
     """Send once: seconds until the last receiver is done, and its transfer's and decoding's."""
     sender, *receivers = members
@@ -156,10 +156,12 @@ def measure(arguments: argparse.Namespace, receivers: int, folder: Path) -> dict
     """All figures with so many receivers."""
     size, bucket = arguments.mebibytes << 20, arguments.bucket_mebibytes << 20
     config = DeltaConfig(threads=arguments.threads)
-    with World(
+    with MemberProcesses(
         folder, engine=arguments.engine, start="hack.bench.delta_transfer:delta_nursery"
-    ) as world:
-        members = [world.open(Role.RECEIVER if n else Role.SENDER) for n in range(receivers + 1)]
+    ) as processes:
+        members = [
+            processes.open(Role.RECEIVER if n else Role.SENDER) for n in range(receivers + 1)
+        ]
         call_all(members, "serve", size=size, bucket_bytes=bucket, config=config)
         whole = members[0].do("change", share=arguments.share, most=arguments.by)
         join(members, group=GROUP)
@@ -201,7 +203,7 @@ def measure(arguments: argparse.Namespace, receivers: int, folder: Path) -> dict
     }
 
 
-def call_all(members: list[Remote], name: str, **kwargs: Any) -> dict[str, float]:
+def call_all(members: list[MemberProcess], name: str, **kwargs: Any) -> dict[str, float]:
     """Send all a command at once: seconds until the last is done, and of CPU if they return it."""
     replies = [done(future) for future in [member.start(name, **kwargs) for member in members]]
     return {

@@ -32,15 +32,15 @@ from hack.bench.run_record import finish, run_record
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import measured_member
 from rollcall_runtime.bench import member as members
-from rollcall_runtime.bench.member_processes import Remote, World
-from rollcall_runtime.bench.throughput import Load, Party
+from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses
+from rollcall_runtime.bench.throughput import BenchCase, BenchGroup
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.registry import create_engine
 
 MIB = 1 << 20
 GB = 1e9
 WARM_ROUNDS = 1
-NURSERY = "hack.bench.engine_against_library:nursery"
+FORK_SERVER = "hack.bench.engine_against_library:fork_members"
 _NAME = re.compile(r"127\.0\.0\.1:[0-9]+")
 _SPEED = re.compile(r"throughput ([0-9.]+) GB/s")
 
@@ -110,7 +110,7 @@ class Nixl:
 LIBRARIES: dict[str, type[Mooncake] | type[Nixl]] = {"mooncake": Mooncake, "nixl": Nixl}
 
 
-class LibraryMember(measured_member.BenchMember):
+class LibraryMember(measured_member.MeasuredMember):
     """A process of one library's own; or, for the session, an ordinary member."""
 
     def __init__(self, member: MemberId) -> None:
@@ -137,9 +137,9 @@ class LibraryMember(measured_member.BenchMember):
         return zlib.crc32(self._bare.memory)
 
 
-def nursery() -> None:
+def fork_members() -> None:
     """Where these members come from."""
-    members.nursery(LibraryMember)
+    members.fork_members(LibraryMember)
 
 
 class Shipped:
@@ -201,23 +201,23 @@ class LibraryRounds:
     shipped: list[float] = field(default_factory=list)
 
 
-def compare(load: Load, *, environment: dict[str, str], folder: Path) -> dict[str, Any]:
+def compare(load: BenchCase, *, environment: dict[str, str], folder: Path) -> dict[str, Any]:
     """Run all rounds, and report."""
     with (
         _shipped(load, folder) as shipped,
-        World(
+        MemberProcesses(
             folder,
             engine=load.engine,
             config=load.config,
-            start=NURSERY,
+            start=FORK_SERVER,
             environment=environment,
             verbose=load.verbose,
-        ) as world,
+        ) as processes,
     ):
-        source, reader = world.member(), world.member()
+        source, reader = processes.member(), processes.member()
         remote_buffer = _open(source, load, fill=1)
         _open(reader, load, fill=0)
-        party = Party(load, world)
+        party = BenchGroup(load, processes)
         rounds = _run(
             load,
             party,
@@ -231,7 +231,7 @@ def compare(load: Load, *, environment: dict[str, str], folder: Path) -> dict[st
 
 
 def _run(
-    load: Load, party: Party, read: Callable[[], float], shipped: Shipped | None
+    load: BenchCase, party: BenchGroup, read: Callable[[], float], shipped: Shipped | None
 ) -> LibraryRounds:
     found = LibraryRounds()
     for number in range(WARM_ROUNDS + load.rounds):
@@ -245,14 +245,14 @@ def _run(
     return found
 
 
-def _open(member: Remote, load: Load, *, fill: int) -> dict[str, Any]:
+def _open(member: MemberProcess, load: BenchCase, *, fill: int) -> dict[str, Any]:
     remote_buffer: dict[str, Any] = member.do(
         "library_open", engine=load.engine, address=member.address, nbytes=load.nbytes, fill=fill
     )
     return remote_buffer
 
 
-def _shipped(load: Load, folder: Path) -> AbstractContextManager[Shipped | None]:
+def _shipped(load: BenchCase, folder: Path) -> AbstractContextManager[Shipped | None]:
     if load.engine != "mooncake":
         return nullcontext()
     settings = create_engine(load.engine, device="cpu").settings_type()
@@ -261,7 +261,7 @@ def _shipped(load: Load, folder: Path) -> AbstractContextManager[Shipped | None]
     return Shipped(nbytes=load.nbytes, block=block, batch=batch, folder=folder)
 
 
-def _report(load: Load, found: LibraryRounds, *, verified: bool) -> dict[str, Any]:
+def _report(load: BenchCase, found: LibraryRounds, *, verified: bool) -> dict[str, Any]:
     session, library = statistics.median(found.session), statistics.median(found.library)
     report = {
         "engine": load.engine,
@@ -295,7 +295,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     run = run_record(vars(options))
-    load = Load(
+    load = BenchCase(
         engine=options.engine,
         receivers=1,
         nbytes=options.size * MIB,

@@ -1,6 +1,6 @@
-"""`rollcall-sync`: which weight-sync engines there are, and how fast each of them is here.
+"""`rollcall-sync`: lists the weight-sync engines and measures their throughput on this machine.
 
-torch is imported only where it is needed, so that help and mistakes are told at once.
+torch is imported only where it is needed, so that help and usage errors appear at once.
 """
 
 import argparse
@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol import __version__
@@ -18,7 +17,7 @@ from rollcall_runtime.bench.host import available_memory, own_output, scratch_fo
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from rollcall_runtime.bench.throughput import Load
+    from rollcall_runtime.bench.throughput import BenchCase
 
 _SIZE = re.compile(r"([0-9]+)(Ki|Mi|Gi|k|M|G)?")
 _UNITS = {
@@ -86,8 +85,12 @@ def _bench(options: argparse.Namespace) -> tuple[str, int]:
     from rollcall_runtime.bench.suite import run  # noqa: PLC0415 - imports torch
 
     if options.kill_member and options.receivers < 2:
-        raise ValueError("--kill-member needs --receivers of 2 or more: one dies, one survives")
-    load = _load(options, engine=options.engine, receivers=options.receivers, nbytes=options.size)
+        raise ValueError(
+            "--kill-member needs at least two --receivers: one is killed, one survives"
+        )
+    load = bench_case(
+        options, engine=options.engine, receivers=options.receivers, nbytes=options.size
+    )
     if load.memory > available_memory():
         raise ValueError(
             f"{load.receivers} receivers of {load.nbytes} bytes need about {load.memory >> 20} MiB "
@@ -110,11 +113,13 @@ def _bench(options: argparse.Namespace) -> tuple[str, int]:
     return text, (ExitCode.OK if result["verified"] else ExitCode.FAILED)
 
 
-def _load(options: argparse.Namespace, *, engine: str, receivers: int, nbytes: int) -> "Load":
-    from rollcall_runtime.bench.throughput import Load  # noqa: PLC0415 - imports torch
+def bench_case(
+    options: argparse.Namespace, *, engine: str, receivers: int, nbytes: int
+) -> "BenchCase":
+    from rollcall_runtime.bench.throughput import BenchCase  # noqa: PLC0415 - imports torch
 
     config = {key: value for name, key, value in options.config if name in {"", engine}}
-    return Load(
+    return BenchCase(
         engine=engine,
         receivers=receivers,
         nbytes=nbytes,
@@ -126,28 +131,6 @@ def _load(options: argparse.Namespace, *, engine: str, receivers: int, nbytes: i
         verbose=options.verbose,
         staging=options.staging,
     )
-
-
-# --- chart --------------------------------------------------------------------------------------
-
-
-def _chart(options: argparse.Namespace) -> tuple[str, int]:
-    from rollcall_runtime.bench import suite  # noqa: PLC0415 - imports torch
-    from rollcall_runtime.bench.chart import draw  # noqa: PLC0415
-
-    data: Path = options.data or options.out.with_suffix(".json")
-    failed = 0
-    if not options.draw_only:
-        loads = [
-            _load(options, engine=engine, receivers=receivers, nbytes=size)
-            for engine in (options.engines or suite.usable_engines())
-            for size in options.sizes
-            for receivers in options.receivers
-        ]
-        failed = suite.run_all(loads, data)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(draw(suite.read(data)), encoding="utf-8")
-    return f"{data}\n{options.out}", (ExitCode.FAILED if failed else ExitCode.OK)
 
 
 # --- arguments ----------------------------------------------------------------------------------
@@ -176,7 +159,8 @@ def setting(text: str) -> tuple[str, str, Any]:
         return engine, key, value
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: must be at least 1")
@@ -184,68 +168,67 @@ def _positive(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("rollcall-sync", description="Weight-sync engines.")
+    parser = argparse.ArgumentParser(
+        "rollcall-sync", description="Lists weight-sync engines and measures them on this machine."
+    )
     parser.add_argument("--version", action="version", version=f"rollcall {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    engines = commands.add_parser("engines", help="what can run here, and why the rest cannot")
-    engines.add_argument("--json", action="store_true", help="a JSON array")
+    engines = commands.add_parser(
+        "engines", help="list the engines, and why an engine cannot run here"
+    )
+    engines.add_argument("--json", action="store_true", help="print a JSON array")
     engines.set_defaults(run=_engines)
 
     bench = commands.add_parser(
         "bench",
-        help="throughput beside bare TCP and memcpy in the same run",
-        epilog="Speeds are in GB (1e9 bytes) a second, medians of all rounds. snapshot_seconds is "
-        "what the trainer waits for with a snapshot; blocking_seconds what it would wait for if it "
-        "sent by itself: the copy, the checksums, and the send until all receivers have verified.",
+        help="measure one engine, with bare TCP and memcpy in the same run",
+        epilog="Speeds are in GB (1e9 bytes) per second, medians of all rounds. snapshot_seconds "
+        "is how long the trainer waits for a snapshot; blocking_seconds how long it would wait if "
+        "it sent by itself: copy, checksums, and the send until all receivers have verified.",
     )
-    bench.add_argument("--engine", required=True, metavar="E", help="a name, or auto")
-    bench.add_argument("--receivers", type=_positive, default=1, metavar="N")
+    bench.add_argument("--engine", required=True, metavar="E", help="the engine's name, or auto")
+    bench.add_argument("--receivers", type=positive, default=1, metavar="N")
     bench.add_argument(
-        "--size", type=size, default=size("512Mi"), metavar="S", help="by default 512Mi"
+        "--size",
+        type=size,
+        default=size("512Mi"),
+        metavar="S",
+        help="bytes of weights (default: 512Mi)",
     )
-    bench.add_argument("--json", action="store_true", help="one line of JSON")
+    bench.add_argument("--json", action="store_true", help="print one line of JSON")
     bench.add_argument(
-        "--kill-member", action="store_true", help="also kill a receiver in mid-transfer, R times"
+        "--kill-member",
+        action="store_true",
+        help="also kill a receiver in mid-transfer, R times, and time the recovery",
     )
     bench.add_argument(
         "--shard",
-        type=_positive,
+        type=positive,
         default=0,
         metavar="K",
-        help="also have each receiver take one of K parts of every tensor's rows",
+        help="also measure receivers that each need one of K parts of every tensor's rows",
     )
     bench.add_argument(
         "--details",
         action="store_true",
-        help="add every round's seconds, and a kill that nobody tells of",
+        help="add the seconds of every round, and of a kill that only the engine detects",
     )
-    _add_common(bench)
+    add_case_arguments(bench)
     bench.set_defaults(run=_bench)
-
-    chart = commands.add_parser(
-        "chart", help="measure all engines that can be used here, and draw them"
-    )
-    chart.add_argument("--out", type=Path, required=True, metavar="FILE.svg")
-    chart.add_argument("--data", type=Path, metavar="FILE.json", help="figures; beside the chart")
-    chart.add_argument("--draw-only", action="store_true", help="from figures taken before")
-    chart.add_argument("--engines", nargs="+", metavar="E", help="only these")
-    chart.add_argument(
-        "--receivers", type=_positive, nargs="+", default=[1, 2, 4, 8, 16], metavar="N"
-    )
-    chart.add_argument(
-        "--sizes", type=size, nargs="+", default=[size("64Mi"), size("512Mi")], metavar="S"
-    )
-    _add_common(chart)
-    chart.set_defaults(run=_chart)
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--senders", type=_positive, default=1, metavar="M")
-    parser.add_argument("--rounds", type=_positive, default=5, metavar="R")
+def add_case_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments that `bench_case` reads."""
+    parser.add_argument("--senders", type=positive, default=1, metavar="M")
+    parser.add_argument("--rounds", type=positive, default=5, metavar="R")
     parser.add_argument(
-        "--bucket-size", type=size, default=size(_BUCKET), metavar="S", help=f"by default {_BUCKET}"
+        "--bucket-size",
+        type=size,
+        default=size(_BUCKET),
+        metavar="S",
+        help=f"bytes of a bucket (default: {_BUCKET})",
     )
     parser.add_argument(
         "--config",
@@ -253,13 +236,17 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[ENGINE.]KEY=VALUE",
-        help="a setting as in spec.weightSync.config; {folder} is a folder of the run; repeatable",
+        help="a setting as in spec.weightSync.config; {folder} is a temporary folder; repeatable",
     )
     parser.add_argument(
         "--staging",
         choices=["host", "device"],
         default="host",
-        help="where snapshots are, and what arrives if the engine can; a device must be here",
+        help="memory for snapshots and, if the engine supports it, for received weights",
     )
-    parser.add_argument("--timeout", type=float, default=90.0, help="seconds for a transfer")
-    parser.add_argument("--verbose", action="store_true", help="show what the members log")
+    parser.add_argument(
+        "--timeout", type=float, default=90.0, help="seconds that a transfer may take (default: 90)"
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="show the logs of the member processes"
+    )

@@ -1,4 +1,4 @@
-"""What the commands need of the machine: a clean standard output, a folder, memory."""
+"""The machine that a bench runs on: standard output, scratch folder, devices, free memory."""
 
 import os
 import sys
@@ -62,7 +62,9 @@ def scratch_folder() -> Iterator[Path]:
     except FileNotFoundError as error:
         state = os.environ.get(env.STATE_DIR)
         if not state:
-            raise OSError("no folder can be written to; set TMPDIR to one") from error
+            raise OSError(
+                "no temporary folder is writable; set TMPDIR to a writable folder"
+            ) from error
         parent = state
     with tempfile.TemporaryDirectory(dir=parent, prefix="rollcall-") as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""A member that is measured: it also copies, sends over bare sockets, and compares bytes."""
+"""A member for benches: it also copies, sends over bare sockets, and compares bytes."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.host import spread
-from rollcall_runtime.bench.tcp_baseline import Star
+from rollcall_runtime.bench.tcp_baseline import TcpBaseline
 from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.memory.buffers import FlatBuffer, HostBuffer
@@ -22,21 +22,21 @@ from rollcall_runtime.sync.registry import worker_device
 from rollcall_runtime.sync.weights.shards import Shard, select
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 
-NURSERY = f"{__name__}:nursery"
+FORK_SERVER = f"{__name__}:fork_members"
 _TENSOR_BYTES = 32 << 20  # the largest tensor, as in a model of a few billion parameters
 _PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SnapshotTimings:
     """A snapshot of one sender: seconds to copy, seconds to compute checksums, what it holds."""
 
     copy: float
-    seal: float
+    checksums: float
     manifest: WeightManifest
 
 
-class BenchMember(members.Member):
+class MeasuredMember(members.GroupMember):
     """A sender holds `tensors` (the trainer's) and snapshots of them; a receiver one buffer.
 
     All in host memory, or what can be on a device; bare sockets and memcpy know host memory alone.
@@ -49,13 +49,13 @@ class BenchMember(members.Member):
         self._tensors: list[tuple[str, torch.Tensor]] = []
         self._scratch = self._plain = self._landing = self._part = HostBuffer(0)
         self._target: FlatBuffer = self._landing
-        self._star = Star()
+        self._star = TcpBaseline()
 
     def stage_on_device(self) -> None:
         """From now on; weights arrive in host memory if the engine knows no other."""
         self._device = self._accelerator()
         if self._device is None:
-            raise RuntimeError("no accelerator is here, whose memory weights could be staged in")
+            raise RuntimeError("this machine has no accelerator to stage weights on")
         if self._device.device in self._engine.buffer_devices:
             self._stage_in(self._device)
 
@@ -82,7 +82,7 @@ class BenchMember(members.Member):
         self._scratch = HostBuffer(self._held.buffer.nbytes)
         self.memcpy()
 
-    def take_snapshot(self) -> Taken:
+    def take_snapshot(self) -> SnapshotTimings:
         """What the trainer does for each version; the previous snapshot goes."""
         began = time.perf_counter()
         draft = self._snapshotter.take(self._tensors, timeout=30)
@@ -93,7 +93,7 @@ class BenchMember(members.Member):
         if held is not None:
             held.release()
         self._plain = self._in_host_memory(sealed.buffer)
-        return Taken(copied - began, ended - copied, sealed.manifest)
+        return SnapshotTimings(copied - began, ended - copied, sealed.manifest)
 
     def send(self, group: str, manifest: WeightManifest, timeout: float) -> None:
         """Publish the snapshot, this sender's part of what `manifest` describes."""
@@ -220,6 +220,6 @@ def _digest(dtype: str, shape: tuple[int, ...], raw: memoryview) -> str:
     return f"torch.{dtype} {shape} {hashlib.sha256(raw).hexdigest()}"
 
 
-def nursery() -> None:
-    """Where measured members come from."""
-    members.nursery(BenchMember)
+def fork_members() -> None:
+    """The fork server of measured members."""
+    members.fork_members(MeasuredMember)

@@ -1,9 +1,9 @@
-"""A member of a sync group in a process of its own, told what to do by a bench or a test.
+"""A member of a sync group in a process of its own, which runs the commands of a bench or a test.
 
-A nursery process imports torch once and forks a member for each line that it reads (the address
-to connect to). Each command of a member runs in a thread of its own, so that
-`abort` can overtake `publish`, and is answered with the moments (CLOCK_MONOTONIC, one clock for
-all processes) at which it began and ended.
+A fork server (`fork_members`) imports torch once and forks a member for each line that it reads,
+which is the address to connect to. Each command of a member runs in a thread of its own, so that
+`abort` can overtake `publish`; its reply has the times (CLOCK_MONOTONIC, one clock for all
+processes) at which it began and ended.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from rollcall_runtime.sync.weights.staging import StagingArea
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class MemberCall:
     """A command to a member."""
 
     number: int
@@ -45,7 +45,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class MemberReply:
     """A command's outcome: `error` is the exception, `began` and `ended` monotonic seconds."""
 
     number: int
@@ -56,7 +56,7 @@ class Reply:
 
 
 def version(number: int) -> Version:
-    """Version `number` of the only lineage that tests need."""
+    """Version `number` of the one lineage that benches and tests use."""
     return Version(Lineage(1, 1), number)
 
 
@@ -95,8 +95,8 @@ def digest(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(raw).hexdigest()}"
 
 
-class Member:
-    """What a member can be told: each public method is a command."""
+class GroupMember:
+    """A member: each public method is a command."""
 
     def __init__(self, member: MemberId) -> None:
         self._member = member
@@ -195,14 +195,14 @@ class Member:
         return served, zlib.crc32(held.buffer.read(0, held.buffer.nbytes))
 
     def _stage_in(self, memory: DeviceAllocator) -> None:
-        """Before anything is staged."""
+        """Stage in this memory; call before anything is staged."""
         self._memory, self._stage = memory, StagingArea(memory=memory)
 
     def abort(self, group: str) -> None:
         self._sessions[group].abort()
 
     def counts(self) -> dict[str, int]:
-        """What must not grow."""
+        """Counts that must not grow from session to session."""
         server = getattr(self._engine, "rendezvous_server", None)
         return {
             "descriptors": len(list(Path("/proc/self/fd").iterdir())),
@@ -217,14 +217,14 @@ class Member:
         self._engine.close()
 
 
-def _answer(connection: Connection, lock: threading.Lock, method: Any, call: Call) -> None:
+def _answer(connection: Connection, lock: threading.Lock, method: Any, call: MemberCall) -> None:
     began = time.monotonic()
     result, error = None, None
     try:
         result = method(**call.kwargs)
     except Exception as caught:  # noqa: BLE001 - the test gets it
         error = caught
-    reply = Reply(call.number, result, error, began, time.monotonic())
+    reply = MemberReply(call.number, result, error, began, time.monotonic())
     with lock:
         try:
             connection.send(reply)
@@ -232,24 +232,24 @@ def _answer(connection: Connection, lock: threading.Lock, method: Any, call: Cal
             connection.send(replace(reply, error=RuntimeError(repr(error))))
 
 
-def serve(address: str, make: Callable[[MemberId], Member]) -> None:
-    """Connect to the test and do what it says until it hangs up."""
+def serve(address: str, make: Callable[[MemberId], GroupMember]) -> None:
+    """Connect to `address` and run its commands until it hangs up."""
     with Client(address, family="AF_UNIX") as connection:
         connection.send(os.getpid())
         member = make(connection.recv())
         lock = threading.Lock()
         while True:
             try:
-                call: Call = connection.recv()
+                call: MemberCall = connection.recv()
             except EOFError:
                 os._exit(0)
             args = (connection, lock, getattr(member, call.name), call)
             threading.Thread(target=_answer, args=args, daemon=True).start()
 
 
-def nursery(make: Callable[[MemberId], Member] = Member) -> None:
+def fork_members(make: Callable[[MemberId], GroupMember] = GroupMember) -> None:
     """Fork a member for each address on standard input."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for members
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exited members need no wait
     for line in sys.stdin:
         if os.fork() == 0:
             os.setsid()

@@ -1,4 +1,4 @@
-"""Members in processes of their own, as who leads them sees them."""
+"""Starts members in processes of their own, and gives them commands."""
 
 import itertools
 import os
@@ -19,21 +19,21 @@ from typing import Any, Self
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member import Call, Reply, nursery
+from rollcall_runtime.bench.member import MemberCall, MemberReply, fork_members
 from rollcall_runtime.sync.engine import Role
 
-SECONDS = 100.0  # for a command that says nothing else; most have bounds of their own
+SECONDS = 100.0  # the default timeout of a command; most have bounds of their own
 _LOOK_SECONDS = 1.0
 _STDERR = 2
 
 
-class Remote:
+class MemberProcess:
     """One member's process."""
 
     def __init__(self, connection: Connection, number: int) -> None:
         self._connection = connection
         self._numbers = itertools.count()
-        self._waiting: dict[int, Future[Reply]] = {}
+        self._waiting: dict[int, Future[MemberReply]] = {}
         self.dead = threading.Event()
         self.died_at = 0.0
         self.pid: int = connection.recv()
@@ -44,11 +44,11 @@ class Remote:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def start(self, name: str, **kwargs: Any) -> "Future[Reply]":
+    def start(self, name: str, **kwargs: Any) -> "Future[MemberReply]":
         """Give a command; its reply comes later."""
-        number, future = next(self._numbers), Future[Reply]()
+        number, future = next(self._numbers), Future[MemberReply]()
         self._waiting[number] = future
-        self._connection.send(Call(number, name, kwargs))
+        self._connection.send(MemberCall(number, name, kwargs))
         return future
 
     def do(self, name: str, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ class Remote:
 
     def opening(
         self, role: Role, *, engine: str, config: dict[str, Any], device: str | None = None
-    ) -> "Future[Reply]":
+    ) -> "Future[MemberReply]":
         """Begin to open the engine; the result is the seat."""
         return self.start(
             "open", engine=engine, address=self.address, role=role, config=config, device=device
@@ -83,7 +83,7 @@ class Remote:
     def _read(self) -> None:
         while True:
             try:
-                reply: Reply = self._connection.recv()
+                reply: MemberReply = self._connection.recv()
             except (EOFError, OSError):
                 self.died_at = time.monotonic()
                 self.dead.set()
@@ -91,7 +91,7 @@ class Remote:
             self._waiting.pop(reply.number).set_result(reply)
 
 
-def done(future: "Future[Reply]", *, seconds: float = SECONDS) -> Reply:
+def done(future: "Future[MemberReply]", *, seconds: float = SECONDS) -> MemberReply:
     """Wait for a reply; raises what the command raised, and TimeoutError."""
     reply = future.result(seconds)
     if reply.error is not None:
@@ -99,12 +99,12 @@ def done(future: "Future[Reply]", *, seconds: float = SECONDS) -> Reply:
     return reply
 
 
-class World:
-    """Makes members of one engine; a context manager that ends them.
+class MemberProcesses:
+    """Starts members of one engine; a context manager that ends them.
 
     `config` is the engine's, as in an RLJob, `device` the torch device type that it is to serve,
-    `environment` is added to the processes', `start` is
-    the nursery's function; `verbose` shows on standard error what the processes say.
+    `environment` is added to the processes' environment, `start` is the fork server's function, as
+    "module:function"; `verbose` shows the processes' output on standard error.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class World:
         config: dict[str, Any] | None = None,
         device: str | None = None,
         environment: dict[str, str] | None = None,
-        start: str = f"{nursery.__module__}:nursery",
+        start: str = f"{fork_members.__module__}:fork_members",
         verbose: bool = False,
     ) -> None:
         self.engine, self.config, self.device = engine, config or {}, device
@@ -126,28 +126,28 @@ class World:
         self._listener.listen()
         self._listener.settimeout(_LOOK_SECONDS)
         paths = os.pathsep.join(path for path in sys.path if path)
-        self._nursery = subprocess.Popen(
+        self._fork_server = subprocess.Popen(
             [sys.executable, "-c", f"import {module} as m; m.{function}()"],
             stdin=subprocess.PIPE,
-            # Libraries log to either: gloo each lost peer with a stack, others more than that.
+            # Libraries log to both; gloo logs a stack trace for each lost peer.
             stdout=_STDERR if verbose else subprocess.DEVNULL,
             stderr=None if verbose else subprocess.DEVNULL,
             text=True,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | (environment or {}),
         )
-        if self._nursery.stdin is None:
-            raise RuntimeError("the nursery has no standard input")
-        self._stdin = self._nursery.stdin
+        if self._fork_server.stdin is None:
+            raise RuntimeError("the fork_members has no standard input")
+        self._stdin = self._fork_server.stdin
         self._numbers = itertools.count()
-        self._members: queue.SimpleQueue[Remote] = queue.SimpleQueue()
+        self._members: queue.SimpleQueue[MemberProcess] = queue.SimpleQueue()
 
-    def member(self) -> Remote:
+    def member(self) -> MemberProcess:
         """A new process."""
         self._stdin.write(self._address + "\n")
         self._stdin.flush()
         accepted = self._accept()
         accepted.setblocking(True)
-        member = Remote(Connection(accepted.detach()), next(self._numbers))
+        member = MemberProcess(Connection(accepted.detach()), next(self._numbers))
         self._members.put(member)
         return member
 
@@ -157,17 +157,19 @@ class World:
             try:
                 return self._listener.accept()[0]
             except TimeoutError as error:
-                code = self._nursery.poll()
+                code = self._fork_server.poll()
                 if code is not None:
-                    raise RuntimeError(f"no member starts: exit code {code}") from error
+                    raise RuntimeError(
+                        f"the fork server exited with code {code}, so no member can start"
+                    ) from error
                 if time.monotonic() > deadline:
                     raise
 
-    def open(self, role: Role) -> Remote:
+    def open(self, role: Role) -> MemberProcess:
         """A new process with its engine open."""
         return self.open_all([role])[0]
 
-    def open_all(self, roles: Sequence[Role]) -> list[Remote]:
+    def open_all(self, roles: Sequence[Role]) -> list[MemberProcess]:
         """New processes with their engines open; at once, since some libraries take seconds."""
         members = [self.member() for _ in roles]
         opening = [
@@ -178,7 +180,7 @@ class World:
             member.seat = done(future).result
         return members
 
-    def group(self, receivers: int) -> list[Remote]:
+    def group(self, receivers: int) -> list[MemberProcess]:
         """A sender and its receivers, engines open."""
         return self.open_all([Role.SENDER] + [Role.RECEIVER] * receivers)
 
@@ -194,8 +196,8 @@ class World:
         while not self._members.empty():
             self._members.get().close()
         self._stdin.close()
-        self._nursery.kill()  # nothing is left to do, and torch takes seconds to end
-        self._nursery.wait(SECONDS)
+        self._fork_server.kill()  # nothing is left to do, and torch takes seconds to end
+        self._fork_server.wait(SECONDS)
         self._listener.close()
 
 
@@ -208,7 +210,7 @@ def new_session() -> SessionId:
 
 
 def join(
-    members: list[Remote],
+    members: list[MemberProcess],
     *,
     group: str = "job/default",
     session: SessionId | None = None,
@@ -230,14 +232,18 @@ def join(
     return chosen
 
 
-def abort(members: list[Remote], *, group: str = "job/default") -> None:
+def abort(members: list[MemberProcess], *, group: str = "job/default") -> None:
     """Have all members abort."""
     for future in [member.start("abort", group=group) for member in members]:
         done(future)
 
 
 def publish(
-    members: list[Remote], *, number: int, manifest: WeightManifest, group: str = "job/default"
+    members: list[MemberProcess],
+    *,
+    number: int,
+    manifest: WeightManifest,
+    group: str = "job/default",
 ) -> None:
     """Send from the first to the others and commit there."""
     sender, *receivers = members
@@ -250,7 +256,7 @@ def publish(
         done(future)
 
 
-def settled(member: Remote, what: str, value: int, *, seconds: float = 5.0) -> float:
+def settled(member: MemberProcess, what: str, value: int, *, seconds: float = 5.0) -> float:
     """Wait until a count of the member has this value; returns how long that took."""
     began = time.monotonic()
     while member.do("counts")[what] != value:

@@ -1,7 +1,7 @@
-"""How long survivors are without the version that was being sent when a receiver was killed.
+"""Measures how long the survivors lack a version after a receiver was killed during its transfer.
 
-A receiver dies by SIGKILL in mid-transfer; the end of its stream is the signal; the others abort,
-form a new session, and the same weights are sent again and committed.
+A receiver is killed by SIGKILL in mid-transfer; the end of its stream is the signal; the others
+abort, form a new session, and the same weights are sent again and committed.
 """
 
 import signal
@@ -14,9 +14,16 @@ from itertools import islice
 from typing import Any
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member import Reply
-from rollcall_runtime.bench.member_processes import Remote, World, abort, done, join, settled
-from rollcall_runtime.bench.throughput import GROUP, Load, Party
+from rollcall_runtime.bench.member import MemberReply
+from rollcall_runtime.bench.member_processes import (
+    MemberProcess,
+    MemberProcesses,
+    abort,
+    done,
+    join,
+    settled,
+)
+from rollcall_runtime.bench.throughput import GROUP, BenchCase, BenchGroup
 from rollcall_runtime.sync.engine import Role
 
 _TRIES = 4  # for each kill that counts
@@ -26,11 +33,11 @@ _FIRST, _STEP = 0.2, 0.6 * 0.618  # where in a transfer victims die: spread over
 
 
 class TransferEndedError(Exception):
-    """The victim had everything before it died: the round says nothing."""
+    """The victim had received everything before it died: the trial does not count."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryTimings:
     """Seconds of each step; `total` from the kill until all survivors have committed."""
 
     detect: float
@@ -39,14 +46,14 @@ class Recovery:
     total: float
 
 
-class Scene:
+class KillTrials:
     """Senders and receivers, one more of which is killed in each round.
 
     `party` has one receiver less than the load, and has been measured: all its pages are warm.
     """
 
-    def __init__(self, party: Party, world: World) -> None:
-        self._party, self._world = party, world
+    def __init__(self, party: BenchGroup, processes: MemberProcesses) -> None:
+        self._party, self._processes = party, processes
         self._number = 0
         for _ in range(_WARM_ROUNDS):  # the survivors' pages; victims are always new
             self._seconds = self._play_undisturbed()
@@ -56,11 +63,11 @@ class Scene:
                 "of it; use a larger --size"
             )
 
-    def play(self, *, after: float, naive: bool = False) -> Recovery:
+    def play(self, *, after: float, naive: bool = False) -> RecoveryTimings:
         """One death, after this part of a transfer's usual time. `naive` survivors wait until the
         engine itself gives up.
         """
-        victim = self._world.open(Role.RECEIVER)
+        victim = self._processes.open(Role.RECEIVER)
         join([*self._party.members, victim], senders=len(self._party.senders))
         self._number += 1
         doomed = victim.start("receive", **self._kwargs())
@@ -82,7 +89,7 @@ class Scene:
         self._send_and_commit()
         committed = time.monotonic()
         abort(self._party.members)
-        return Recovery(
+        return RecoveryTimings(
             detect=detected - killed,
             rebuild=rebuilt - detected,
             resend=committed - rebuilt,
@@ -96,7 +103,7 @@ class Scene:
 
     def _play_undisturbed(self) -> float:
         """Seconds of a transfer to the party and one receiver more, as new as a victim."""
-        extra = self._world.open(Role.RECEIVER)
+        extra = self._processes.open(Role.RECEIVER)
         members = [*self._party.members, extra]
         join(members, senders=len(self._party.senders))
         self._number += 1
@@ -116,8 +123,8 @@ class Scene:
         ]:
             done(future)
 
-    def _start(self) -> list[Future[Reply]]:
-        receivers: list[Remote] = self._party.receivers
+    def _start(self) -> list[Future[MemberReply]]:
+        receivers: list[MemberProcess] = self._party.receivers
         receiving = [receiver.start("receive", **self._kwargs()) for receiver in receivers]
         kwargs = {"group": GROUP, "manifest": self._manifest, "timeout": self._party.load.timeout}
         return [*receiving, *(sender.start("send", **kwargs) for sender in self._party.senders)]
@@ -135,9 +142,9 @@ class Scene:
         }
 
 
-def kills(scene: Scene, *, count: int) -> list[Recovery]:
+def kills(scene: KillTrials, *, count: int) -> list[RecoveryTimings]:
     """`count` kills that count, fewer if too many transfers end before their victim does."""
-    found: list[Recovery] = []
+    found: list[RecoveryTimings] = []
     for after in islice(_moments(), _TRIES * count):
         if len(found) == count:
             break
@@ -149,7 +156,7 @@ def kills(scene: Scene, *, count: int) -> list[Recovery]:
     return found
 
 
-def naive_seconds(scene: Scene) -> float | None:
+def naive_seconds(scene: KillTrials) -> float | None:
     """For comparison: seconds from a kill to the last commit when nobody tells the survivors, and
     all wait until the engine gives up. None if no victim died in mid-transfer.
     """
@@ -170,7 +177,7 @@ def _moments() -> Iterator[float]:
         offset = (offset + _STEP) % 0.6
 
 
-def report(found: list[Recovery]) -> dict[str, float]:
+def report(found: list[RecoveryTimings]) -> dict[str, float]:
     """Median seconds of each step."""
     return {
         f"{step}_seconds": round(statistics.median(getattr(one, step) for one in found), 4)
@@ -178,7 +185,7 @@ def report(found: list[Recovery]) -> dict[str, float]:
     }
 
 
-def details(found: list[Recovery]) -> dict[str, Any]:
+def details(found: list[RecoveryTimings]) -> dict[str, Any]:
     """What the medians were made of, and the worst: `total` is from the kill to the last commit."""
     totals = [one.total for one in found]
     return {
@@ -189,7 +196,7 @@ def details(found: list[Recovery]) -> dict[str, Any]:
     }
 
 
-def survivors(load: Load) -> Load:
+def survivors(load: BenchCase) -> BenchCase:
     """The party that a scene needs to have the load's number of receivers with the victim."""
     if load.receivers < 2:
         raise ValueError("a kill needs at least two receivers: one dies and one survives")

@@ -1,7 +1,6 @@
-"""What receivers that need a part of the weights read, beside the same ones reading everything.
+"""Measures receivers that need a part of the weights, beside the same ones reading everything.
 
-Rounds of both kinds take turns, in two sessions of the same members, so that both see the same
-machine.
+Rounds of both kinds alternate, in two sessions of the same members, so that both see the same load.
 """
 
 import json
@@ -11,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollcall_protocol.wire.messages import Seat
-from rollcall_runtime.bench.member import Reply
-from rollcall_runtime.bench.member_processes import Remote, abort, done, join
-from rollcall_runtime.bench.throughput import Party
+from rollcall_runtime.bench.member import MemberReply
+from rollcall_runtime.bench.member_processes import MemberProcess, abort, done, join
+from rollcall_runtime.bench.throughput import BenchGroup
 from rollcall_runtime.sync.weights.shards import RowShard
 
 _GROUP = "job/shards"
@@ -21,7 +20,7 @@ _WARM_ROUNDS = 2
 
 
 @dataclass(slots=True)
-class Turns:
+class ShardTimings:
     """Seconds of each round, and bytes that each receiver read for its part."""
 
     whole: list[float] = field(default_factory=list)
@@ -30,9 +29,9 @@ class Turns:
     correct: bool = True
 
 
-def measure(party: Party, count: int) -> Turns:
+def measure(party: BenchGroup, count: int) -> ShardTimings:
     """Have each receiver take one of `count` parts, and everything."""
-    load, found = party.load, Turns()
+    load, found = party.load, ShardTimings()
     held = list(zip(party.receivers, shards(len(party.receivers), count), strict=True))
     for receiver, shard in held:
         receiver.seat = _of_shard(receiver.seat, shard)
@@ -53,7 +52,7 @@ def measure(party: Party, count: int) -> Turns:
     return found
 
 
-def report(found: Turns, *, count: int, nbytes: int) -> dict[str, Any]:
+def report(found: ShardTimings, *, count: int, nbytes: int) -> dict[str, Any]:
     """The figures: the most that a receiver read, and medians."""
     whole, part = statistics.median(found.whole), statistics.median(found.part)
     return {
@@ -66,8 +65,8 @@ def report(found: Turns, *, count: int, nbytes: int) -> dict[str, Any]:
     }
 
 
-def details(found: Turns) -> dict[str, Any]:
-    """What the figures were made of."""
+def details(found: ShardTimings) -> dict[str, Any]:
+    """The values behind the figures."""
     return {
         "whole_round_seconds": [round(value, 5) for value in found.whole],
         "shard_round_seconds": [round(value, 5) for value in found.part],
@@ -85,7 +84,7 @@ def _of_shard(seat: Seat, shard: RowShard) -> Seat:
     return replace(seat, descriptor=b64encode(json.dumps(told).encode()).decode())
 
 
-def _part(party: Party, held: list[tuple[Remote, RowShard]]) -> tuple[float, list[int]]:
+def _part(party: BenchGroup, held: list[tuple[MemberProcess, RowShard]]) -> tuple[float, list[int]]:
     kwargs = {"group": _GROUP, "manifest": party.manifest, "timeout": party.load.timeout}
     receiving = [receiver.start("take_part", shard=shard, **kwargs) for receiver, shard in held]
     sending = [sender.start("send", **kwargs) for sender in party.senders]
@@ -94,7 +93,7 @@ def _part(party: Party, held: list[tuple[Remote, RowShard]]) -> tuple[float, lis
     return max(reply.ended for reply in replies) - began, [reply.result for reply in replies]
 
 
-def _verified(party: Party, held: list[tuple[Remote, RowShard]]) -> bool:
+def _verified(party: BenchGroup, held: list[tuple[MemberProcess, RowShard]]) -> bool:
     """Whether each receiver holds the senders' rows, tensor by tensor."""
     for receiver, shard in held:
         sent = _all([(sender, {"shard": shard}) for sender in party.senders], "sent_rows")
@@ -104,6 +103,6 @@ def _verified(party: Party, held: list[tuple[Remote, RowShard]]) -> bool:
     return True
 
 
-def _all(calls: list[tuple[Remote, dict[str, Any]]], command: str) -> list[Reply]:
+def _all(calls: list[tuple[MemberProcess, dict[str, Any]]], command: str) -> list[MemberReply]:
     started = [member.start(command, **kwargs) for member, kwargs in calls]
     return [done(future) for future in started]

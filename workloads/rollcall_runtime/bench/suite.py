@@ -1,27 +1,21 @@
-"""Measuring one load, or many of them one after the other with their figures in one file."""
+"""Measures one bench case, or many of them one after the other."""
 
-import json
-import logging
-import os
-import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rollcall_runtime.bench import recovery, shard_transfer, throughput
 from rollcall_runtime.bench.host import available_memory, scratch_folder
-from rollcall_runtime.bench.throughput import Load, Party
+from rollcall_runtime.bench.throughput import BenchCase, BenchGroup
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.registry import AUTO, CPU, create_engine, engines, worker_device
-
-log = logging.getLogger(__name__)
 
 Figures = dict[str, Any]
 
 
 def run(
-    load: Load, folder: Path, *, kill_member: bool = False, naive: bool = False, parts: int = 0
+    load: BenchCase, folder: Path, *, kill_member: bool = False, naive: bool = False, parts: int = 0
 ) -> tuple[Figures, Figures]:
     """The figures of one load, and what they were made of. "{folder}" in the engine's settings
     stands for `folder`. `naive` adds to kills one after which the survivors wait until the engine
@@ -45,21 +39,21 @@ def run(
 
 
 def _run(
-    load: Load, folder: Path, *, kill_member: bool, naive: bool, parts: int
+    load: BenchCase, folder: Path, *, kill_member: bool, naive: bool, parts: int
 ) -> tuple[Figures, Figures]:
-    with load.open_world(_new(folder, "throughput")) as world:
-        rounds, correct = throughput.measure(Party(load, world))
+    with load.start_processes(_new(folder, "throughput")) as processes:
+        rounds, correct = throughput.measure(BenchGroup(load, processes))
     figures = throughput.report(load, rounds, correct=correct)
     details = throughput.details(rounds)
     if parts:
-        with load.open_world(_new(folder, "shards")) as world:
-            turns = shard_transfer.measure(Party(load, world), parts)
+        with load.start_processes(_new(folder, "shards")) as processes:
+            turns = shard_transfer.measure(BenchGroup(load, processes), parts)
         figures |= shard_transfer.report(turns, count=parts, nbytes=load.nbytes)
         figures["verified"] = figures["verified"] and turns.correct
         details |= shard_transfer.details(turns)
     if kill_member:
-        with load.open_world(_new(folder, "recovery")) as world:
-            scene = recovery.Scene(Party(recovery.survivors(load), world), world)
+        with load.start_processes(_new(folder, "recovery")) as processes:
+            scene = recovery.KillTrials(BenchGroup(recovery.survivors(load), processes), processes)
             found = recovery.kills(scene, count=load.rounds)
             if naive:
                 details["naive_seconds"] = recovery.naive_seconds(scene)
@@ -89,57 +83,27 @@ def usable_engines() -> tuple[str, ...]:
     return tuple(engine.name for engine in engines() if engine.available)
 
 
-# --- many ---------------------------------------------------------------------------------------
+def measure_all(cases: Sequence[BenchCase]) -> Iterator[Figures]:
+    """Measure all cases, one after the other; yields the figures of each.
 
-
-def run_all(loads: Sequence[Load], data: Path) -> int:
-    """Measure all loads and keep their figures in `data`; returns how many failed.
-
-    Figures of earlier runs stay but for those that are measured anew. A load that fails, or for
-    which there is not enough memory, is kept with its error.
+    A case that fails, or for which there is not enough memory, has its error instead.
     """
-    data.parent.mkdir(parents=True, exist_ok=True)
-    kept = {_key(case): case for case in read(data)}
-    failed = 0
-    for number, load in enumerate(loads, start=1):
-        case = _measured(load)
-        failed += "error" in case
-        log.warning("%d of %d: %s", number, len(loads), json.dumps(case))
-        kept[_key(case)] = case
-        _write(data, kept.values())
-    return failed
+    for case in cases:
+        yield _measured(case)
 
 
-def _measured(load: Load) -> Figures:
+def _measured(case: BenchCase) -> Figures:
     about = {
-        "engine": load.engine,
-        "receivers": load.receivers,
-        "senders": load.senders,
-        "bytes": load.nbytes,
-        "rounds": load.rounds,
+        "engine": case.engine,
+        "receivers": case.receivers,
+        "senders": case.senders,
+        "bytes": case.nbytes,
+        "rounds": case.rounds,
     }
-    if load.memory > available_memory():
-        return {**about, "error": f"needs about {load.memory >> 20} MiB of memory"}
+    if case.memory > available_memory():
+        return {**about, "error": f"needs about {case.memory >> 20} MiB of memory"}
     try:
         with scratch_folder() as folder:
-            return run(load, folder)[0]
+            return run(case, folder)[0]
     except (RuntimeError, ValueError, OSError) as error:
         return {**about, "error": str(error)}
-
-
-def _key(case: Figures) -> tuple[Any, ...]:
-    return tuple(case[name] for name in ("engine", "bytes", "senders", "receivers"))
-
-
-def read(data: Path) -> list[Figures]:
-    """The figures in a file; none if there is no file."""
-    if not data.exists():
-        return []
-    cases: list[Figures] = json.loads(data.read_text(encoding="utf-8"))["cases"]
-    return cases
-
-
-def _write(data: Path, cases: Iterable[Figures]) -> None:
-    machine = {"cores": os.cpu_count(), "machine": platform.machine()}
-    body = {**machine, "cases": sorted(cases, key=_key)}
-    data.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")

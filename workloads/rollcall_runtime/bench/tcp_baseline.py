@@ -1,14 +1,14 @@
-"""The yardstick: bare TCP from every sender to every receiver, without checks, in the same run."""
+"""The baseline: bare TCP from every sender to every receiver, without checksums."""
 
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-_PATIENCE = 30.0  # seconds until both ends must have met
+_CONNECT_SECONDS = 30.0  # until both ends must be connected
 
 
-class Star:
+class TcpBaseline:
     """One member's connections. A sender has one for each receiver, a receiver for each sender."""
 
     def __init__(self) -> None:
@@ -18,22 +18,24 @@ class Star:
     def listen(self, address: str, receivers: int) -> int:
         """Open a sender's port, which is returned."""
         self._server = socket.create_server((address, 0), backlog=receivers)
-        self._server.settimeout(_PATIENCE)
+        self._server.settimeout(_CONNECT_SECONDS)
         port: int = self._server.getsockname()[1]
         return port
 
     def accept(self, receivers: int) -> None:
         """Wait for `receivers` of them."""
         if self._server is None:
-            raise RuntimeError("nobody listens")
+            raise RuntimeError("this member does not listen: call listen() first")
         with self._server:
             self._connections = [self._server.accept()[0] for _ in range(receivers)]
         for connection in self._connections:
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(_CONNECT_SECONDS)
 
     def connect(self, senders: Sequence[tuple[str, int]]) -> None:
         """Connect to all senders, in their order."""
-        self._connections = [socket.create_connection(at, timeout=_PATIENCE) for at in senders]
+        self._connections = [
+            socket.create_connection(at, timeout=_CONNECT_SECONDS) for at in senders
+        ]
 
     def send(self, memory: memoryview) -> None:
         """Send all of `memory` to every receiver, side by side."""

@@ -1,7 +1,7 @@
-"""How fast an engine moves weights, beside bare TCP and memcpy in the same run.
+"""Measures how fast an engine moves weights, beside bare TCP and memcpy in the same run.
 
 Each round takes a snapshot, sends it through the engine, sends the same bytes over a TCP star and
-copies them, so that all see the same machine. Every member is a process on this machine, with an
+copies them, so that all three see the same load. Every member is a process on this machine, with an
 address of its own on the loopback interface.
 """
 
@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.bench.measured_member import NURSERY, Taken
-from rollcall_runtime.bench.member import Reply
-from rollcall_runtime.bench.member_processes import Remote, World, abort, done, join
+from rollcall_runtime.bench.measured_member import FORK_SERVER, SnapshotTimings
+from rollcall_runtime.bench.member import MemberReply
+from rollcall_runtime.bench.member_processes import (
+    MemberProcess,
+    MemberProcesses,
+    abort,
+    done,
+    join,
+)
 from rollcall_runtime.sync.engine import Role
 
 GROUP = "job/default"
@@ -28,7 +34,7 @@ _HEADROOM = 256 << 20  # for the processes themselves, together
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BenchCase:
     """What to measure: `nbytes` of bf16 weights (even), cut into buckets of `bucket_bytes`.
 
     `config` is the engine's, as in an RLJob. `timeout` (seconds) bounds each transfer. `staging`
@@ -46,10 +52,10 @@ class Load:
     verbose: bool = False
     staging: str = HOST
 
-    def open_world(self, folder: Path) -> World:
-        """Where this load's members come from."""
-        return World(
-            folder, engine=self.engine, config=self.config, start=NURSERY, verbose=self.verbose
+    def start_processes(self, folder: Path) -> MemberProcesses:
+        """Start the processes of this case's members."""
+        return MemberProcesses(
+            folder, engine=self.engine, config=self.config, start=FORK_SERVER, verbose=self.verbose
         )
 
     @property
@@ -59,7 +65,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Rounds:
+class RoundTimings:
     """Seconds of each round. `snapshot` is what the trainer waits for with a snapshot; `blocking`
     what it would wait for if it sent by itself: the same copy, the checksums, and the send until
     the last receiver has verified all.
@@ -69,16 +75,16 @@ class Rounds:
     star: list[float] = field(default_factory=list)
     memcpy: list[float] = field(default_factory=list)  # bytes per second
     snapshot: list[float] = field(default_factory=list)
-    seal: list[float] = field(default_factory=list)
+    checksums: list[float] = field(default_factory=list)
     blocking: list[float] = field(default_factory=list)
 
 
-class Party:
+class BenchGroup:
     """The senders and receivers of one measurement, joined to one session."""
 
-    def __init__(self, load: Load, world: World) -> None:
+    def __init__(self, load: BenchCase, processes: MemberProcesses) -> None:
         self.load = load
-        opened = world.open_all([Role.SENDER] * load.senders + [Role.RECEIVER] * load.receivers)
+        opened = processes.open_all([Role.SENDER] * load.senders + [Role.RECEIVER] * load.receivers)
         self.senders, self.receivers = opened[: load.senders], opened[load.senders :]
         if load.staging == DEVICE:
             _all(opened, "stage_on_device")
@@ -92,13 +98,15 @@ class Party:
         join(self.members, senders=load.senders)
 
     @property
-    def members(self) -> list[Remote]:
+    def members(self) -> list[MemberProcess]:
         """In the order of their seats."""
         return [*self.senders, *self.receivers]
 
-    def take(self) -> tuple[list[Taken], WeightManifest]:
+    def take(self) -> tuple[list[SnapshotTimings], WeightManifest]:
         """A snapshot at every sender, and the manifest of all of them together."""
-        taken: list[Taken] = [reply.result for reply in _all(self.senders, "take_snapshot")]
+        taken: list[SnapshotTimings] = [
+            reply.result for reply in _all(self.senders, "take_snapshot")
+        ]
         parts = [part.manifest for part in taken]
         return taken, parts[0] if len(parts) == 1 else combine_manifests(parts)
 
@@ -143,8 +151,8 @@ class Party:
 
     def _timed(
         self,
-        receive: Callable[[], list[Future[Reply]]],
-        send: Callable[[], list[Future[Reply]]],
+        receive: Callable[[], list[Future[MemberReply]]],
+        send: Callable[[], list[Future[MemberReply]]],
     ) -> float:
         receiving = receive()
         seconds = self.load.timeout + _LATE
@@ -152,9 +160,9 @@ class Party:
         return max(done(future, seconds=seconds).ended for future in receiving) - began
 
 
-def measure(party: Party) -> tuple[Rounds, bool]:
+def measure(party: BenchGroup) -> tuple[RoundTimings, bool]:
     """All rounds, and whether every receiver had the right bytes after the last one."""
-    load, found = party.load, Rounds()
+    load, found = party.load, RoundTimings()
     party.open_star()
     try:
         for number in range(_WARM_ROUNDS + load.rounds):
@@ -165,19 +173,19 @@ def measure(party: Party) -> tuple[Rounds, bool]:
             star = party.star()
             if number < _WARM_ROUNDS:
                 continue  # pages are faulted in, and libraries connect
-            snapshot, seal = max(t.copy for t in taken), max(t.seal for t in taken)
+            snapshot, checksums = max(t.copy for t in taken), max(t.checksums for t in taken)
             found.engine.append(seconds)
             found.star.append(star)
             found.memcpy.append(party.senders[0].do("memcpy"))
             found.snapshot.append(snapshot)
-            found.seal.append(seal)
-            found.blocking.append(max(t.copy + t.seal for t in taken) + seconds)
+            found.checksums.append(checksums)
+            found.blocking.append(max(t.copy + t.checksums for t in taken) + seconds)
     finally:
         party.close()
     return found, correct
 
 
-def report(load: Load, found: Rounds, *, correct: bool) -> dict[str, Any]:
+def report(load: BenchCase, found: RoundTimings, *, correct: bool) -> dict[str, Any]:
     """The figures: medians; speeds in GB (1e9 bytes) a second."""
     engine, star = statistics.median(found.engine), statistics.median(found.star)
     snapshot, blocking = statistics.median(found.snapshot), statistics.median(found.blocking)
@@ -199,13 +207,13 @@ def report(load: Load, found: Rounds, *, correct: bool) -> dict[str, Any]:
     }
 
 
-def details(found: Rounds) -> dict[str, Any]:
-    """What the medians were made of."""
+def details(found: RoundTimings) -> dict[str, Any]:
+    """The values behind the medians."""
     return {
         "send_seconds": _rounded(found.engine),
         "tcp_seconds": _rounded(found.star),
         "snapshot_seconds": _rounded(found.snapshot),
-        "seal_seconds": _rounded(found.seal),
+        "checksum_seconds": _rounded(found.checksums),
         "blocking_seconds": _rounded(found.blocking),
     }
 
@@ -220,5 +228,5 @@ def _shares(nbytes: int, senders: int) -> list[int]:
     return [nbytes - share * (senders - 1), *[share] * (senders - 1)]
 
 
-def _all(members: Sequence[Remote], command: str, **kwargs: Any) -> list[Reply]:
+def _all(members: Sequence[MemberProcess], command: str, **kwargs: Any) -> list[MemberReply]:
     return [done(future) for future in [member.start(command, **kwargs) for member in members]]

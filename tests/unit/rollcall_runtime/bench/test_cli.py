@@ -107,7 +107,7 @@ def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]
     ("arguments", "message", "code"),
     [
         (["--engine", "glue"], "unknown weight-sync engine 'glue'; available: gloo", 64),
-        (["--engine", "gloo", "--kill-member"], "--kill-member needs --receivers of 2", 1),
+        (["--engine", "gloo", "--kill-member"], "--kill-member needs at least two --receivers", 1),
         (["--engine", "gloo", "--size", "1000Gi"], "MiB are free; choose a smaller --size", 1),
         (
             ["--engine", "gloo", "--size", "64Ki", "--config", "inFlght=2"],

@@ -9,19 +9,19 @@ import torch
 from rollcall_protocol.env import ExitCode
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import cli, member, throughput
-from rollcall_runtime.bench.measured_member import BenchMember
-from rollcall_runtime.bench.member_processes import World
-from rollcall_runtime.bench.throughput import DEVICE, Load, Party
+from rollcall_runtime.bench.measured_member import MeasuredMember
+from rollcall_runtime.bench.member_processes import MemberProcesses
+from rollcall_runtime.bench.throughput import DEVICE, BenchCase, BenchGroup
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync.places import gpu_memory
 
 ALONE = pytest.mark.skipif(torch.accelerator.is_available(), reason="a device is here")
-NURSERY = f"{__name__}:nursery"
+FORK_SERVER = f"{__name__}:fork_members"
 DOUBLE = {"library": doubles.NCCL, "cudaRuntime": doubles.NCCL}
 
 
-class DoubleMember(BenchMember):
+class DoubleMember(MeasuredMember):
     """Its accelerator is the double's."""
 
     def _accelerator(self) -> DeviceAllocator | None:
@@ -33,9 +33,9 @@ class DoubleMember(BenchMember):
         return snapshot, self._target.device
 
 
-def nursery() -> None:
+def fork_members() -> None:
     """Where such members come from."""
-    member.nursery(DoubleMember)
+    member.fork_members(DoubleMember)
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_weights_are_where_the_engine_takes_them(
     tmp_path: Path, engine: str, config: dict[str, Any], place: str, senders: int
 ) -> None:
     doubles.build()
-    load = Load(
+    load = BenchCase(
         engine=engine,
         receivers=2,
         nbytes=300_000,
@@ -56,8 +56,10 @@ def test_weights_are_where_the_engine_takes_them(
         staging=DEVICE,
         senders=senders,
     )
-    with World(tmp_path, engine=engine, config=config, device="cuda", start=NURSERY) as world:
-        party = Party(load, world)
+    with MemberProcesses(
+        tmp_path, engine=engine, config=config, device="cuda", start=FORK_SERVER
+    ) as processes:
+        party = BenchGroup(load, processes)
         rounds, correct = throughput.measure(party)
         assert party.senders[0].do("places")[0] == place
         assert [receiver.do("places")[1] for receiver in party.receivers] == [place] * 2
@@ -74,5 +76,5 @@ def test_a_device_is_needed(capfd: pytest.CaptureFixture[str]) -> None:
 
 @ALONE
 def test_a_member_without_a_device_says_so() -> None:
-    with pytest.raises(RuntimeError, match="no accelerator is here"):
-        BenchMember(MemberId("pod-0", "boot")).stage_on_device()
+    with pytest.raises(RuntimeError, match="no accelerator to stage weights on"):
+        MeasuredMember(MemberId("pod-0", "boot")).stage_on_device()

@@ -5,11 +5,11 @@ from itertools import islice, pairwise
 import pytest
 
 from rollcall_runtime.bench import recovery
-from rollcall_runtime.bench.recovery import Recovery, Scene, TransferEndedError
-from rollcall_runtime.bench.throughput import Load
+from rollcall_runtime.bench.recovery import KillTrials, RecoveryTimings, TransferEndedError
+from rollcall_runtime.bench.throughput import BenchCase
 
 
-class Fake(Scene):
+class Fake(KillTrials):
     """Every other transfer ends before its victim."""
 
     def __init__(self) -> None:
@@ -18,11 +18,11 @@ class Fake(Scene):
     def rest(self) -> None:
         pass
 
-    def play(self, *, after: float, naive: bool = False) -> Recovery:
+    def play(self, *, after: float, naive: bool = False) -> RecoveryTimings:
         self.plays += 1
         if self.plays % 2:
             raise TransferEndedError
-        return Recovery(detect=0.1, rebuild=0.2, resend=after, total=0.3 + after)
+        return RecoveryTimings(detect=0.1, rebuild=0.2, resend=after, total=0.3 + after)
 
 
 def test_kills_that_came_too_late_are_played_again() -> None:
@@ -39,7 +39,9 @@ def test_victims_die_all_over_the_transfer() -> None:
 
 
 def test_the_report_has_medians_and_the_worst() -> None:
-    found = [Recovery(detect=d, rebuild=0.1, resend=0.2, total=d + 0.3) for d in (0.1, 0.5, 0.2)]
+    found = [
+        RecoveryTimings(detect=d, rebuild=0.1, resend=0.2, total=d + 0.3) for d in (0.1, 0.5, 0.2)
+    ]
     assert recovery.report(found) == {
         "detect_seconds": 0.2,
         "rebuild_seconds": 0.1,
@@ -49,7 +51,7 @@ def test_the_report_has_medians_and_the_worst() -> None:
 
 
 def test_one_of_the_receivers_dies() -> None:
-    load = Load(engine="gloo", receivers=3, nbytes=2, bucket_bytes=2, rounds=1)
+    load = BenchCase(engine="gloo", receivers=3, nbytes=2, bucket_bytes=2, rounds=1)
     assert recovery.survivors(load).receivers == 2
     with pytest.raises(ValueError, match="at least two receivers"):
         recovery.survivors(recovery.survivors(recovery.survivors(load)))

@@ -4,7 +4,7 @@ import pytest
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import shard_transfer
-from rollcall_runtime.bench.measured_member import BenchMember
+from rollcall_runtime.bench.measured_member import MeasuredMember
 from rollcall_runtime.sync.weights.shards import RowShard, select
 from tests.unit.rollcall_runtime.bench.test_cli import KEYS, run
 
@@ -24,7 +24,9 @@ def test_parts_are_given_out_in_turn() -> None:
 
 
 def test_figures_are_medians_and_the_most_bytes() -> None:
-    turns = shard_transfer.Turns(whole=[4.0, 1.0, 9.0], part=[1.0, 2.0, 3.0], nbytes=[400, 500])
+    turns = shard_transfer.ShardTimings(
+        whole=[4.0, 1.0, 9.0], part=[1.0, 2.0, 3.0], nbytes=[400, 500]
+    )
     figures = shard_transfer.report(turns, count=2, nbytes=1000)
     assert list(figures) == SHARD_KEYS
     assert (figures["bytes_per_receiver"], figures["bytes_ratio"]) == (500, 0.5)
@@ -33,7 +35,7 @@ def test_figures_are_medians_and_the_most_bytes() -> None:
 
 
 def test_the_rows_that_arrived_are_compared_with_those_sent() -> None:
-    sender, receiver = (BenchMember(MemberId(f"pod-{number}", "boot")) for number in range(2))
+    sender, receiver = (MeasuredMember(MemberId(f"pod-{number}", "boot")) for number in range(2))
     sender.hold_weights(seed=1, nbytes=10_000, bucket_bytes=1000)
     manifest = sender.take_snapshot().manifest
     held = sender._held.buffer.memory

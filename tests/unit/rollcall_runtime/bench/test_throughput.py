@@ -4,19 +4,19 @@ import pytest
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import throughput
-from rollcall_runtime.bench.measured_member import BenchMember, bf16_tensors
-from rollcall_runtime.bench.throughput import Load, Rounds
+from rollcall_runtime.bench.measured_member import MeasuredMember, bf16_tensors
+from rollcall_runtime.bench.throughput import BenchCase, RoundTimings
 
-LOAD = Load(engine="gloo", receivers=2, nbytes=1000, bucket_bytes=100, rounds=3)
+LOAD = BenchCase(engine="gloo", receivers=2, nbytes=1000, bucket_bytes=100, rounds=3)
 
 
 def test_figures_are_medians_and_ratios_of_them() -> None:
-    rounds = Rounds(
+    rounds = RoundTimings(
         engine=[2e-6, 9e-6, 1e-6],
         star=[4e-6, 1e-6, 9e-6],
         memcpy=[3e9, 1e9, 2e9],
         snapshot=[1.0, 2.0, 3.0],
-        seal=[0.0] * 3,
+        checksums=[0.0] * 3,
         blocking=[8.0, 30.0, 4.0],
     )
     figures = throughput.report(LOAD, rounds, correct=True)
@@ -35,9 +35,9 @@ def test_weights_are_bf16_of_just_that_many_bytes() -> None:
 
 
 @pytest.fixture
-def pair() -> tuple[BenchMember, BenchMember]:
+def pair() -> tuple[MeasuredMember, MeasuredMember]:
     """A sender, and a receiver that has got everything."""
-    sender, receiver = (BenchMember(MemberId(f"pod-{number}", "boot")) for number in range(2))
+    sender, receiver = (MeasuredMember(MemberId(f"pod-{number}", "boot")) for number in range(2))
     sender.hold_weights(seed=1, nbytes=10_000, bucket_bytes=1000)
     manifest = sender.take_snapshot().manifest
     receiver.hold_target(manifest.total_bytes)
@@ -46,14 +46,16 @@ def pair() -> tuple[BenchMember, BenchMember]:
 
 
 def test_bytes_that_arrived_are_compared_with_those_sent(
-    pair: tuple[BenchMember, BenchMember],
+    pair: tuple[MeasuredMember, MeasuredMember],
 ) -> None:
     sender, receiver = pair
     manifest = sender.take_snapshot().manifest
     assert receiver.taken_digests(manifest) == sender.sent_digests()
 
 
-def test_what_an_earlier_round_left_does_not_count(pair: tuple[BenchMember, BenchMember]) -> None:
+def test_what_an_earlier_round_left_does_not_count(
+    pair: tuple[MeasuredMember, MeasuredMember],
+) -> None:
     sender, receiver = pair
     manifest = sender.take_snapshot().manifest
     receiver.spoil()

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import Remote, World
+from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync import gpu
 from tests.unit.rollcall_runtime.sync.cases import CASES, Case
-from tests.unit.rollcall_runtime.sync.faults import NURSERY
+from tests.unit.rollcall_runtime.sync.faults import FORK_SERVER
 
 ALL = [
     # The quick run has gloo alone: processes and libraries take seconds to start. The tests of an
@@ -29,9 +29,9 @@ ALL = [
 
 
 @pytest.fixture(scope="package", params=ALL)
-def world(
+def processes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+) -> Iterator[MemberProcesses]:
     """Where members of each engine come from."""
     case: Case = request.param
     if case in gpu.CASES:
@@ -43,18 +43,18 @@ def world(
         name: value.replace("FOLDER", str(folder)) if isinstance(value, str) else value
         for name, value in case.config.items()
     }
-    with World(
+    with MemberProcesses(
         folder,
         engine=case.engine,
         config=config,
         environment=case.environment,
         device=case.device,
-        start=NURSERY,
+        start=FORK_SERVER,
     ) as made:
         yield made
 
 
 @pytest.fixture(scope="package")
-def trio(world: World) -> list[Remote]:
+def trio(processes: MemberProcesses) -> list[MemberProcess]:
     """A sender and two receivers that survive their tests."""
-    return world.group(2)
+    return processes.group(2)

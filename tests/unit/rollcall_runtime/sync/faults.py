@@ -12,17 +12,17 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
-from rollcall_runtime.bench.member_processes import Remote, settled
+from rollcall_runtime.bench.member_processes import MemberProcess, settled
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.unit.rollcall_runtime.sync.gpu import spread
 from tests.unit.rollcall_runtime.sync.places import staging_memory
 
 _IO = Path("/proc/self/io")
-NURSERY = "tests.unit.rollcall_runtime.sync.faults:nursery"
+FORK_SERVER = "tests.unit.rollcall_runtime.sync.faults:fork_members"
 
 
-class FaultyMember(members.Member):
+class FaultyMember(members.GroupMember):
     """What only tests have done."""
 
     def __init__(self, member: MemberId) -> None:
@@ -125,12 +125,12 @@ class _Deadly(threading.Event):
         return super().is_set()
 
 
-def nursery() -> None:
+def fork_members() -> None:
     """Where such members come from."""
-    members.nursery(FaultyMember)
+    members.fork_members(FaultyMember)
 
 
-def at_rest(member: Remote) -> dict[str, int]:
+def at_rest(member: MemberProcess) -> dict[str, int]:
     """The member's counts once they have stopped changing: gloo closes sockets a little later."""
     settled(member, "abandoned", 0)
     counts: list[dict[str, int]] = []

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from rollcall_runtime.bench.member_processes import (
-    Remote,
-    World,
+    MemberProcess,
+    MemberProcesses,
     abort,
     done,
     join,
@@ -26,7 +26,7 @@ GROUP = "job/default"
 MIB = 1 << 20
 
 
-def test_every_tensor_arrives_byte_for_byte(trio: list[Remote]) -> None:
+def test_every_tensor_arrives_byte_for_byte(trio: list[MemberProcess]) -> None:
     sender, *receivers = trio
     join(trio)
     for number, bucket_bytes in ((1, MIB), (2, 1000), (3, 64 * MIB)):
@@ -42,7 +42,7 @@ def test_every_tensor_arrives_byte_for_byte(trio: list[Remote]) -> None:
     abort(trio)
 
 
-def test_a_session_of_one_is_trivial(trio: list[Remote]) -> None:
+def test_a_session_of_one_is_trivial(trio: list[MemberProcess]) -> None:
     sender = trio[0]
     join([sender])
     sender.do("snapshot", seed=1, megabytes=1, bucket_bytes=MIB)
@@ -52,7 +52,7 @@ def test_a_session_of_one_is_trivial(trio: list[Remote]) -> None:
         sender.do("publish", group=GROUP, timeout=1)
 
 
-def test_a_manifest_with_another_checksum_is_refused(trio: list[Remote]) -> None:
+def test_a_manifest_with_another_checksum_is_refused(trio: list[MemberProcess]) -> None:
     sender, receiver, other = trio
     manifest = sender.do("snapshot", seed=10, megabytes=2, bucket_bytes=MIB)
     join(trio)
@@ -74,7 +74,7 @@ def test_a_manifest_with_another_checksum_is_refused(trio: list[Remote]) -> None
     abort(trio)
 
 
-def test_bytes_that_changed_after_their_checksum_are_refused(trio: list[Remote]) -> None:
+def test_bytes_that_changed_after_their_checksum_are_refused(trio: list[MemberProcess]) -> None:
     sender, receiver, _ = trio
     manifest = sender.do("snapshot", seed=12, megabytes=2, bucket_bytes=MIB)
     sender.do("corrupt")
@@ -86,7 +86,7 @@ def test_bytes_that_changed_after_their_checksum_are_refused(trio: list[Remote])
     abort([sender, receiver])
 
 
-def test_a_manifest_of_another_size_is_refused_at_once(trio: list[Remote]) -> None:
+def test_a_manifest_of_another_size_is_refused_at_once(trio: list[MemberProcess]) -> None:
     sender, receiver, _ = trio
     join([sender, receiver])
     wrong = sender.do("snapshot", seed=13, megabytes=1, bucket_bytes=MIB)
@@ -100,7 +100,9 @@ def test_a_manifest_of_another_size_is_refused_at_once(trio: list[Remote]) -> No
     settled(sender, "abandoned", 0)
 
 
-def test_two_groups_at_once_do_not_mix(world: World, trio: list[Remote]) -> None:
+def test_two_groups_at_once_do_not_mix(
+    processes: MemberProcesses, trio: list[MemberProcess]
+) -> None:
     sender, first, second = trio
     manifest = sender.do("snapshot", seed=15, megabytes=8, bucket_bytes=MIB)
     session = new_session()
@@ -118,7 +120,7 @@ def test_two_groups_at_once_do_not_mix(world: World, trio: list[Remote]) -> None
     abort([sender, second], group="job/b")
 
 
-def test_an_unjoined_session_sends_nothing(trio: list[Remote]) -> None:
+def test_an_unjoined_session_sends_nothing(trio: list[MemberProcess]) -> None:
     sender, receiver, _ = trio
     sender.do("snapshot", seed=22, megabytes=1, bucket_bytes=MIB)
     seats = (sender.seat, receiver.seat)

@@ -7,8 +7,8 @@ import pytest
 
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_runtime.bench.member_processes import (
-    Remote,
-    World,
+    MemberProcess,
+    MemberProcesses,
     abort,
     done,
     join,
@@ -31,7 +31,7 @@ GROUP = "job/default"
 MIB = 1 << 20
 
 
-def test_a_failed_session_stays_failed(trio: list[Remote]) -> None:
+def test_a_failed_session_stays_failed(trio: list[MemberProcess]) -> None:
     sender, receiver, _ = trio
     manifest = sender.do("snapshot", seed=14, megabytes=1, bucket_bytes=MIB)
     join([sender, receiver])
@@ -44,7 +44,7 @@ def test_a_failed_session_stays_failed(trio: list[Remote]) -> None:
     settled(receiver, "abandoned", 0)
 
 
-def test_an_empty_seat_is_named(trio: list[Remote]) -> None:
+def test_an_empty_seat_is_named(trio: list[MemberProcess]) -> None:
     sender, present, absent = trio
     seats = tuple(member.seat for member in trio)
     kwargs = {"group": GROUP, "session": new_session(), "seats": seats, "timeout": 0.3}
@@ -56,7 +56,7 @@ def test_an_empty_seat_is_named(trio: list[Remote]) -> None:
     abort([sender, present])
 
 
-def test_the_join_of_an_older_session_matches_nothing_newer(trio: list[Remote]) -> None:
+def test_the_join_of_an_older_session_matches_nothing_newer(trio: list[MemberProcess]) -> None:
     sender, receiver, late = trio
     seats = tuple(member.seat for member in trio)
     old, new = SessionId(900, 1, 0), SessionId(900, 1, 1)
@@ -70,7 +70,7 @@ def test_the_join_of_an_older_session_matches_nothing_newer(trio: list[Remote]) 
 
 
 @pytest.mark.alone
-def test_abort_ends_a_join_at_once(trio: list[Remote]) -> None:
+def test_abort_ends_a_join_at_once(trio: list[MemberProcess]) -> None:
     sender, receiver, _ = trio
     seats = (sender.seat, receiver.seat)
     joining = sender.start("join", group=GROUP, session=new_session(), seats=seats, timeout=10)
@@ -83,7 +83,7 @@ def test_abort_ends_a_join_at_once(trio: list[Remote]) -> None:
 
 
 @pytest.mark.slow
-def test_rebuilding_a_hundred_times_leaves_nothing_behind(trio: list[Remote]) -> None:
+def test_rebuilding_a_hundred_times_leaves_nothing_behind(trio: list[MemberProcess]) -> None:
     sender = trio[0]
     manifest = sender.do("snapshot", seed=17, megabytes=1, bucket_bytes=MIB)
     before: list[dict[str, int]] = []
@@ -98,10 +98,10 @@ def test_rebuilding_a_hundred_times_leaves_nothing_behind(trio: list[Remote]) ->
 
 @pytest.mark.alone
 def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
-    world: World, trio: list[Remote]
+    processes: MemberProcesses, trio: list[MemberProcess]
 ) -> None:
     sender, receiver, _ = trio
-    stopped = world.open(Role.RECEIVER)
+    stopped = processes.open(Role.RECEIVER)
     everyone = [sender, receiver, stopped]
     manifest = sender.do("snapshot", seed=18, megabytes=64, bucket_bytes=8 * MIB)
     join(everyone)
@@ -109,7 +109,7 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     receiving = receiver.start("receive", group=GROUP, number=18, manifest=manifest, timeout=2)
     sending = sender.start("publish", group=GROUP, timeout=2)
     time.sleep(0.3)
-    decoupled = world.engine == "store"  # its sender waits for nobody
+    decoupled = processes.engine == "store"  # its sender waits for nobody
     assert decoupled or not sending.done()
     for member, future in ((sender, sending), (receiver, receiving)):
         aborted = done(member.start("abort", group=GROUP))
@@ -133,10 +133,10 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
 
 @pytest.mark.parametrize("die_after", [1, 4])
 def test_a_receiver_killed_while_it_receives_is_survived(
-    world: World, trio: list[Remote], die_after: int
+    processes: MemberProcesses, trio: list[MemberProcess], die_after: int
 ) -> None:
     sender, receiver, _ = trio
-    victim = world.open(Role.RECEIVER)
+    victim = processes.open(Role.RECEIVER)
     everyone = [sender, receiver, victim]
     manifest = sender.do("snapshot", seed=19 + die_after, megabytes=64, bucket_bytes=8 * MIB)
     join(everyone)
@@ -161,9 +161,11 @@ def test_a_receiver_killed_while_it_receives_is_survived(
     settled(receiver, "in_use", 1)  # only what is served
 
 
-def test_a_receiver_killed_before_it_joins_is_named(world: World, trio: list[Remote]) -> None:
+def test_a_receiver_killed_before_it_joins_is_named(
+    processes: MemberProcesses, trio: list[MemberProcess]
+) -> None:
     sender, receiver, _ = trio
-    victim = world.open(Role.RECEIVER)
+    victim = processes.open(Role.RECEIVER)
     seats = (sender.seat, receiver.seat, victim.seat)
     victim.close()
     kwargs = {"group": GROUP, "session": new_session(), "seats": seats, "timeout": 0.3}
@@ -175,10 +177,10 @@ def test_a_receiver_killed_before_it_joins_is_named(world: World, trio: list[Rem
 
 
 def test_a_receiver_killed_after_it_received_changes_nothing_for_others(
-    world: World, trio: list[Remote]
+    processes: MemberProcesses, trio: list[MemberProcess]
 ) -> None:
     sender, receiver, _ = trio
-    victim = world.open(Role.RECEIVER)
+    victim = processes.open(Role.RECEIVER)
     manifest = sender.do("snapshot", seed=25, megabytes=8, bucket_bytes=MIB)
     join([sender, receiver, victim])
     kwargs = {"group": GROUP, "number": 25, "manifest": manifest, "timeout": 5}
@@ -194,9 +196,11 @@ def test_a_receiver_killed_after_it_received_changes_nothing_for_others(
     abort([sender, receiver])
 
 
-def test_a_receiver_without_memory_keeps_what_it_serves(world: World, trio: list[Remote]) -> None:
+def test_a_receiver_without_memory_keeps_what_it_serves(
+    processes: MemberProcesses, trio: list[MemberProcess]
+) -> None:
     sender, receiver, _ = trio
-    poor = world.open(Role.RECEIVER)
+    poor = processes.open(Role.RECEIVER)
     manifest = sender.do("snapshot", seed=27, megabytes=1, bucket_bytes=MIB)
     everyone = [sender, receiver, poor]
     join(everyone)
@@ -218,7 +222,7 @@ def test_a_receiver_without_memory_keeps_what_it_serves(world: World, trio: list
     abort([sender, receiver])
 
 
-def test_a_late_joiner_is_waited_for(trio: list[Remote]) -> None:
+def test_a_late_joiner_is_waited_for(trio: list[MemberProcess]) -> None:
     sender, receiver, late = trio
     seats = tuple(member.seat for member in trio)
     kwargs = {"group": GROUP, "session": new_session(), "seats": seats, "timeout": 5}
@@ -233,9 +237,9 @@ def test_a_late_joiner_is_waited_for(trio: list[Remote]) -> None:
 
 @pytest.mark.parametrize("die_after", [1, 4])
 def test_a_killed_sender_leaves_receivers_free_for_its_successor(
-    world: World, trio: list[Remote], die_after: int
+    processes: MemberProcesses, trio: list[MemberProcess], die_after: int
 ) -> None:
-    sender = world.open(Role.SENDER)
+    sender = processes.open(Role.SENDER)
     receivers = trio[1:]
     manifest = sender.do("snapshot", seed=20, megabytes=64, bucket_bytes=8 * MIB)
     join([sender, *receivers])

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member import Reply, digest, odd_tensors
+from rollcall_runtime.bench.member import MemberReply, digest, odd_tensors
 from rollcall_runtime.bench.member_processes import (
-    Remote,
-    World,
+    MemberProcess,
+    MemberProcesses,
     abort,
     done,
     join,
@@ -30,36 +30,40 @@ SELECTIVE = ("mooncake", "nixl", "store")
 HALVES = RowShard(0, 2), RowShard(1, 2)
 
 
-def member(world: World, shard: Shard | None = None, role: Role = Role.RECEIVER) -> Remote:
-    made = world.member()
+def member(
+    processes: MemberProcesses, shard: Shard | None = None, role: Role = Role.RECEIVER
+) -> MemberProcess:
+    made = processes.member()
     made.seat = made.do(
         "open",
-        engine=world.engine,
+        engine=processes.engine,
         address=made.address,
         role=role,
-        config=world.config,
-        device=world.device,
+        config=processes.config,
+        device=processes.device,
         shard=shard,
     )
     return made
 
 
 @pytest.fixture
-def selective(world: World) -> None:
-    if world.engine not in SELECTIVE:
+def selective(processes: MemberProcesses) -> None:
+    if processes.engine not in SELECTIVE:
         pytest.skip("everybody gets everything")
 
 
 @pytest.fixture(scope="module")
-def halves(world: World) -> list[Remote]:
-    return [member(world, half) for half in HALVES]
+def halves(processes: MemberProcesses) -> list[MemberProcess]:
+    return [member(processes, half) for half in HALVES]
 
 
-def rows(world: World, shard: Shard, seed: int, megabytes: int = SIZE) -> dict[str, str]:
+def rows(
+    processes: MemberProcesses, shard: Shard, seed: int, megabytes: int = SIZE
+) -> dict[str, str]:
     """Digests of what a receiver with this shard must have, by torch alone."""
     found = {}
     for name, tensor in odd_tensors(seed, megabytes):
-        cut = shard.rows(name, tuple(tensor.shape)) if world.engine in SELECTIVE else None
+        cut = shard.rows(name, tuple(tensor.shape)) if processes.engine in SELECTIVE else None
         if cut is None or len(tensor) == 0:
             found[name] = digest(tensor)
         elif cut[0] < cut[1]:
@@ -67,7 +71,9 @@ def rows(world: World, shard: Shard, seed: int, megabytes: int = SIZE) -> dict[s
     return found
 
 
-def receiving(members: list[Remote], manifest: WeightManifest, number: int) -> list[Future[Reply]]:
+def receiving(
+    members: list[MemberProcess], manifest: WeightManifest, number: int
+) -> list[Future[MemberReply]]:
     kwargs = {"group": GROUP, "number": number, "manifest": manifest, "timeout": 5}
     return [receiver.start("receive", **kwargs) for receiver in members]
 
@@ -76,7 +82,11 @@ def receiving(members: list[Remote], manifest: WeightManifest, number: int) -> l
     ("megabytes", "bucket_bytes"), [(SIZE, MIB), (SIZE, 100_000), (96, 8 * MIB)]
 )
 def test_each_receiver_takes_only_its_part(
-    world: World, trio: list[Remote], halves: list[Remote], megabytes: int, bucket_bytes: int
+    processes: MemberProcesses,
+    trio: list[MemberProcess],
+    halves: list[MemberProcess],
+    megabytes: int,
+    bucket_bytes: int,
 ) -> None:
     sender, whole, _ = trio
     everyone = [sender, whole, *halves]
@@ -85,8 +95,8 @@ def test_each_receiver_takes_only_its_part(
     join(everyone)
     publish(everyone, number=50, manifest=manifest)
     for half, shard, reads in zip(halves, HALVES, before, strict=True):
-        assert half.do("served_digests") == rows(world, shard, 50, megabytes)
-        if world.engine in SELECTIVE:
+        assert half.do("served_digests") == rows(processes, shard, 50, megabytes)
+        if processes.engine in SELECTIVE:
             part = select(manifest, shard).manifest.total_bytes
             assert part < manifest.total_bytes / 2 + 3 * bucket_bytes
             counted, seen = (now - then for now, then in zip(half.do("reads"), reads, strict=True))
@@ -98,17 +108,19 @@ def test_each_receiver_takes_only_its_part(
 
 
 @pytest.mark.usefixtures("selective")
-def test_those_that_want_the_same_pass_it_on(world: World, trio: list[Remote]) -> None:
+def test_those_that_want_the_same_pass_it_on(
+    processes: MemberProcesses, trio: list[MemberProcess]
+) -> None:
     sender, *wholes = trio
     shards = [HALVES[0], HALVES[1]] * 4  # two lines of four: chains
-    parts = [member(world, shard) for shard in shards]
+    parts = [member(processes, shard) for shard in shards]
     everyone = [sender, *wholes, *parts]
     join(everyone)
     for number in (51, 52):  # the next publication overwrites what a neighbour may have read
         manifest = sender.do("snapshot", seed=number, megabytes=SIZE, bucket_bytes=MIB)
         publish(everyone, number=number, manifest=manifest)
         for one, shard in zip(parts, shards, strict=True):
-            assert one.do("served_digests") == rows(world, shard, number)
+            assert one.do("served_digests") == rows(processes, shard, number)
         for one in wholes:
             assert one.do("served_digests") == sender.do("digests")
     abort(everyone)
@@ -118,7 +130,7 @@ def test_those_that_want_the_same_pass_it_on(world: World, trio: list[Remote]) -
 
 @pytest.mark.usefixtures("selective")
 def test_a_wrong_checksum_matters_to_those_who_take_the_bucket(
-    world: World, trio: list[Remote], halves: list[Remote]
+    processes: MemberProcesses, trio: list[MemberProcess], halves: list[MemberProcess]
 ) -> None:
     sender, first, second = trio[0], *halves
     everyone = [sender, *halves]
@@ -134,20 +146,22 @@ def test_a_wrong_checksum_matters_to_those_who_take_the_bucket(
         done(futures[0])
     done(futures[1])
     second.do("commit", number=54)
-    assert second.do("served_digests") == rows(world, HALVES[1], 53)
+    assert second.do("served_digests") == rows(processes, HALVES[1], 53)
     assert first.do("served") == served
     abort(everyone)
 
 
 @pytest.mark.usefixtures("selective")
-def test_whoever_needs_nothing_is_part_of_the_session(world: World, trio: list[Remote]) -> None:
+def test_whoever_needs_nothing_is_part_of_the_session(
+    processes: MemberProcesses, trio: list[MemberProcess]
+) -> None:
     sender, whole, _ = trio
     manifest = sender.do("snapshot", seed=55, megabytes=0, bucket_bytes=MIB)
-    nothing = member(world, RowShard(0, 100))
+    nothing = member(processes, RowShard(0, 100))
     everyone = [sender, whole, nothing]
     join(everyone)
     publish(everyone, number=55, manifest=manifest)
-    assert nothing.do("served_digests") == rows(world, RowShard(0, 100), 55, megabytes=0)
+    assert nothing.do("served_digests") == rows(processes, RowShard(0, 100), 55, megabytes=0)
     abort(everyone)
     nothing.close()
 
@@ -155,7 +169,10 @@ def test_whoever_needs_nothing_is_part_of_the_session(world: World, trio: list[R
 @pytest.mark.usefixtures("selective")
 @pytest.mark.parametrize("die_after", [1, 4])
 def test_a_part_is_old_or_new_but_never_both(
-    world: World, trio: list[Remote], halves: list[Remote], die_after: int
+    processes: MemberProcesses,
+    trio: list[MemberProcess],
+    halves: list[MemberProcess],
+    die_after: int,
 ) -> None:
     kept, number = trio[0], 56 + 2 * die_after
     everyone = [kept, *halves]
@@ -163,7 +180,7 @@ def test_a_part_is_old_or_new_but_never_both(
     join(everyone)
     publish(everyone, number=number, manifest=manifest)
     abort(everyone)
-    sender = member(world, role=Role.SENDER)
+    sender = member(processes, role=Role.SENDER)
     manifest = sender.do("snapshot", seed=99, megabytes=64, bucket_bytes=MIB)
     join([sender, *halves])
     futures = receiving(halves, manifest, number + 1)
@@ -173,23 +190,23 @@ def test_a_part_is_old_or_new_but_never_both(
     for future in futures:
         assert isinstance(future.result(5).error, SyncError)
     for half, shard in zip(halves, HALVES, strict=True):
-        assert half.do("served_digests") == rows(world, shard, number)
+        assert half.do("served_digests") == rows(processes, shard, number)
         settled(half, "abandoned", 0)
         settled(half, "in_use", 1)
     join(everyone)
     manifest = kept.do("snapshot", seed=99, megabytes=SIZE, bucket_bytes=MIB)
     publish(everyone, number=number + 1, manifest=manifest)
     for half, shard in zip(halves, HALVES, strict=True):
-        assert half.do("served_digests") == rows(world, shard, 99)
+        assert half.do("served_digests") == rows(processes, shard, 99)
     abort(everyone)
 
 
 @pytest.mark.usefixtures("selective")
 def test_a_part_that_dies_leaves_the_others_free(
-    world: World, trio: list[Remote], halves: list[Remote]
+    processes: MemberProcesses, trio: list[MemberProcess], halves: list[MemberProcess]
 ) -> None:
     sender, whole, _ = trio
-    victim = member(world, HALVES[0])
+    victim = member(processes, HALVES[0])
     everyone = [sender, whole, halves[0], victim]
     manifest = sender.do("snapshot", seed=70, megabytes=64, bucket_bytes=MIB)
     join(everyone)
@@ -203,5 +220,5 @@ def test_a_part_that_dies_leaves_the_others_free(
         assert isinstance(future.result(5).error, (SyncError, type(None)))
     join(everyone[:-1])
     publish(everyone[:-1], number=70, manifest=manifest)
-    assert halves[0].do("served_digests") == rows(world, HALVES[0], 70, megabytes=64)
+    assert halves[0].do("served_digests") == rows(processes, HALVES[0], 70, megabytes=64)
     abort(everyone[:-1])

@@ -15,10 +15,10 @@ from typing import Any
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
-from rollcall_runtime.bench.member_processes import Remote
+from rollcall_runtime.bench.member_processes import MemberProcess
 from tests.unit.rollcall_runtime.sync.faults import FaultyMember
 
-NURSERY = "tests.unit.rollcall_runtime.sync.traffic:nursery"
+FORK_SERVER = "tests.unit.rollcall_runtime.sync.traffic:fork_members"
 _RECEIVED = struct.Struct("=128xQ")  # tcpi_bytes_received in struct tcp_info
 
 End = tuple[str, int]
@@ -84,12 +84,12 @@ def _end(name: tuple[str, int]) -> End:
     return name[0].removeprefix("::ffff:"), name[1]
 
 
-def nursery() -> None:
+def fork_members() -> None:
     """Where such members come from."""
-    members.nursery(CountingMember)
+    members.fork_members(CountingMember)
 
 
-def traffic(these: Sequence[Remote]) -> Counter[tuple[MemberId, MemberId]]:
+def traffic(these: Sequence[MemberProcess]) -> Counter[tuple[MemberId, MemberId]]:
     """Bytes from one member to another, over the connections that are open now."""
     counts = {member.id: member.do("connections") for member in these}
     owner = {ends: name for name, found in counts.items() for ends in found}

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import World, abort, join, new_session, settled
+from rollcall_runtime.bench.member_processes import (
+    MemberProcesses,
+    abort,
+    join,
+    new_session,
+    settled,
+)
 from rollcall_runtime.sync.engines.gloo import GlooSettings, new_process_group
 from rollcall_runtime.sync.errors import AbortedError, ExhaustedError
 from rollcall_runtime.sync.rendezvous import SessionRendezvous
@@ -24,15 +30,15 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def processes(tmp_path: Path) -> Iterator[MemberProcesses]:
     """Members whose stuck operations take a while to end."""
     config = {"operationTimeout": 2, "maxAbandoned": 3}
-    with World(tmp_path, engine="gloo", config=config) as made:
+    with MemberProcesses(tmp_path, engine="gloo", config=config) as made:
         yield made
 
 
-def test_stuck_sessions_are_bounded(world: World) -> None:
-    sender, receiver = world.group(1)
+def test_stuck_sessions_are_bounded(processes: MemberProcesses) -> None:
+    sender, receiver = processes.group(1)
     sender.do("snapshot", seed=21, megabytes=16, bucket_bytes=8 * MIB)
     for _ in range(3):  # max_abandoned
         join([sender, receiver])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import World, abort, join, publish, settled
+from rollcall_runtime.bench.member_processes import MemberProcesses, abort, join, publish, settled
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.topology import Topology
 from rollcall_runtime.sync.errors import SyncError
-from tests.unit.rollcall_runtime.sync.faults import NURSERY
+from tests.unit.rollcall_runtime.sync.faults import FORK_SERVER
 from tests.unit.rollcall_runtime.sync.pulling import Local
 from tests.unit.rollcall_runtime.sync.pulling import abort as abort_local
 
@@ -39,9 +39,11 @@ def test_a_chain_closes_over_a_member_that_left_and_registers_nothing_anew() -> 
 def test_a_read_from_a_stopped_source_holds_its_buffer_until_the_source_is_dead(
     tmp_path: Path,
 ) -> None:
-    with World(tmp_path, engine="mooncake", config=CONFIG, start=NURSERY) as world:
+    with MemberProcesses(
+        tmp_path, engine="mooncake", config=CONFIG, start=FORK_SERVER
+    ) as processes:
         sender, other, receiver = (
-            world.open(role) for role in (Role.SENDER, Role.SENDER, Role.RECEIVER)
+            processes.open(role) for role in (Role.SENDER, Role.SENDER, Role.RECEIVER)
         )
         manifest = sender.do("snapshot", seed=1, megabytes=512, bucket_bytes=64 * MIB)
         join([sender, receiver])

@@ -1,6 +1,7 @@
 """Snapshots are copies; what is served changes whole, or not at all."""
 
 import threading
+import zlib
 
 import pytest
 import torch
@@ -129,6 +130,12 @@ def test_a_commit_serves_what_was_staged() -> None:
         assert stage.served == version(1)
     assert stage.served == version(2)
     assert served_digests(stage) == digests(second)
+
+
+def test_checksums_are_the_crc_32_of_each_whole_bucket() -> None:
+    data = bytes(range(256)) * 3
+    expected = tuple(zlib.crc32(data[start : start + 100]) for start in range(0, len(data), 100))
+    assert checksums(memoryview(data), 100) == expected
 
 
 def test_a_failed_transfer_stages_nothing() -> None:

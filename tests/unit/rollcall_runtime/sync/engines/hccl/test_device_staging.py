@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import World, abort, join, publish, settled
+from rollcall_runtime.bench.member_processes import MemberProcesses, abort, join, publish, settled
 from rollcall_runtime.sync.errors import SyncError
 from tests.doubles import build as doubles
-from tests.unit.rollcall_runtime.sync.faults import NURSERY
+from tests.unit.rollcall_runtime.sync.faults import FORK_SERVER
 from tests.unit.rollcall_runtime.sync.places import DOUBLE_NPU
 
 pytestmark = pytest.mark.slow  # processes and their libraries
@@ -18,22 +18,24 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberProcesses]:
     """Members that stage on an NPU."""
     doubles.build()
-    with World(
+    with MemberProcesses(
         tmp_path_factory.mktemp("staged"),
         engine="hccl",
         device="npu",
-        start=NURSERY,
+        start=FORK_SERVER,
         config={"operationTimeout": 2, "operationBytes": MIB, "leaveSeconds": 30},
         environment={"LD_LIBRARY_PATH": str(doubles.FOLDER)} | DOUBLE_NPU,
     ) as made:
         yield made
 
 
-def test_a_process_that_hangs_is_killed_before_its_buffer_is_lent_again(world: World) -> None:
-    pair = world.group(1)
+def test_a_process_that_hangs_is_killed_before_its_buffer_is_lent_again(
+    processes: MemberProcesses,
+) -> None:
+    pair = processes.group(1)
     receiver = pair[1]
     manifest = pair[0].do("snapshot", seed=1, megabytes=8, bucket_bytes=MIB)
     join(pair)
@@ -51,8 +53,8 @@ def test_a_process_that_hangs_is_killed_before_its_buffer_is_lent_again(world: W
     abort(pair)
 
 
-def test_members_may_stage_on_the_host_beside_others(world: World) -> None:
-    trio = world.group(2)
+def test_members_may_stage_on_the_host_beside_others(processes: MemberProcesses) -> None:
+    trio = processes.group(2)
     trio[1].do("stage_on_host")
     join(trio)
     for number in (3, 4):  # the device's memory is another each time, perhaps at the same place

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollcall_runtime.bench.member_processes import (
-    Remote,
-    World,
+    MemberProcess,
+    MemberProcesses,
     abort,
     done,
     join,
@@ -38,10 +38,10 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def world(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def processes(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberProcesses]:
     """Members on NPUs that are the host's memory."""
     doubles.build()
-    with World(
+    with MemberProcesses(
         tmp_path_factory.mktemp("hccl"),
         engine="hccl",
         device="npu",
@@ -73,23 +73,23 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def leave(members: list[Remote]) -> None:
+def leave(members: list[MemberProcess]) -> None:
     """Abort, and wait until that is done."""
     abort(members)
     for member in members:
         settled(member, "abandoned", 0)
 
 
-def test_each_process_gets_the_address_of_its_member(world: World, log: Path) -> None:
-    pair = world.group(1)
+def test_each_process_gets_the_address_of_its_member(processes: MemberProcesses, log: Path) -> None:
+    pair = processes.group(1)
     join(pair)
     leave(pair)
     joins = {line for line in log.read_text().splitlines() if "InitRootInfo" in line}
     assert joins == {f"HcclCommInitRootInfo {member.address}" for member in pair}
 
 
-def test_a_process_at_rest_serves_the_next_session(world: World) -> None:
-    pair = world.group(1)
+def test_a_process_at_rest_serves_the_next_session(processes: MemberProcesses) -> None:
+    pair = processes.group(1)
     manifest = pair[0].do("snapshot", seed=1, megabytes=3, bucket_bytes=MIB)
     join(pair)
     before = [children(member.pid) for member in pair]
@@ -101,8 +101,8 @@ def test_a_process_at_rest_serves_the_next_session(world: World) -> None:
     leave(pair)
 
 
-def test_a_process_that_hangs_is_killed_and_another_takes_over(world: World) -> None:
-    trio = world.group(2)
+def test_a_process_that_hangs_is_killed_and_another_takes_over(processes: MemberProcesses) -> None:
+    trio = processes.group(2)
     manifest = trio[0].do("snapshot", seed=2, megabytes=16, bucket_bytes=8 * MIB)
     join(trio)
     before = children(trio[0].pid)
@@ -117,8 +117,8 @@ def test_a_process_that_hangs_is_killed_and_another_takes_over(world: World) -> 
     leave(trio)
 
 
-def test_a_process_that_dies_is_told(world: World) -> None:
-    pair = world.group(1)
+def test_a_process_that_dies_is_told(processes: MemberProcesses) -> None:
+    pair = processes.group(1)
     pair[0].do("snapshot", seed=3, megabytes=16, bucket_bytes=8 * MIB)
     join(pair)
     sending = pair[0].start("publish", group="job/default", timeout=5.0)
@@ -131,8 +131,8 @@ def test_a_process_that_dies_is_told(world: World) -> None:
     leave(pair)
 
 
-def test_processes_end_with_their_member(world: World) -> None:
-    pair = world.group(1)
+def test_processes_end_with_their_member(processes: MemberProcesses) -> None:
+    pair = processes.group(1)
     manifest = pair[0].do("snapshot", seed=4, megabytes=16, bucket_bytes=8 * MIB)
     join(pair)
     publish(pair, number=4, manifest=manifest)
@@ -144,8 +144,8 @@ def test_processes_end_with_their_member(world: World) -> None:
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in owned))
 
 
-def test_closing_the_engine_ends_its_process(world: World) -> None:
-    pair = world.group(1)
+def test_closing_the_engine_ends_its_process(processes: MemberProcesses) -> None:
+    pair = processes.group(1)
     join(pair)
     leave(pair)
     for member in pair:
@@ -153,8 +153,8 @@ def test_closing_the_engine_ends_its_process(world: World) -> None:
         assert children(member.pid) == set()
 
 
-def test_an_error_of_the_library_names_the_function(world: World) -> None:
-    pair = [world.member(), world.member()]
+def test_an_error_of_the_library_names_the_function(processes: MemberProcesses) -> None:
+    pair = [processes.member(), processes.member()]
     for role, member in zip((Role.SENDER, Role.RECEIVER), pair, strict=True):
         config = {"aclLibrary": "/nowhere/libascendcl.so"}
         member.open(role, engine="hccl", config=config, device="npu")
@@ -211,8 +211,8 @@ def test_root_info_of_another_size_is_refused() -> None:
         library.init(b"abc", size=2, rank=0)
 
 
-def test_a_receive_into_nothing_times_out_in_time(world: World) -> None:
-    pair = world.group(1)
+def test_a_receive_into_nothing_times_out_in_time(processes: MemberProcesses) -> None:
+    pair = processes.group(1)
     manifest = pair[0].do("snapshot", seed=5, megabytes=1, bucket_bytes=MIB)
     join(pair)
     late = pair[1].start("receive", group="job/default", number=5, manifest=manifest, timeout=0.3)

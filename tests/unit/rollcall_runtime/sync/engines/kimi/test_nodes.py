@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member_processes import Remote, World, abort, done, join, settled
+from rollcall_runtime.bench.member_processes import (
+    MemberProcess,
+    MemberProcesses,
+    abort,
+    done,
+    join,
+    settled,
+)
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import SyncError
-from tests.unit.rollcall_runtime.sync.traffic import NURSERY, traffic
+from tests.unit.rollcall_runtime.sync.traffic import FORK_SERVER, traffic
 
 pytest.importorskip("rollcall_runtime.sync.engines.kimi.engine", reason="needs checkpoint-engine")
 pytestmark = pytest.mark.slow
@@ -30,21 +37,21 @@ _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberProcesses]:
     folder = tmp_path_factory.mktemp("nodes")
-    with World(folder, engine="kimi", config=CONFIG, start=NURSERY) as made:
+    with MemberProcesses(folder, engine="kimi", config=CONFIG, start=FORK_SERVER) as made:
         yield made
 
 
-def open_at(world: World, places: Sequence[tuple[str, Role]]) -> list[Remote]:
+def open_at(processes: MemberProcesses, places: Sequence[tuple[str, Role]]) -> list[MemberProcess]:
     """A member at each address; they start side by side, because Mooncake takes a second."""
-    found = [world.member() for _ in places]
+    found = [processes.member() for _ in places]
     opening = []
     for member, (address, role) in zip(found, places, strict=True):
         member.address = address
         opening.append(
             member.start(
-                "open", engine=world.engine, address=address, role=role, config=world.config
+                "open", engine=processes.engine, address=address, role=role, config=processes.config
             )
         )
     for member, future in zip(found, opening, strict=True):
@@ -53,18 +60,18 @@ def open_at(world: World, places: Sequence[tuple[str, Role]]) -> list[Remote]:
 
 
 @pytest.fixture(scope="module")
-def members(world: World) -> list[Remote]:
+def members(processes: MemberProcesses) -> list[MemberProcess]:
     """A sender, and by turns a receiver of the first node and of the second; they survive."""
     receivers = [(node, Role.RECEIVER) for node in (FIRST, SECOND) * 2]
-    return open_at(world, [(TRAINER, Role.SENDER), *receivers])
+    return open_at(processes, [(TRAINER, Role.SENDER), *receivers])
 
 
-def snapshot(sender: Remote, seed: int) -> WeightManifest:
+def snapshot(sender: MemberProcess, seed: int) -> WeightManifest:
     made: WeightManifest = sender.do("snapshot", seed=seed, megabytes=64, bucket_bytes=8 * MIB)
     return made
 
 
-def deliver(members: list[Remote], manifest: WeightManifest) -> list[dict[str, str]]:
+def deliver(members: list[MemberProcess], manifest: WeightManifest) -> list[dict[str, str]]:
     """Send a version to all receivers; the digests of what each serves then."""
     sender, *receivers = members
     kwargs = {"group": GROUP, "number": next(_NUMBERS), "manifest": manifest, "timeout": 5}
@@ -75,7 +82,9 @@ def deliver(members: list[Remote], manifest: WeightManifest) -> list[dict[str, s
     return [receiver.do("commit", number=kwargs["number"]) for receiver in receivers]
 
 
-def test_each_node_gets_one_copy_and_every_receiver_the_same_bytes(members: list[Remote]) -> None:
+def test_each_node_gets_one_copy_and_every_receiver_the_same_bytes(
+    members: list[MemberProcess],
+) -> None:
     sender, *receivers = members
     manifest = snapshot(sender, 1)
     join(members)
@@ -92,7 +101,7 @@ def test_each_node_gets_one_copy_and_every_receiver_the_same_bytes(members: list
     abort(members)
 
 
-def await_stop(member: Remote) -> None:
+def await_stop(member: MemberProcess) -> None:
     """Wait until the member's process is stopped."""
     deadline = time.monotonic() + 5
     while Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
@@ -100,7 +109,7 @@ def await_stop(member: Remote) -> None:
         time.sleep(0.01)
 
 
-def wait_until_idle(members: list[Remote]) -> None:
+def wait_until_idle(members: list[MemberProcess]) -> None:
     """Have all abort, and see that nothing is left behind but what is served."""
     abort(members)
     for member in members:
@@ -111,10 +120,10 @@ def wait_until_idle(members: list[Remote]) -> None:
 
 @pytest.mark.parametrize("die_after", [2, 10])
 def test_a_leader_killed_in_mid_send_leaves_all_others_whole(
-    world: World, members: list[Remote], die_after: int
+    processes: MemberProcesses, members: list[MemberProcess], die_after: int
 ) -> None:
     sender, *survivors = members
-    (victim,) = open_at(world, [(FIRST, Role.RECEIVER)])
+    (victim,) = open_at(processes, [(FIRST, Role.RECEIVER)])
     everyone = [sender, victim, *survivors]
     join(everyone)
     deliver(everyone, snapshot(sender, 2))
@@ -138,10 +147,10 @@ def test_a_leader_killed_in_mid_send_leaves_all_others_whole(
 
 
 def test_a_session_stuck_in_reading_and_a_new_one_use_the_store_at_once(
-    world: World, members: list[Remote]
+    processes: MemberProcesses, members: list[MemberProcess]
 ) -> None:
     sender, leader, *others = members
-    (stuck,) = open_at(world, [(TRAINER, Role.SENDER)])
+    (stuck,) = open_at(processes, [(TRAINER, Role.SENDER)])
     join([stuck, leader, *others])
     deliver([stuck, leader, *others], snapshot(stuck, 4))  # so that Mooncake knows it
     manifest = snapshot(stuck, 8)
@@ -165,10 +174,10 @@ def test_a_session_stuck_in_reading_and_a_new_one_use_the_store_at_once(
 
 
 def test_a_session_whose_reader_is_stuck_and_a_new_one_use_the_senders_store_at_once(
-    world: World, members: list[Remote]
+    processes: MemberProcesses, members: list[MemberProcess]
 ) -> None:
     sender, *others = members
-    (stopped,) = open_at(world, [(FIRST, Role.RECEIVER)])
+    (stopped,) = open_at(processes, [(FIRST, Role.RECEIVER)])
     manifest = snapshot(sender, 6)
     join([sender, stopped, *others])
     sending = sender.start("publish", group=GROUP, timeout=10)
@@ -187,7 +196,9 @@ def test_a_session_whose_reader_is_stuck_and_a_new_one_use_the_senders_store_at_
     wait_until_idle(members)
 
 
-def test_a_hundred_rebuilds_with_new_buffers_leave_no_memory_behind(members: list[Remote]) -> None:
+def test_a_hundred_rebuilds_with_new_buffers_leave_no_memory_behind(
+    members: list[MemberProcess],
+) -> None:
     sender = members[0]
     held: list[list[dict[str, int]]] = []
     for turn in range(100):

@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import Remote, World, abort, done, join, settled
+from rollcall_runtime.bench.member_processes import (
+    MemberProcess,
+    MemberProcesses,
+    abort,
+    done,
+    join,
+    settled,
+)
 from rollcall_runtime.sync.errors import SyncError
 from tests.doubles import build as doubles
-from tests.unit.rollcall_runtime.sync.faults import NURSERY
+from tests.unit.rollcall_runtime.sync.faults import FORK_SERVER
 from tests.unit.rollcall_runtime.sync.places import DOUBLE_GPU
 
 pytest.importorskip("rollcall_runtime.sync.engines.nccl.engine", exc_type=ImportError)
@@ -27,17 +34,22 @@ CONFIG: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberProcesses]:
     """Members that stage on a GPU, and keep their communicators."""
     doubles.build()
     folder = tmp_path_factory.mktemp("staged")
-    with World(
-        folder, engine="nccl", config=CONFIG, device="cuda", environment=DOUBLE_GPU, start=NURSERY
+    with MemberProcesses(
+        folder,
+        engine="nccl",
+        config=CONFIG,
+        device="cuda",
+        environment=DOUBLE_GPU,
+        start=FORK_SERVER,
     ) as made:
         yield made
 
 
-def send(members: list[Remote], number: int) -> None:
+def send(members: list[MemberProcess], number: int) -> None:
     """Send a version and compare every byte."""
     manifest = members[0].do("snapshot", seed=number, megabytes=5, bucket_bytes=2 * MIB)
     kwargs = {"group": GROUP, "number": number, "manifest": manifest, "timeout": 5.0}
@@ -48,15 +60,15 @@ def send(members: list[Remote], number: int) -> None:
         assert member.do("commit", number=number) == members[0].do("digests")
 
 
-def leave(members: list[Remote]) -> None:
+def leave(members: list[MemberProcess]) -> None:
     """Abort, and wait until that is done."""
     abort(members)
     for member in members:
         settled(member, "abandoned", 0)
 
 
-def test_a_buffer_that_may_still_be_written_is_not_lent_again(world: World) -> None:
-    pair = world.group(1)
+def test_a_buffer_that_may_still_be_written_is_not_lent_again(processes: MemberProcesses) -> None:
+    pair = processes.group(1)
     receiver = pair[1]
     manifest = pair[0].do("snapshot", seed=1, megabytes=8, bucket_bytes=MIB)
     join(pair)
@@ -74,16 +86,16 @@ def test_a_buffer_that_may_still_be_written_is_not_lent_again(world: World) -> N
     leave(pair)
 
 
-def test_what_has_arrived_is_not_kept_from_others(world: World) -> None:
-    pair = world.group(1)
+def test_what_has_arrived_is_not_kept_from_others(processes: MemberProcesses) -> None:
+    pair = processes.group(1)
     join(pair)
     send(pair, 3)
     leave(pair)  # the communicator is kept for 30 seconds
     assert pair[1].do("counts")["in_use"] == 1  # what is served
 
 
-def test_each_member_stages_where_it_likes(world: World) -> None:
-    trio = world.group(2)
+def test_each_member_stages_where_it_likes(processes: MemberProcesses) -> None:
+    trio = processes.group(2)
     trio[1].do("stage_on_host")
     join(trio)
     send(trio, 4)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rollcall_runtime.bench.member_processes import (
-    Remote,
-    World,
+    MemberProcess,
+    MemberProcesses,
     abort,
     done,
     join,
@@ -60,10 +60,10 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
 
 
 @pytest.fixture(scope="module")
-def world(calls: Calls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def processes(calls: Calls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberProcesses]:
     """Members that keep their communicators for a while."""
     doubles.build()
-    with World(
+    with MemberProcesses(
         tmp_path_factory.mktemp("nccl"),
         engine="nccl",
         config=CONFIG,
@@ -73,7 +73,7 @@ def world(calls: Calls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
         yield made
 
 
-def send(members: list[Remote], number: int) -> None:
+def send(members: list[MemberProcess], number: int) -> None:
     """Send a version and compare every byte."""
     manifest = members[0].do("snapshot", seed=number, megabytes=5, bucket_bytes=2 * MIB)
     kwargs = {"group": "job/default", "number": number, "manifest": manifest, "timeout": 5.0}
@@ -84,15 +84,17 @@ def send(members: list[Remote], number: int) -> None:
         assert member.do("commit", number=number) == members[0].do("digests")
 
 
-def leave(members: list[Remote]) -> None:
+def leave(members: list[MemberProcess]) -> None:
     """Abort, and wait until what was aborted can be used again."""
     abort(members)
     for member in members:
         settled(member, "abandoned", 0)
 
 
-def test_a_group_that_loses_a_member_shrinks_its_communicator(world: World, calls: Calls) -> None:
-    trio = world.group(2)
+def test_a_group_that_loses_a_member_shrinks_its_communicator(
+    processes: MemberProcesses, calls: Calls
+) -> None:
+    trio = processes.group(2)
     calls.new()
     join(trio)
     send(trio, 1)
@@ -106,8 +108,10 @@ def test_a_group_that_loses_a_member_shrinks_its_communicator(world: World, call
     leave(rest)
 
 
-def test_a_member_killed_in_a_broadcast_is_shrunk_away(world: World, calls: Calls) -> None:
-    trio = world.group(2)
+def test_a_member_killed_in_a_broadcast_is_shrunk_away(
+    processes: MemberProcesses, calls: Calls
+) -> None:
+    trio = processes.group(2)
     manifest = trio[0].do("snapshot", seed=3, megabytes=64, bucket_bytes=8 * MIB)
     join(trio)
     receiving = trio[1].start(
@@ -128,8 +132,8 @@ def test_a_member_killed_in_a_broadcast_is_shrunk_away(world: World, calls: Call
     leave(trio[:2])
 
 
-def test_a_stopped_member_is_shrunk_away(world: World, calls: Calls) -> None:
-    trio = world.group(2)
+def test_a_stopped_member_is_shrunk_away(processes: MemberProcesses, calls: Calls) -> None:
+    trio = processes.group(2)
     join(trio)
     trio[2].signal(signal.SIGSTOP)
     leave(trio[:2])
@@ -140,12 +144,14 @@ def test_a_stopped_member_is_shrunk_away(world: World, calls: Calls) -> None:
     leave(trio[:2])
 
 
-def test_a_group_that_gains_a_member_grows_its_communicator(world: World, calls: Calls) -> None:
-    pair = world.group(1)
+def test_a_group_that_gains_a_member_grows_its_communicator(
+    processes: MemberProcesses, calls: Calls
+) -> None:
+    pair = processes.group(1)
     join(pair)
     send(pair, 6)
     leave(pair)
-    trio = [*pair, world.open(Role.RECEIVER)]
+    trio = [*pair, processes.open(Role.RECEIVER)]
     calls.new()
     join(trio)
     assert calls.new() == [
@@ -158,9 +164,11 @@ def test_a_group_that_gains_a_member_grows_its_communicator(world: World, calls:
     leave(trio)
 
 
-def test_a_library_that_cannot_shrink_makes_a_new_communicator(world: World, calls: Calls) -> None:
+def test_a_library_that_cannot_shrink_makes_a_new_communicator(
+    processes: MemberProcesses, calls: Calls
+) -> None:
     old = {**CONFIG, "library": doubles.NCCL_OLD, "cudaRuntime": doubles.NCCL_OLD}
-    trio = [world.member() for _ in range(3)]
+    trio = [processes.member() for _ in range(3)]
     for number, member in enumerate(trio):
         role = Role.RECEIVER if number else Role.SENDER
         member.open(role, engine="nccl", config=old, device="cuda")
@@ -181,10 +189,10 @@ def test_a_shrink_that_fails_anywhere_is_given_up_by_all(tmp_path: Path) -> None
     doubles.build()
     calls = Calls(tmp_path / "log")
     environment = {"DOUBLE_LOG": str(calls.path), "DOUBLE_SHRINK_FAILS": "1"}
-    with World(
+    with MemberProcesses(
         tmp_path, engine="nccl", config=CONFIG, device="cuda", environment=environment
-    ) as world:
-        trio = world.group(2)
+    ) as processes:
+        trio = processes.group(2)
         join(trio)
         leave(trio)
         calls.new()
@@ -195,8 +203,8 @@ def test_a_shrink_that_fails_anywhere_is_given_up_by_all(tmp_path: Path) -> None
         send(trio[:2], 9)
 
 
-def test_a_communicator_that_nobody_needs_is_ended(world: World) -> None:
-    pair = [world.member(), world.member()]
+def test_a_communicator_that_nobody_needs_is_ended(processes: MemberProcesses) -> None:
+    pair = [processes.member(), processes.member()]
     for role, member in zip((Role.SENDER, Role.RECEIVER), pair, strict=True):
         config = CONFIG | {"reuseSeconds": 0.1}
         member.open(role, engine="nccl", config=config, device="cuda")
@@ -209,9 +217,9 @@ def test_a_communicator_that_nobody_needs_is_ended(world: World) -> None:
 
 @pytest.mark.parametrize("pin_memory", [True, False])
 def test_host_buffers_are_page_locked_before_they_are_copied_unless_pin_memory_is_off(
-    world: World, calls: Calls, pin_memory: bool
+    processes: MemberProcesses, calls: Calls, pin_memory: bool
 ) -> None:
-    pair = [world.member(), world.member()]
+    pair = [processes.member(), processes.member()]
     for role, member in zip((Role.SENDER, Role.RECEIVER), pair, strict=True):
         member.open(role, engine="nccl", config=CONFIG | {"pinMemory": pin_memory}, device="cuda")
     join(pair)
@@ -222,9 +230,9 @@ def test_host_buffers_are_page_locked_before_they_are_copied_unless_pin_memory_i
     leave(pair)
 
 
-def test_a_device_that_does_not_exist_is_told(world: World) -> None:
+def test_a_device_that_does_not_exist_is_told(processes: MemberProcesses) -> None:
     with pytest.raises(ValueError, match="device is 7, but this process sees 1 GPUs"):
-        world.member().open(
+        processes.member().open(
             Role.SENDER, engine="nccl", config=CONFIG | {"device": 7}, device="cuda"
         )
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import Remote, World, join, settled
+from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses, join, settled
 from rollcall_runtime.bench.member_processes import abort as abort_remote
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.engine import PullSettings
@@ -162,11 +162,11 @@ def test_a_failed_read_names_its_source(chain: Local) -> None:
 
 
 def test_a_dead_source_is_named_and_nothing_keeps_what_was_read(
-    world: World, trio: list[Remote]
+    processes: MemberProcesses, trio: list[MemberProcess]
 ) -> None:
-    if world.engine not in PEER_ENGINES:
+    if processes.engine not in PEER_ENGINES:
         pytest.skip("not an engine of reads")
-    sender = world.open(Role.SENDER)
+    sender = processes.open(Role.SENDER)
     receivers = trio[1:]
     before = [member.do("counts")["in_use"] for member in receivers]
     manifest = sender.do("snapshot", seed=40, megabytes=64, bucket_bytes=8 * MIB)

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_runtime.bench.member_processes import Remote, World, abort, join, publish, settled
+from rollcall_runtime.bench.member_processes import (
+    MemberProcess,
+    MemberProcesses,
+    abort,
+    join,
+    publish,
+    settled,
+)
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import TransferFailedError
 from rollcall_runtime.worker.errors import SpecError
@@ -39,16 +46,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def world(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def processes(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberProcesses]:
     config = SHORT | {"folder": str(folder)}
-    with World(tmp_path_factory.mktemp("world"), engine="ray", config=config) as made:
+    with MemberProcesses(tmp_path_factory.mktemp("processes"), engine="ray", config=config) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def pair(world: World) -> tuple[Remote, Remote]:
+def pair(processes: MemberProcesses) -> tuple[MemberProcess, MemberProcess]:
     """A sender and a receiver that survive their tests, because Ray takes seconds to start."""
-    sender, receiver = world.group(1)
+    sender, receiver = processes.group(1)
     return sender, receiver
 
 
@@ -108,14 +115,14 @@ def _command(pid: int) -> str:
         return ""
 
 
-def leave(members: list[Remote]) -> None:
+def leave(members: list[MemberProcess]) -> None:
     """Abort, and wait until that is done."""
     abort(members)
     for member in members:
         settled(member, "abandoned", 0)
 
 
-def cluster_of(host: Remote) -> tuple[str, str]:
+def cluster_of(host: MemberProcess) -> tuple[str, str]:
     """The address of the GCS that the member hosts, and its token."""
     (pid,) = (pid for pid, text in descendants(host.pid).items() if "gcs_server" in text)
     variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
@@ -125,7 +132,9 @@ def cluster_of(host: Remote) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_the_sender_has_ray_s_gcs_and_each_session_a_process(pair: tuple[Remote, Remote]) -> None:
+def test_the_sender_has_ray_s_gcs_and_each_session_a_process(
+    pair: tuple[MemberProcess, MemberProcess],
+) -> None:
     sender, receiver = pair
     assert (kinds(sender.pid), kinds(receiver.pid)) == (["gcs", "python"], ["python"])
     join([sender, receiver], group="a")
@@ -139,9 +148,9 @@ def test_the_sender_has_ray_s_gcs_and_each_session_a_process(pair: tuple[Remote,
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["close", "SIGKILL"])
 def test_nothing_is_left_of_ray_when_the_engine_ends(
-    world: World, pair: tuple[Remote, Remote], folder: Path, end: str
+    processes: MemberProcesses, pair: tuple[MemberProcess, MemberProcess], folder: Path, end: str
 ) -> None:
-    sender, receiver = world.open(Role.SENDER), pair[1]
+    sender, receiver = processes.open(Role.SENDER), pair[1]
     join([sender, receiver])
     left = descendants(sender.pid)
     assert len(left) == 3
@@ -158,7 +167,7 @@ def test_nothing_is_left_of_ray_when_the_engine_ends(
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["gcs", "python"])
 def test_processes_that_die_are_there_again_for_the_next_session(
-    pair: tuple[Remote, Remote], victim: str
+    pair: tuple[MemberProcess, MemberProcess], victim: str
 ) -> None:
     sender, receiver = pair
     files = files_of(sender.pid)
@@ -173,7 +182,7 @@ def test_processes_that_die_are_there_again_for_the_next_session(
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_is_told(pair: tuple[Remote, Remote]) -> None:
+def test_a_rank_that_dies_is_told(pair: tuple[MemberProcess, MemberProcess]) -> None:
     sender, receiver = pair
     sender.do("snapshot", seed=1, megabytes=16, bucket_bytes=8 * MIB)
     before = descendants(sender.pid)
@@ -190,12 +199,12 @@ def test_a_rank_that_dies_is_told(pair: tuple[Remote, Remote]) -> None:
 
 @pytest.mark.slow
 def test_a_ray_cluster_that_is_there_already_will_do(
-    pair: tuple[Remote, Remote], tmp_path: Path
+    pair: tuple[MemberProcess, MemberProcess], tmp_path: Path
 ) -> None:
     address, token = cluster_of(pair[0])
     config = SHORT | {"address": address}
     environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    with World(tmp_path, engine="ray", config=config, environment=environment) as guests:
+    with MemberProcesses(tmp_path, engine="ray", config=config, environment=environment) as guests:
         sender, receiver = guests.group(1)
         assert kinds(sender.pid) == ["python"]
         join([sender, receiver])
@@ -204,7 +213,9 @@ def test_a_ray_cluster_that_is_there_already_will_do(
 
 
 @pytest.mark.slow
-def test_who_does_not_know_the_token_learns_nothing(pair: tuple[Remote, Remote]) -> None:
+def test_who_does_not_know_the_token_learns_nothing(
+    pair: tuple[MemberProcess, MemberProcess],
+) -> None:
     address, token = cluster_of(pair[0])
 
     def ask(token: str) -> str:

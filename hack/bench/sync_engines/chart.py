@@ -1,0 +1,70 @@
+"""Throughput of all engines as one SVG: GB a second to each receiver, a panel for each size."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+Case = Mapping[str, Any]
+
+# Okabe and Ito's colours, which colour-blind readers can distinguish, then two greys.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
+_TCP = "TCP star"
+
+
+def draw(cases: Iterable[Case], *, caption: str) -> Figure:
+    """The chart; `caption` names the run. Failed cases are left out; ValueError without figures."""
+    good = [case for case in cases if "error" not in case and case["senders"] == 1]
+    if not good:
+        raise ValueError("there are no figures to draw")
+    sizes = sorted({case["bytes"] for case in good})
+    engines = sorted({case["engine"] for case in good})
+    figure = Figure(figsize=(1.5 + 4 * len(sizes), 4), layout="constrained")
+    panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    for axes, size in zip(panels, sizes, strict=True):
+        _draw_panel(axes, [case for case in good if case["bytes"] == size], engines)
+        axes.set_title(f"{_quantity(size)} of weights", fontsize=9, loc="left")
+    panels[0].set_ylabel("GB/s to each receiver")
+    panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
+    figure.supxlabel(caption, fontsize=8)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write it as SVG, the same bytes for the same figures."""
+    with mpl.rc_context({"svg.hashsalt": "rollcall", "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _draw_panel(axes: Axes, cases: Sequence[Case], engines: Sequence[str]) -> None:
+    receivers = sorted({case["receivers"] for case in cases})
+    places = {count: place for place, count in enumerate(receivers)}  # evenly spaced
+    baseline = [
+        statistics.median(c["tcp_gbps_per_receiver"] for c in cases if c["receivers"] == count)
+        for count in receivers
+    ]
+    axes.plot(range(len(receivers)), baseline, "--o", color="black", label=_TCP, markersize=3)
+    for number, engine in enumerate(engines):
+        points = sorted(
+            (places[case["receivers"]], case["gbps_per_receiver"])
+            for case in cases
+            if case["engine"] == engine
+        )
+        colour = _COLOURS[number % len(_COLOURS)]
+        axes.plot(*zip(*points, strict=True), "-o", color=colour, label=engine, markersize=3)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(receivers)), [str(count) for count in receivers])
+    axes.set_xlabel("receivers")
+    axes.grid(axis="y", color="#dddddd")
+    axes.set_axisbelow(True)
+
+
+def _quantity(nbytes: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:g} {name}"
+    return f"{nbytes} bytes"
