@@ -14,7 +14,7 @@ from rollcall_protocol import env
 from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
 from rollcall_protocol.wire.json_codec import decode
 from tests.integration.bad_manifests.manifests import Changes
-from tests.unit.rollcall_operator.plan.simulator import JobSimulator, good_job
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator, good_job, lent_pool
 
 
 def trainer(changes: Changes | None = None) -> Any:
@@ -64,6 +64,23 @@ def test_the_service_gives_names_to_pods_that_are_not_ready() -> None:
     assert service["clusterIP"] == "None"
     assert service["publishNotReadyAddresses"] is True
     assert service["selector"] == {labels.JOB: "bad", labels.ROLE: "trainer"}
+
+
+def test_each_selector_names_job_role_and_pool_and_selects_its_own_pods_alone() -> None:
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool()
+    simulator.converge()
+    own = {labels.JOB: "bad", labels.ROLE: "rollout"}
+    exact = {
+        "StatefulSet/bad-trainer": {labels.JOB: "bad", labels.ROLE: "trainer"},
+        "Deployment/bad-cpu": {**own, labels.POOL: "bad-cpu"},
+        "Deployment/lent": {**own, labels.POOL: "lent"},
+    }
+    for name, selector in exact.items():
+        assert simulator.children[name]["spec"]["selector"] == {"matchLabels": selector}
+        for other in exact:
+            pods = simulator.children[other]["spec"]["template"]["metadata"]["labels"]
+            assert (selector.items() <= pods.items()) is (name == other), (name, other)
 
 
 @pytest.mark.parametrize("longest", [43])
