@@ -147,8 +147,8 @@ def test_a_loss_from_a_kept_session_forms_one_of_the_newest_roster() -> None:
 
 def test_a_seat_that_leaves_the_roster_ends_the_session_at_once() -> None:
     group = running("a", "b")
-    group.push("a")
-    assert group.session == SessionId(2, 1, 1)
+    group.push("a", "ghost")
+    assert group.session == SessionId(2, 1, 1), "it does not wait for ghost, which never registers"
     assert [member.pod_uid for member in group.coordinator.seated] == ["uid-a"]
 
 
