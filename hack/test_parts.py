@@ -79,6 +79,13 @@ PARTS = (
         commands=("pytest tests/integration",),
     ),
     Part(
+        name="bare-machine",
+        minutes=4,
+        commands=("pytest tests/cluster/test_bare_machine.py",),
+        cluster=True,  # its caches are handed in
+        alone=True,
+    ),
+    Part(
         name="e2e",
         minutes=5,
         commands=(f"pytest tests/e2e {SIDE_BY_SIDE} -m 'not alone'",),
