@@ -8,7 +8,7 @@ import torch
 
 from rollcall_runtime.sync.memory.device_allocators import TorchAllocator
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
-from rollcall_runtime.train import weight_staging
+from rollcall_runtime.train import snapshot_placement
 
 DEVICE = "fake"
 
@@ -19,4 +19,4 @@ def _allocator(device: str) -> DeviceAllocator:
     return allocator
 
 
-setattr(weight_staging, "device_allocator", _allocator)  # noqa: B010 - not an exported name
+setattr(snapshot_placement, "device_allocator", _allocator)  # noqa: B010 - not an exported name

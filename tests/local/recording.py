@@ -123,12 +123,12 @@ class RecordingEngine(Fsdp2Engine):
             EngineSetup(setup.model, setup.optimizer, own, setup.seed, setup.rendezvous)
         )
 
-    def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
+    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
         if isinstance(work, Batch):
             self._batches += 1
             columns = (work.tokens, work.mask, work.logprobs, work.versions)
             torch.save(columns, self._folder / f"batch-{os.getpid()}-{self._batches}.pt")
-        return super().share(work)
+        return super().broadcast(work)
 
 
 def moments(folder: Path) -> list[Moment]:

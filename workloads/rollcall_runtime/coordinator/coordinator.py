@@ -34,7 +34,7 @@ from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher, Pro
 from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.coordinator.sync_group import Publication, SyncGroup, WeightHolder
-from rollcall_runtime.membership.incarnation import TrainerIncarnation
+from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 

@@ -21,7 +21,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.long_messages import dump_message, load_message
-from rollcall_runtime.worker.concurrency import first_of
+from rollcall_runtime.worker.asyncio_helpers import first_of
 
 log = logging.getLogger(__name__)
 

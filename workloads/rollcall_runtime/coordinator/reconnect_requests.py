@@ -17,7 +17,7 @@ from rollcall_protocol import env
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import RosterMember
-from rollcall_runtime.membership.credentials import bearer
+from rollcall_runtime.membership.bearer_token import bearer
 from rollcall_runtime.worker.backoff import Backoff
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.membership.sending import WeightSender
+from rollcall_runtime.membership.weight_sender import WeightSender
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer

@@ -19,11 +19,11 @@ from rollcall_protocol.wire.messages import (
     ReconnectRequest,
     dumps,
 )
-from rollcall_runtime.membership.credentials import CredentialsRefusedError, bearer
+from rollcall_runtime.membership.bearer_token import CredentialsRefusedError, bearer
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.long_messages import load_message
+from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import Backoff
-from rollcall_runtime.worker.concurrency import first_of
 
 log = logging.getLogger(__name__)
 

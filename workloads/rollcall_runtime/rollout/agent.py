@@ -32,14 +32,14 @@ from rollcall_runtime.rollout.generation_worker import (
 )
 from rollcall_runtime.rollout.inference_engine import InferenceEngine, PauseMode
 from rollcall_runtime.rollout.lease_progress import LeaseProgressReporter
-from rollcall_runtime.rollout.readiness import Readiness
+from rollcall_runtime.rollout.readiness_probe import Readiness
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.tasks.reward_function import Reward
-from rollcall_runtime.worker.concurrency import first_of
+from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.environment import RolloutEnvironment
 from rollcall_runtime.worker.telemetry import MetricsServer, RolloutMetrics
 

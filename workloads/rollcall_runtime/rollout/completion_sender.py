@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 
 from rollcall_protocol.wire.messages import Completion, dumps
-from rollcall_runtime.membership.credentials import CredentialsRefusedError, bearer
+from rollcall_runtime.membership.bearer_token import CredentialsRefusedError, bearer
+from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import Backoff
-from rollcall_runtime.worker.concurrency import first_of
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)

@@ -20,17 +20,17 @@ from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.tasks.prompt_source import open_prompts
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
-from rollcall_runtime.train.gang import Gang, GangBrokenError, watch_leader
+from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
 from rollcall_runtime.train.losses import policy_loss
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerRendezvous
+from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
 from rollcall_runtime.train.train_engine import FIELD, EngineSetup, train_engines
 from rollcall_runtime.train.trainer_loop import TrainerLoop
 from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
 from rollcall_runtime.train.weight_recovery import ROLLOUTS, RecoveredWeights, WeightRecovery
-from rollcall_runtime.train.weight_staging import STREAMED, make_snapshotter
+from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
 from rollcall_runtime.worker.auth import Tokens
-from rollcall_runtime.worker.concurrency import favour_event_loop, first_of
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import end_with_failure

@@ -1,4 +1,4 @@
-"""Handing a batch from rank 0, which talks to the rollouts, to all ranks of a trainer."""
+"""Broadcasts a batch from rank 0, which gets it from the rollouts, to all ranks of a trainer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 
 
 class LeaderSignal(IntEnum):
-    """What rank 0 says instead of a batch."""
+    """What rank 0 broadcasts instead of a batch."""
 
     IDLE = -1  # nothing to do yet, ask again; sent before the group's timeout runs out
     STOP = -2  # training is over
     BEGIN = -3  # take rank 0's weights if it has other ones, and copy them for the first version
 
 
-def share(group: TrainerProcessGroup, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
+def broadcast_work(
+    group: TrainerProcessGroup, work: Batch | LeaderSignal | None
+) -> Batch | LeaderSignal:
     """Collective. Rank 0 gives `work`; every rank gets its rows of the batch, or the signal.
 
     All ranks get equally many rows: the batch is filled up with rows that are masked out. Proximal
@@ -32,7 +34,7 @@ def share(group: TrainerProcessGroup, work: Batch | LeaderSignal | None) -> Batc
     if group.rank > 0:
         return _receive(group)
     if work is None:
-        raise ValueError("rank 0 has to say what there is to do")
+        raise ValueError("rank 0 must give a batch or a signal")
     if isinstance(work, LeaderSignal):
         group.broadcast(torch.tensor([int(work), 0]))
         return work

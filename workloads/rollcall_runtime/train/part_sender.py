@@ -25,8 +25,8 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.membership.driver import MemberDriver
-from rollcall_runtime.membership.sending import WeightSender
 from rollcall_runtime.membership.stream import MemberStream
+from rollcall_runtime.membership.weight_sender import WeightSender
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer
@@ -34,8 +34,8 @@ from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.delta import DeltaEncoder, EncodedDelta
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
+from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.auth import guard
-from rollcall_runtime.worker.concurrency import first_of
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 
 log = logging.getLogger(__name__)

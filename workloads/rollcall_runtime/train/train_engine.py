@@ -144,7 +144,7 @@ class TrainEngine(ABC):
         """Collective. Continue from `path`, written by any number of ranks; returns its `state`."""
 
     @abstractmethod
-    def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
+    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
         """Collective. Rank 0's batch, cut into the ranks' rows, or its signal; others give None."""
 
     @abstractmethod

@@ -17,13 +17,13 @@ from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Version
-from rollcall_runtime.membership.incarnation import TrainerIncarnation
+from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
+from rollcall_runtime.train.snapshot_placement import STREAMED
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
-from rollcall_runtime.train.weight_staging import STREAMED
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 log = logging.getLogger(__name__)

@@ -86,16 +86,16 @@ class TrainerRank:
         """Rank 0: train on a batch. `kept` goes into the checkpoint, if one is due."""
         prompts = [item.lease.tokens for item in answered]
         batch = collate(prompts, [item.completion.samples for item in answered])
-        return self._train(self._engine.share(batch), kept)
+        return self._train(self._engine.broadcast(batch), kept)
 
     def begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
         """Rank 0: have all ranks copy their weights, after they have `taken` those there are."""
-        self._engine.share(LeaderSignal.BEGIN)
+        self._engine.broadcast(LeaderSignal.BEGIN)
         return self._begin(taken)
 
     def signal(self, signal: LeaderSignal) -> None:
         """Rank 0: keep the other ranks waiting, or end their work."""
-        self._engine.share(signal)
+        self._engine.broadcast(signal)
 
     def follow(
         self,
@@ -108,7 +108,7 @@ class TrainerRank:
         `offer` gets their parts; `withdraw` is called before each step.
         """
         while True:
-            work = self._engine.share(None)
+            work = self._engine.broadcast(None)
             if work is LeaderSignal.STOP:
                 return
             draft = self._begin(None) if work is LeaderSignal.BEGIN else None

@@ -24,7 +24,7 @@ from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import open_engine
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.worker.concurrency import favour_event_loop
+from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from tests.unit.rollcall_runtime.coordinator.fake_group import ADDRESS, CONFIG, TOKENS, Group
 from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
 

@@ -19,7 +19,7 @@ from rollcall_protocol.wire.messages import (
     dumps,
     loads,
 )
-from rollcall_runtime.membership.credentials import CredentialsRefusedError
+from rollcall_runtime.membership.bearer_token import CredentialsRefusedError
 from rollcall_runtime.membership.stream import MemberStream
 from rollcall_runtime.worker.backoff import Backoff
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, Sample, loads
-from rollcall_runtime.membership.credentials import CredentialsRefusedError
+from rollcall_runtime.membership.bearer_token import CredentialsRefusedError
 from rollcall_runtime.rollout import completion_sender
 from rollcall_runtime.rollout.completion_sender import CompletionSender
 from rollcall_runtime.worker.telemetry import RolloutMetrics

@@ -83,7 +83,7 @@ class CountingEngine(TrainEngine):
     def gather_for_checkpoint(self, value: T) -> list[T]:
         return [value]
 
-    def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
+    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
         self.shared.append(work)
         if self.rank == 0:
             assert work is not None

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from rollcall_runtime.models.model_source import open_model
 from rollcall_runtime.train import torch26_compat
-from rollcall_runtime.train.batch_broadcast import LeaderSignal, share
+from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
     load_rng_states,
@@ -224,8 +224,8 @@ class Fsdp2Engine(TrainEngine):
             "optimizer": get_optimizer_state_dict(self._model, self._optimizer),
         }
 
-    def share(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
-        return share(self._group, work)
+    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
+        return broadcast_work(self._group, work)
 
     def gather(self, value: T) -> list[T]:
         return self._group.gather(value)

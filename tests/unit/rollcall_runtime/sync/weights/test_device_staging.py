@@ -25,9 +25,9 @@ from rollcall_runtime.sync.weights import snapshots as weight_snapshots
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.train import weight_staging
+from rollcall_runtime.train import snapshot_placement
 from rollcall_runtime.train.part_sender import SnapshotPartSender
-from rollcall_runtime.train.weight_staging import kept_in, make_snapshotter
+from rollcall_runtime.train.snapshot_placement import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.sync.places import gpu_memory, torch_memory
@@ -255,8 +255,8 @@ def test_a_device_that_is_not_there_is_done_without() -> None:
 def test_the_trainer_snapshots_on_its_device(
     monkeypatch: pytest.MonkeyPatch, engine: str, places: list[str]
 ) -> None:
-    monkeypatch.setattr(weight_staging, "device_allocator", lambda _: torch_memory())
-    monkeypatch.setattr(weight_staging, "kept_in", lambda _, device: frozenset(places))  # noqa: ARG005
+    monkeypatch.setattr(snapshot_placement, "device_allocator", lambda _: torch_memory())
+    monkeypatch.setattr(snapshot_placement, "kept_in", lambda _, device: frozenset(places))  # noqa: ARG005
     taker = make_snapshotter(sync_of(engine=engine, staging="Device"), senders=1)
     draft = taker.take(odd_tensors(1, 1), timeout=0)
     assert draft._hold.buffer.device == "fake"

@@ -29,7 +29,7 @@ def main(rank: int, size: int, port: int, folder: Path, every: int, last: int) -
     checkpoints = Checkpointer(CheckpointConfig(every, str(folder / "saved")), pod_uid="a-pod")
     figures: Figures = []
     for step in range(checkpoints.restore(engine).step + 1, last + 1):
-        batch = engine.share(random_batch(seed=step) if rank == 0 else None)
+        batch = engine.broadcast(random_batch(seed=step) if rank == 0 else None)
         assert isinstance(batch, Batch)
         stats = update_policy(engine, batch, loss=loss(), minibatches=MINIBATCHES)
         drawn = float(torch.rand(()))

@@ -40,7 +40,7 @@ def main(rank: int, port: int, folder: Path) -> None:
     stats, rows = [], []
     work = work_to_do()
     while True:
-        got = engine.share(next(work) if rank == 0 else None)
+        got = engine.broadcast(next(work) if rank == 0 else None)
         if got is LeaderSignal.STOP:
             break
         if isinstance(got, Batch):

@@ -11,7 +11,7 @@ import time
 import aiohttp
 from aiohttp import web
 
-from rollcall_runtime.worker.concurrency import first_of
+from rollcall_runtime.worker.asyncio_helpers import first_of
 
 CONNECT_SECONDS = 60.0  # for all ranks, once they have met
 RETRY_SECONDS = 0.1

@@ -63,6 +63,23 @@ async def test_members_form_a_session_and_get_a_version_and_prompts(tmp_path: Pa
         assert state.session.members == 3
 
 
+async def test_a_member_without_a_current_version_gets_no_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Group(tmp_path) as group:
+        await group.push(1, "a", "b")
+        a, b = await group.join("a"), await group.join("b")
+        await group.coordinator.ready()
+        await group.publish(0)
+        machine = group.coordinator.groups["default"].machine
+        monkeypatch.setattr(machine, "serving", lambda member: member == a.member)
+        await b.say(PromptCredit(4))
+        await a.say(PromptCredit(1))
+        await asyncio.wait_for(a.leases.get(), 5)
+        await asyncio.sleep(0.05)
+        assert b.leases.empty()
+
+
 async def test_a_batch_wakes_the_trainer_when_it_is_full(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.push(1, "a")

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rollcall_runtime.train import gang as gang_module
-from rollcall_runtime.train.gang import Gang, GangBrokenError, watch_leader
+from rollcall_runtime.train import gang_liveness as gang_module
+from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
 
 HEARTBEAT, SUSPECT_AFTER = 0.02, 0.1
 
