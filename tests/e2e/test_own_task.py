@@ -10,7 +10,7 @@ LEARNED = 0.7  # chance is 0.07; the example reaches it after some 150 of its 30
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_the_rollouts_learn_a_task_from_a_config_map(kubectl: Kubectl) -> None:
     folder = str(ROOT / "examples" / "own-task")
     if WORKER_IMAGE == EXAMPLE_IMAGE:
@@ -21,7 +21,7 @@ def test_the_rollouts_learn_a_task_from_a_config_map(kubectl: Kubectl) -> None:
     job = JobWatcher(kubectl, JOB)
     first = job.until(lambda seen: len(seen.rewards) == 2, seconds=180)
     assert max(first.rewards.values()) < LEARNED
-    job.until(lambda seen: both_reach(seen, LEARNED), seconds=120)
+    job.until(lambda seen: both_reach(seen, LEARNED), seconds=240)
 
 
 def both_reach(seen: JobProgress, reward: float) -> bool:

@@ -32,11 +32,14 @@ async def test_it_learns(tmp_path: Path) -> None:
 
 
 async def test_without_weight_sync_the_rollouts_learn_nothing(tmp_path: Path) -> None:
-    config = job_config(weight_sync={"enabled": False}, membership=FAST)
+    steps = 100  # with weight sync the rollouts' reward is above 0.6 by then
+    config = job_config(
+        weight_sync={"enabled": False}, algorithm={"max_steps": steps}, membership=FAST
+    )
     async with LocalJob(tmp_path, config) as job:
         rewards = await rewards_after_training(job)
         assert max(rewards) < 0.3, rewards
         with pytest.raises(AssertionError):
             assert min(rewards) >= 0.9, "what the test above asserts"
         versions = [(await pod.metrics())["weight_version"] for pod in job.rollouts]
-        assert min(versions) >= 198, "versions were announced all the same"
+        assert min(versions) >= steps - 2, "versions were announced all the same"

@@ -30,6 +30,7 @@ PRELOADED = (
 )
 READ_AT_IMPORT = ("OMP_NUM_THREADS", "LD_LIBRARY_PATH", "LD_PRELOAD")
 START_SECONDS = 120.0
+END_SECONDS = 60.0
 _MESSAGE_BYTES = 1 << 20
 
 
@@ -121,8 +122,8 @@ class WorkerForkServer:
         trace: TracebackType | None,
     ) -> None:
         self._socket.shutdown(socket.SHUT_WR)
-        self._process.wait(10)
-        self._reader.join(10)
+        self._process.wait(END_SECONDS)
+        self._reader.join(END_SECONDS)
         self._socket.close()
 
 
@@ -162,6 +163,7 @@ def serve(descriptor: int) -> None:
     for pid in running:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    os._exit(0)  # torch takes seconds to be taken down
 
 
 def _report_ended(client: socket.socket, running: set[int]) -> None:
