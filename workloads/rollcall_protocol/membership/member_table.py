@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rollcall_protocol.env import AGENT_PORT
 from rollcall_protocol.membership.coordinator_effects import RosterRefusedError, SendMessage
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState, SuspicionCause
 from rollcall_protocol.wire.messages import CatchUp, CaughtUp, Hello, Seat
@@ -248,7 +249,7 @@ class MemberTable:
         """
         busy = Counter(m.donors[0] for m in self.by_pod.values() if m.donors)
         holders = [
-            f"{m.hello.address}:{AGENT_PORT}"
+            host_port(m.hello.address, AGENT_PORT)
             for m in self.by_pod.values()
             if m.held == version and m.state is MemberState.IN_SYNC and m.hello.shard in {"", shard}
         ]

@@ -1,6 +1,7 @@
 """The trainer's own seats: rank 0, and with several senders its other ranks."""
 
 from rollcall_protocol.env import MEMBERSHIP_PORT
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Hello, Seat
 
@@ -30,7 +31,7 @@ class SenderSeats:
     @property
     def donors(self) -> str:
         """Addresses that together hold all parts of a version: the last donor of a newcomer."""
-        return "+".join(f"{seat.address}:{MEMBERSHIP_PORT}" for seat in self.seats)
+        return "+".join(host_port(seat.address, MEMBERSHIP_PORT) for seat in self.seats)
 
     def at(self, rank: int) -> MemberId | None:
         """The member at `rank`."""

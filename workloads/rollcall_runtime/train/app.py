@@ -190,7 +190,7 @@ class _Follower:
     async def _hold(self, leaving: asyncio.Event) -> None:
         environment, bounds = self.environment, self.environment.job.membership
         await watch_leader(
-            f"http://{environment.coordinator}:{env.MEMBERSHIP_PORT}{env.GANG_ROUTE}",
+            environment.coordinator_url(env.MEMBERSHIP_PORT, env.GANG_ROUTE),
             rank=environment.rank,
             token=environment.member_token,
             heartbeat=bounds.heartbeat,
