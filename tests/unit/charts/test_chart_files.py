@@ -1,0 +1,35 @@
+"""The chart's files: valid by themselves, so that a broken one fails without a cluster or Helm."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts" / "rollcall-operator"
+
+
+@pytest.mark.parametrize("name", ["files/dashboard.json", "values.schema.json"])
+def test_a_json_file_is_valid(name: str) -> None:
+    try:
+        loaded = json.loads((CHART / name).read_text())
+    except ValueError as error:
+        pytest.fail(f"{name}: {error}")
+    assert isinstance(loaded, dict)
+
+
+def test_values_that_the_schema_does_not_know_are_refused() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert schema["additionalProperties"] is False
+    assert set(values) <= set(schema["properties"])
+    for name, part in schema["properties"].items():
+        if "properties" in part:
+            assert part["additionalProperties"] is False, name
+            assert set(values.get(name) or ()) <= set(part["properties"]), name
+
+
+def test_the_definitions_are_the_generated_ones() -> None:
+    copies = {path.name: path.read_text() for path in (CHART / "files" / "crds").iterdir()}
+    assert copies == {path.name: path.read_text() for path in (ROOT / "crds").iterdir()}
