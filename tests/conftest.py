@@ -22,9 +22,12 @@ _CPU = "cpu_seconds"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--durations-cpu", type=int, default=0, metavar="N",
+        "--durations-cpu",
+        type=int,
+        default=0,
+        metavar="N",
         help="list the N slowest tests by wall time, with their CPU time (0: none)",
-    )  # fmt: skip
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -246,7 +246,7 @@ async def _fetch_shard(
                 kept = part.only(batch)
                 async with _ask(client, host, version, **query, buckets=names) as answer:
                     if await _read_manifest(answer.content) != part:
-                        raise CatchUpError("tells of another manifest than before")
+                        raise CatchUpError("sent another manifest than before")
                     end = start + kept.total_bytes
                     await _read_buffer(answer.content, kept, window.window(start, end), batch)
                     start = end

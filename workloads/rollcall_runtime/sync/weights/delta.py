@@ -256,7 +256,8 @@ def _pack(stream: Bytes) -> bytes:
 
 def _unpack(stream: memoryview, changes: int) -> Bytes:
     if zstandard.frame_content_size(stream) != changes:
-        raise ValueError(f"{zstandard.frame_content_size(stream)} of {changes} changes are told")
+        size = zstandard.frame_content_size(stream)
+        raise ValueError(f"a delta has {size} changes instead of {changes}")
     return np.frombuffer(zstandard.ZstdDecompressor().decompress(stream), np.uint8)
 
 

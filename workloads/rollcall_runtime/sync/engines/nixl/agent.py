@@ -25,7 +25,7 @@ class ReadState(Enum):
     FAILED = "failed"
 
 
-class Agent:
+class NixlAgent:
     """One agent with one backend, for use from several threads. Methods raise one of `ERRORS`.
 
     A progress thread moves bytes when a socket is ready, and polls every `progress_seconds`,

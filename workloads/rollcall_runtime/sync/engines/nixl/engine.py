@@ -34,7 +34,7 @@ if hasattr(ctypes.CDLL(None), "ucs_init"):
         "use a PyTorch that is not linked with UCX"
     )
 
-from rollcall_runtime.sync.engines.nixl.agent import ERRORS, Agent, ReadState
+from rollcall_runtime.sync.engines.nixl.agent import ERRORS, NixlAgent, ReadState
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class NixlEngine(PullEngine):
         for name, value in settings.environment.items():
             if value:
                 os.environ.setdefault(name, value)
-        self.agent = Agent(
+        self.agent = NixlAgent(
             _name(self.member),
             backend=settings.backend,
             progress_seconds=settings.progress_interval,

@@ -51,7 +51,7 @@ class Library:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An engine whose library is not NIXL."""
-    monkeypatch.setattr(nixl, "Agent", Library)
+    monkeypatch.setattr(nixl, "NixlAgent", Library)
     for name in nixl.NixlSettings().environment:
         monkeypatch.setenv(name, "kept")
     made = nixl.NixlEngine()
@@ -128,7 +128,7 @@ def test_rdma_is_loaded_where_it_is_asked_for() -> None:
 
 
 def test_the_agent_gets_the_backend_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nixl, "Agent", Library)
+    monkeypatch.setattr(nixl, "NixlAgent", Library)
     made = nixl.NixlEngine()
     made.open(
         member=MemberId("me", "boot"),
@@ -154,7 +154,7 @@ def test_the_agent_creates_its_backend_in_nixl(monkeypatch: pytest.MonkeyPatch) 
             created.append(backend)
 
     monkeypatch.setattr(agents.bindings, "nixlAgent", Bindings)
-    agents.Agent("me/boot", backend="LIBFABRIC", progress_seconds=0.001)
+    agents.NixlAgent("me/boot", backend="LIBFABRIC", progress_seconds=0.001)
     assert created == ["LIBFABRIC"]
 
 
