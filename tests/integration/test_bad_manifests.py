@@ -44,7 +44,7 @@ async def test_refused_at_apply(user: ClusterUser, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", REPORTED_IN_A_CONDITION, ids=ids)
-async def test_told_in_a_condition(user: ClusterUser, cluster: Cluster, case: Case) -> None:
+async def test_reported_in_a_condition(user: ClusterUser, cluster: Cluster, case: Case) -> None:
     for manifest in case.before:
         await user.apply(manifest)
     await user.apply(case.manifest)
