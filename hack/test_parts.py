@@ -1,8 +1,7 @@
 """`make test` in parts: all in order, or those that are named (`make test PARTS="unit e2e"`).
 
 This table is the only place that says what the parts are; CONTRIBUTING.md says which to run for
-which change. The cluster and the images are made in the background while parts run that need
-neither, and before a part that needs the machine for itself.
+which change.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-LOG = ROOT / ".venv" / "make-cluster.log"
 HERE = "not gpu and not alone"
 
 # Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
@@ -32,15 +30,11 @@ class Part:
         name: what `PARTS=` calls it.
         minutes: what it usually takes on two cores with warm caches.
         commands: programs of the virtual environment, with arguments; run in order.
-        cluster: it needs the cluster with images.
-        alone: it measures times, so nothing may run beside it.
     """
 
     name: str
     minutes: float
     commands: tuple[str, ...]
-    cluster: bool = False
-    alone: bool = False
 
 
 PARTS = (
@@ -71,32 +65,28 @@ PARTS = (
         name="alone",
         minutes=4,
         commands=("pytest tests/unit tests/local -m 'alone and not gpu'",),
-        alone=True,
     ),
     Part(
         name="integration",
         minutes=4,
         commands=("pytest tests/integration",),
     ),
+    # The parts below need it.
+    Part(name="cluster", minutes=1.5, commands=("python -m hack.cluster install",)),
     Part(
         name="bare-machine",
         minutes=4,
         commands=("pytest tests/cluster/test_bare_machine.py",),
-        cluster=True,  # its caches are handed in
-        alone=True,
     ),
     Part(
         name="e2e",
         minutes=5,
         commands=(f"pytest tests/e2e {SIDE_BY_SIDE} -m 'not alone'",),
-        cluster=True,
     ),
     Part(
         name="e2e-alone",
         minutes=7,
         commands=("pytest tests/e2e -m alone",),
-        cluster=True,
-        alone=True,
     ),
 )
 
@@ -108,17 +98,10 @@ def main() -> int:
     parser.add_argument("part", nargs="*", choices=[[], *known], help="all, if none is named")
     named = parser.parse_args().part or known
     chosen = [part for part in PARTS if part.name in named]
-    cluster = BackgroundCluster() if any(part.cluster for part in chosen) else None
-    try:
-        for number, part in enumerate(chosen):
-            if cluster and (part.cluster or part.alone) and not cluster.wait():
-                return 1
-            status = run(part, number=number + 1, of=len(chosen), after=chosen[number + 1 :])
-            if status:
-                return status
-    finally:
-        if cluster:
-            cluster.stop()
+    for number, part in enumerate(chosen):
+        status = run(part, number=number + 1, of=len(chosen), after=chosen[number + 1 :])
+        if status:
+            return status
     return 0
 
 
@@ -141,34 +124,6 @@ def run(part: Part, *, number: int, of: int, after: list[Part]) -> int:
             return status
     announce(f"{part.name} passed in {(time.monotonic() - began) / 60:.1f} min")
     return 0
-
-
-class BackgroundCluster:
-    """Makes the cluster and the images while parts run that need neither."""
-
-    def __init__(self) -> None:
-        program = "from hack.cluster import installation; installation.ensure()"
-        with LOG.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
-            )
-        announce(f"making the cluster and the images in the background; log: {LOG}")
-
-    def wait(self) -> bool:
-        """Waits until it is there; says how it ended. Returns whether it is."""
-        if self._process.poll() is None:
-            announce("waiting for the cluster and the images")
-        status = self._process.wait()
-        if status:
-            lines = "".join(LOG.read_text(errors="replace").splitlines(keepends=True)[-15:])
-            announce(f"the cluster could not be made; the whole log: {LOG}\n{lines}")
-        return status == 0
-
-    def stop(self) -> None:
-        """Ends it, if it still runs."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(60)
 
 
 def announce(line: str) -> None:

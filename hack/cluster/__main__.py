@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from hack.cluster import cache, go_build, images, lifecycle, progress
+from hack.cluster import cache, go_build, images, installation, lifecycle, progress
 from hack.cluster.errors import ClusterError, explain
 
 
@@ -29,6 +29,8 @@ def _run(arguments: argparse.Namespace) -> None:
             lifecycle.up()
         case "down":
             lifecycle.down()
+        case "install":
+            installation.ensure()
         case "kubeconfig":
             print(lifecycle.kubeconfig())
         case "env":
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="make the cluster run")
     commands.add_parser("down", help="remove it and every trace of it but the cache")
+    commands.add_parser("install", help="make it run, with the images and the operator in it")
     commands.add_parser("kubeconfig", help="print the path of its kubeconfig")
     commands.add_parser("env", help="print shell commands that point docker and kubectl at it")
     program = commands.add_parser("bin", help="print a program's path, building it if absent")
