@@ -157,8 +157,8 @@ def kills(scene: KillTrials, *, count: int) -> list[RecoveryTimings]:
 
 
 def naive_seconds(scene: KillTrials) -> float | None:
-    """For comparison: seconds from a kill to the last commit when nobody tells the survivors, and
-    all wait until the engine gives up. None if no victim died in mid-transfer.
+    """For comparison: seconds from a kill to the last commit when the survivors get no signal
+    and wait for the engine's own time-out. None if no victim died in mid-transfer.
     """
     for after in islice(_moments(), _TRIES):
         scene.rest()

@@ -80,8 +80,8 @@ def shards(receivers: int, count: int) -> list[RowShard]:
 
 
 def _of_shard(seat: Seat, shard: RowShard) -> Seat:
-    told = json.loads(b64decode(seat.descriptor)) | {"shard": shard.key}
-    return replace(seat, descriptor=b64encode(json.dumps(told).encode()).decode())
+    descriptor = json.loads(b64decode(seat.descriptor)) | {"shard": shard.key}
+    return replace(seat, descriptor=b64encode(json.dumps(descriptor).encode()).decode())
 
 
 def _part(party: BenchGroup, held: list[tuple[MemberProcess, RowShard]]) -> tuple[float, list[int]]:

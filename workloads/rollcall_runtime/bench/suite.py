@@ -30,7 +30,7 @@ def run(
     if load.engine == AUTO:
         load = replace(load, engine=engine.name)
     if parts and not engine.selective:
-        raise ValueError(f"engine {engine.name!r} gives every receiver everything")
+        raise ValueError(f"engine {engine.name!r} sends all buckets to every receiver")
     load = replace(load, config=_placed(load.config, folder))
     try:
         return _run(load, folder, kill_member=kill_member, naive=naive, parts=parts)

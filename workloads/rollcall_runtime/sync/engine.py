@@ -1,7 +1,7 @@
 """The interface that every weight-sync transport implements.
 
 One engine lives in each process, across memberships. Each forming of the group is a session, which
-is cheap to make, used until something changes, and then aborted; nothing repairs a session. Calls
+is cheap to make, used until something changes, and then aborted; a session is never repaired. Calls
 block, so an asyncio program runs them in worker threads; `abort` is the one call that never blocks.
 """
 
@@ -98,7 +98,7 @@ class SyncSession(ABC):
 
     @abstractmethod
     def publish(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
-        """Send the buffer to every other seat. Success proves nothing; receivers acknowledge."""
+        """Send the buffer to every other seat. Returning is no proof of delivery."""
 
     @abstractmethod
     def receive(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
@@ -110,16 +110,16 @@ class SyncSession(ABC):
     def receive_buckets(
         self, buffer: Buffer, manifest: WeightManifest, *, only: Sequence[int], timeout: float
     ) -> None:
-        """Take these buckets (numbers, ascending) of what `manifest` describes, and no others.
+        """Receive these buckets (numbers, ascending) of what `manifest` describes, and no others.
 
         `buffer` holds them one after the other, as `manifest.only(only)` says. For engines that are
-        `selective`. Seats whose descriptors tell the same "shard" take the same buckets.
+        `selective`. Seats with the same "shard" in their descriptors take the same buckets.
         """
-        raise NotImplementedError(f"{type(self).__name__} gives every receiver everything")
+        raise NotImplementedError(f"{type(self).__name__} sends all buckets to every receiver")
 
     @abstractmethod
     def abort(self) -> None:
-        """Give the session up; returns at once, may be repeated.
+        """Abort the session; returns at once, may be repeated.
 
         What is stuck in the transport keeps its memory until it ends, which
         `SyncSettings.operation_timeout` bounds; the engine counts such sessions as abandoned.
@@ -132,7 +132,7 @@ class SyncEngine(ABC):
     name: ClassVar[str]
     kind: ClassVar[EngineKind]
     devices: ClassVar[frozenset[str]]  # torch device types whose workers it serves
-    package: ClassVar[str] = "torch"  # the distribution whose version tells what will run
+    package: ClassVar[str] = "torch"  # the distribution whose version is shown
     buffer_devices: ClassVar[frozenset[str]] = HOST  # torch device types: where buffers may be
     settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
     selective: ClassVar[bool] = False  # whether a receiver can leave buckets out

@@ -1,4 +1,4 @@
-"""What weight sync raises. Every error may name the peer that caused it, where that is known."""
+"""The exceptions of weight sync; each may name the peer that caused it."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ class SyncError(Exception):
     """A sync call failed. After one, its session is over: abort it and open another.
 
     `own_fault` says that the cause lies in this process (see `Ack.own_fault`), `peer` names the
-    member at the other end of what failed; None where the library does not tell.
+    member at the other end of what failed; None where the library does not name it.
     """
 
     own_fault: ClassVar[bool] = False
@@ -28,7 +28,7 @@ class AbortedError(SyncError):
 
 
 class TimedOutError(SyncError):
-    """The call's time was up."""
+    """The call did not finish in time."""
 
 
 class TransferFailedError(SyncError):
@@ -42,7 +42,7 @@ class ExhaustedError(SyncError):
 
 
 class UnexpectedError(SyncError):
-    """An engine raised what it should not: nobody can tell whose fault it is."""
+    """An engine raised an exception of another type; which member caused it is unknown."""
 
 
 class ChecksumMismatchError(SyncError):

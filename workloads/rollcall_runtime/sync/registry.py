@@ -2,7 +2,7 @@
 
 To add a built-in engine, write its class (see `sessions.ThreadedEngine`) and add its row to
 `_BUILTINS`. The row repeats what the class says, so that an engine whose library is missing can
-still be told of; a test compares the two.
+still be listed; a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _PREFERRED = {CPU: "gloo", "cuda": "nccl", "npu": "hccl"}
 class BuiltIn:
     """Where an engine's class is ("module:Class"), and what is known without importing it.
 
-    `devices` are torch device types; `package` is the distribution whose version tells what runs.
+    `devices` are torch device types; `package` is the distribution whose version is shown.
     """
 
     target: str
@@ -53,7 +53,7 @@ _BUILTINS = {
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """An engine as `rollcall-sync engines` tells of it.
+    """An engine as `rollcall-sync engines` lists it.
 
     `reason` says why it cannot be used here, None if it can. `kind`, None, and `devices`, none, are
     unknown for an engine of another distribution (`origin`) that cannot be imported. `version` is

@@ -77,4 +77,4 @@ def test_bench_adds_what_receivers_of_a_part_read(capfd: pytest.CaptureFixture[s
 def test_an_engine_that_brings_everything_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(AssertionError):
         run(capfd, "bench", "--engine", "gloo", "--size", "64Ki", "--shard", "2")
-    assert "gives every receiver everything" in capfd.readouterr().err
+    assert "sends all buckets to every receiver" in capfd.readouterr().err

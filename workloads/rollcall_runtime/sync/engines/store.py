@@ -2,10 +2,10 @@
 
 The sender writes a version to a directory or an object store (whatever fsspec opens), and receivers
 read it from there: in another cluster, or behind NAT. It costs a write and a read of storage, and
-the sender waits for nobody. Members meet in the store too, so that a session is as complete as with
-any engine.
+the sender waits for no receiver. Members meet in the store too, so that a session is as complete as
+with any engine.
 
-    URL/GROUP/rooms/SESSION/RANK                    who has taken its seat
+    URL/GROUP/sessions/SESSION/RANK                    who has taken its seat
     URL/GROUP/versions/SESSION-N/manifest.json      written first: layout, checksums, time
     URL/GROUP/versions/SESSION-N/chunk-I            bytes [I * chunk_bytes, (I + 1) * chunk_bytes)
     URL/GROUP/versions/SESSION-N/COMPLETE           written last: CRC-32 of manifest.json
@@ -162,12 +162,12 @@ class StoreSession(ThreadedSession):
         base = f"{engine.root}/{quote(group, safe='')}"
         # Sorted by name they are sorted by age.
         self._mark = f"{session.epoch:010d}.{session.boot:06d}.{session.attempt:06d}"
-        self._rooms, self._versions = f"{base}/rooms", f"{base}/versions"
+        self._sessions, self._versions = f"{base}/sessions", f"{base}/versions"
         self._publications, self._joined = 0, False
 
     def _join_without_rendezvous(self, deadline: float) -> None:
         """Take a seat and wait until all are taken."""
-        room = f"{self._rooms}/{self._mark}"
+        room = f"{self._sessions}/{self._mark}"
         self._files.makedirs(room, exist_ok=True)
         self._files.pipe_file(f"{room}/{self.rank}", b"")
         missing = list(range(len(self.seats)))
@@ -185,12 +185,12 @@ class StoreSession(ThreadedSession):
     def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         folder = self._next()
         size = self.settings.operation_bytes
-        told = {
+        header = {
             "manifest": encode(manifest),
             "chunk_bytes": size,
             "time": time.time(),
         }
-        text = json.dumps(told, separators=(",", ":")).encode()
+        text = json.dumps(header, separators=(",", ":")).encode()
         self._files.makedirs(folder, exist_ok=True)
         self._files.pipe_file(f"{folder}/{_MANIFEST}", text)
 
@@ -219,8 +219,8 @@ class StoreSession(ThreadedSession):
     ) -> None:
         """Read these buckets, which `buffer` holds one after the other."""
         folder = self._next()
-        told, size = self._await_version(folder, deadline)
-        announced = (told.total_bytes, told.bucket_bytes)
+        announced_manifest, size = self._wait_for_version(folder, deadline)
+        announced = (announced_manifest.total_bytes, announced_manifest.bucket_bytes)
         if announced != (manifest.total_bytes, manifest.bucket_bytes):
             raise ChecksumMismatchError(
                 f"the sender announces {announced}, the manifest says "
@@ -255,8 +255,8 @@ class StoreSession(ThreadedSession):
 
     def _disconnect(self) -> None:
         with contextlib.suppress(OSError):  # somebody may have removed the room already
-            self._files.rm_file(f"{self._rooms}/{self._mark}/{self.rank}")
-            self._files.rmdir(f"{self._rooms}/{self._mark}")  # fails unless it was the last one
+            self._files.rm_file(f"{self._sessions}/{self._mark}/{self.rank}")
+            self._files.rmdir(f"{self._sessions}/{self._mark}")  # fails unless it was the last one
 
     def _next(self) -> str:
         if not self._joined:
@@ -271,27 +271,27 @@ class StoreSession(ThreadedSession):
         the end of each in the buffer, where they lie one after the other.
         """
         with ThreadPoolExecutor(self.settings.threads, thread_name_prefix="store") as threads:
-            flying: list[tuple[int, Future[None]]] = []
+            in_flight: list[tuple[int, Future[None]]] = []
             start = 0
             for piece in pieces:
-                if len(flying) >= self.settings.threads:
-                    yield self._land(flying, deadline)
+                if len(in_flight) >= self.settings.threads:
+                    yield self._land(in_flight, deadline)
                 end = start + piece.nbytes
                 memory = buffer.memory[start:end]
-                flying.append((end, threads.submit(work, piece.chunk, piece.offset, memory)))
+                in_flight.append((end, threads.submit(work, piece.chunk, piece.offset, memory)))
                 start = end
-            while flying:
-                yield self._land(flying, deadline)
+            while in_flight:
+                yield self._land(in_flight, deadline)
 
-    def _land(self, flying: list[tuple[int, Future[None]]], deadline: float) -> int:
+    def _land(self, in_flight: list[tuple[int, Future[None]]], deadline: float) -> int:
         self._raise_if_aborted()
-        end, call = flying[0]
+        end, call = in_flight[0]
         try:
-            call.result(seconds_left(deadline, doing="for the store"))
+            call.result(seconds_left(deadline, doing="reading or writing the store"))
         except TimeoutError as error:
             raise TimedOutError(f"{self.name}: the store is too slow at byte {end}") from error
         finally:
-            del flying[0]
+            del in_flight[0]
         return end
 
     def _finish(self, folder: str, mark: bytes) -> None:
@@ -299,13 +299,13 @@ class StoreSession(ThreadedSession):
         self._raise_if_aborted()
         self._files.pipe_file(f"{folder}/{_MARKER}", mark)
 
-    def _await_version(self, folder: str, deadline: float) -> tuple[WeightManifest, int]:
+    def _wait_for_version(self, folder: str, deadline: float) -> tuple[WeightManifest, int]:
         while True:
             self._raise_if_aborted()
-            told = self._read_version(folder)
-            if told is not None:
-                return told
-            seconds_left(deadline, doing=f"for {folder}")
+            version = self._read_version(folder)
+            if version is not None:
+                return version
+            seconds_left(deadline, doing=f"waiting for {folder}")
             self._sleep(self._own.poll_seconds)
 
     def _read_version(self, folder: str) -> tuple[WeightManifest, int] | None:
@@ -319,8 +319,8 @@ class StoreSession(ThreadedSession):
         if str(crc32(text)).encode() != mark:
             return None  # one of them is not written out yet
         try:
-            told = json.loads(text)
-            return decode(WeightManifest, told["manifest"]), int(told["chunk_bytes"])
+            header = json.loads(text)
+            return decode(WeightManifest, header["manifest"]), int(header["chunk_bytes"])
         except (CodecError, KeyError) as error:
             raise TransferFailedError(f"{folder} has no manifest of this release") from error
 

@@ -1,7 +1,7 @@
-"""A newcomer fetches one whole version from a member that holds it, over plain HTTP.
+"""A newcomer downloads one whole version over HTTP from a member that holds it.
 
 The body is the manifest's length (8 bytes, big-endian), the manifest as JSON, and the flat buffer.
-Nobody else takes part, so training and the sync group go on meanwhile.
+No other member takes part, so training and the sync group continue meanwhile.
 """
 
 import asyncio
@@ -74,10 +74,10 @@ def weights_handler(
 
     The answer is the manifest's length, the manifest, and the buckets; or some, which `buckets`
     names ("0-3,7", the last included; or none, for the manifest alone). `shard` is what is held if
-    that is not everything: given to those alone who say that it is theirs, and told in a header.
+    that is not everything: sent only to requests for the same shard, and named in a header.
 
     `held` gives the snapshot of a version, or None; it is called on the event loop's thread.
-    Whoever mounts it guards it with the member token. 400 for a bad version or bad buckets, 404
+    The caller must guard it with the member token. 400 for a bad version or bad buckets, 404
     when `version` is not held, or not whole, 503 beyond `transfers` at a time. A reader that takes
     nothing for `stall` seconds or is not done after `total` is disconnected: it holds the buffer.
     """
@@ -141,11 +141,16 @@ async def _send(
                         await response.write(chunk)
             await response.write_eof()
     except TimeoutError:
-        log.warning("a newcomer at %s takes weights too slowly", request.remote)
+        log.warning(
+            "disconnected %s: it read weights too slowly (limits: %g s idle, %g s in all)",
+            request.remote,
+            stall,
+            total,
+        )
         if request.transport is not None:
             request.transport.abort()  # closing would wait for the reader
     except ConnectionError as error:
-        log.info("a newcomer at %s left: %s", request.remote, error)
+        log.info("%s disconnected while it read weights: %s", request.remote, error)
     return response
 
 
@@ -189,7 +194,9 @@ async def fetch(
                 reasons.append(f"{donor}: {str(error) or type(error).__name__}")
             else:
                 return
-    raise CatchUpError(f"no donor of {version}: {'; '.join(reasons) or 'none was named'}")
+    raise CatchUpError(
+        f"no donor gave version {version}: {'; '.join(reasons) or 'no donor was named'}"
+    )
 
 
 async def _fetch_from(

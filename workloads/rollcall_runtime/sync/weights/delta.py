@@ -6,7 +6,7 @@ base make the new weights. Reinforcement learning changes few bytes of 16-bit we
 EncodedDelta are, for each bucket, the gaps between changed bytes (two bytes each, split into two
 streams) and by how much the bytes differ, which is little when an optimizer changed them; all of it
 entropy coded. 2 % of random changes make less than 4 %. After _LONGEST_GAP equal bytes one more is
-told although it is equal, so that two bytes always suffice.
+listed although it is equal, so that two bytes always suffice.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class DeltaEncoder:
                 pool=self._pool,
             )
         except ExhaustedError as error:
-            log.warning("a whole version is sent, not what has changed: %s", error)
+            log.warning("sending the whole version instead of a delta: %s", error)
             return None
         finally:
             old.release()
@@ -190,8 +190,8 @@ def _encode(before: Bytes, after: Bytes, config: DeltaConfig) -> list[Any] | Non
             positions = inside + start
             gaps = np.diff(positions, prepend=last)
             if gaps.max() > _LONGEST_GAP:
-                told = np.arange(last + _LONGEST_GAP, positions[-1], _LONGEST_GAP)
-                positions = np.union1d(positions, told)
+                fillers = np.arange(last + _LONGEST_GAP, positions[-1], _LONGEST_GAP)
+                positions = np.union1d(positions, fillers)
                 gaps = np.diff(positions, prepend=last)
                 differences = after.take(positions) - before.take(positions)
             found.append(gaps.astype("<u2"))
@@ -213,12 +213,12 @@ def _changes(before: Bytes, after: Bytes) -> tuple[Positions, Bytes]:
     differences = new.take(words).view(np.uint8) - old.take(words).view(np.uint8)
     inside = np.flatnonzero(differences != 0)
     shifts = (words - np.arange(len(words))) * _WORD  # from a place in `differences` to `after`
-    found, told = shifts.take(inside >> 3) + inside, differences.take(inside)
+    found, by = shifts.take(inside >> 3) + inside, differences.take(inside)
     if whole < len(after):
         rest = whole + np.flatnonzero(before[whole:] != after[whole:])
         last = after.take(rest) - before.take(rest)
-        return np.concatenate((found, rest)), np.concatenate((told, last))
-    return found, told
+        return np.concatenate((found, rest)), np.concatenate((by, last))
+    return found, by
 
 
 def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
@@ -242,8 +242,8 @@ def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
         end = len(after) if first + step > changes else last + int(positions[-1]) + 1
         if before is not None:
             after[done:end] = before[done:end]
-        told = differences[first : first + step]
-        weights[last:].scatter_add_(0, torch.from_numpy(positions), told)
+        some = differences[first : first + step]
+        weights[last:].scatter_add_(0, torch.from_numpy(positions), some)
         checksum = crc32(after[done:end].data, checksum)
         done, last = end, end - 1
     return checksum

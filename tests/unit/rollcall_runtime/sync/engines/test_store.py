@@ -49,7 +49,7 @@ def sessions(tmp_path: Path) -> Iterator[Open]:
         ]
         (tmp_path / "weights").mkdir(exist_ok=True)
         for rank, session in enumerate(opened):
-            room = f"{session._rooms}/{session._mark}"  # type: ignore[attr-defined]
+            room = f"{session._sessions}/{session._mark}"  # type: ignore[attr-defined]
             Path(room).mkdir(parents=True, exist_ok=True)
             Path(room, str(1 - rank)).touch()
             session.join(timeout=1.0)

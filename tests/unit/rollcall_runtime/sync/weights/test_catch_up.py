@@ -149,7 +149,7 @@ async def test_every_donor_s_reason_is_told() -> None:
 
 
 async def test_without_donors_there_is_nothing_to_fetch() -> None:
-    with pytest.raises(CatchUpError, match="none was named"):
+    with pytest.raises(CatchUpError, match="no donor was named"):
         await fetch(version=SEVEN, donors=[], token=TOKEN, stage=StagingArea())
 
 
