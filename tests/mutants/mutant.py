@@ -72,7 +72,7 @@ def load(folder: Path) -> list[Mutant]:
     return [parse(path, name=str(path.relative_to(folder).with_suffix(""))) for path in paths]
 
 
-def test_file(test: str) -> str:
+def file_of(test: str) -> str:
     """The file of a test id."""
     return test.partition("::")[0]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants import trees
-from tests.mutants.mutant import Mutant, test_file
+from tests.mutants.mutant import Mutant, file_of
 from tests.mutants.run_tests import BROKEN, FAILED, PASSED, TIMED_OUT, matches
 from tests.mutants.trees import Found, PatchError, RunError, TestRuns
 
@@ -86,14 +86,14 @@ def _baseline(
 ) -> Found:
     """All named tests in the tree as it is, once, in as many processes as there are jobs."""
     tests = {test for mutant in mutants for test in mutant.tests}
-    files = sorted({test_file(test) for test in tests if (tree / test_file(test)).exists()})
-    parts = [[test for test in tests if test_file(test) in files[n::jobs]] for n in range(jobs)]
+    files = sorted({file_of(test) for test in tests if (tree / file_of(test)).exists()})
+    parts = [[test for test in tests if file_of(test) in files[n::jobs]] for n in range(jobs)]
 
     def run(wanted: list[str]) -> Found:
         try:
             return runs.run(tree, sorted(wanted))
         except RunError as error:
-            return {test_file(test): (BROKEN, str(error)) for test in wanted}
+            return {file_of(test): (BROKEN, str(error)) for test in wanted}
 
     found = dict[str, tuple[str, str]]()
     for part in pool.map(run, filter(None, parts)):
@@ -120,7 +120,7 @@ def _try(mutant: Mutant, pristine: Path, *, baseline: Found, runs: TestRuns) -> 
 
 def _of(test: str, found: Found) -> list[tuple[str, str]]:
     """What became of a named test's cases, and of its file if that could not be loaded."""
-    file = test_file(test)
+    file = file_of(test)
     return [
         outcome
         for node, outcome in found.items()
