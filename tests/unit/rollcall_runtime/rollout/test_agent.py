@@ -297,6 +297,18 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         assert count("rollcall_refused_total", refused) == 1
 
 
+async def test_a_lease_that_arrives_during_the_drain_is_returned() -> None:
+    async with Bench(FakeEngine(blocked=True)).running() as bench:
+        await bench.commit(V1)
+        await bench.coordinator.say(lease(0))
+        while not bench.engine.calls:
+            await asyncio.sleep(0.01)
+        bench.agent.drain("asked to")
+        await bench.coordinator.say(lease(1))
+        returned = await bench.coordinator.hears(PromptLeaseReturned)
+        assert returned == PromptLeaseReturned(lease(1).lease_id)
+
+
 async def test_it_reports_what_it_draws_and_stops_what_was_revoked() -> None:
     async with Bench(FakeEngine(blocked=True, tells=1)).running() as bench:
         await bench.commit(V1)
