@@ -42,6 +42,7 @@ class FakeEngine(InferenceEngine):
         self.called = threading.Semaphore(0)
         self.loaded: list[int] = []
         self.pauses: list[PauseMode] = []
+        self.resumes = 0
         self.error: Exception | None = None  # of `generate`
         self.refuse: Exception | None = None  # of `load_weights`
         self._version: int | None = 0
@@ -104,7 +105,7 @@ class FakeEngine(InferenceEngine):
         self.pauses.append(mode)
 
     def resume(self) -> None:
-        pass
+        self.resumes += 1
 
     def close(self) -> None:
         self.go.set()

@@ -223,6 +223,7 @@ async def test_weights_that_do_not_fit_leave_the_old_ones_served() -> None:
         assert ack.own_fault
         assert "missing head.weight" in ack.error
         assert engine.version == 1
+        assert engine.resumes == len(engine.pauses) == 2, "generation goes on after a failure too"
 
 
 async def test_the_probe_says_not_current_until_this_life_serves_a_version_in_a_session() -> None:
