@@ -284,3 +284,20 @@ def test_the_last_step_is_saved_at_the_end_and_only_once(tmp_path: Path) -> None
     made.finish(engine, TrainState(7))
     assert not made.unsaved(7)
     assert checkpoints(tmp_path).restore(CountingEngine()).step == 7
+
+
+def test_a_checkpoint_holds_the_weights_of_its_step_although_training_continues(
+    tmp_path: Path,
+) -> None:
+    engine = Fsdp2Engine(setup())
+    engine.initialize()
+    try:
+        before = {name: tensor.clone() for name, tensor in engine.named_weights()}
+        write = engine.prepare_checkpoint(tmp_path / "step-1", state={})
+        engine.train_batch([random_batch(seed=1)], policy_loss(LossConfig("grpo", 0.2, 5.0)))
+        write()
+        engine.load_checkpoint(tmp_path / "step-1")
+        after = dict(engine.named_weights())
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    finally:
+        engine.close()
