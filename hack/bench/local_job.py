@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from hack.bench.run_record import finish, run_record
-from rollcall_protocol.env import METRICS_PORT
+from rollcall_protocol.pod_contract import METRICS_PORT
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.roster import EpochCause
 from tests.local.harness import FAST, Lag, LocalJob

@@ -12,7 +12,7 @@ from hack.soak import host_inspection
 from hack.soak.log_reader import LogReader
 from hack.soak.metrics_reader import MetricsReader
 from hack.soak.soak_history import ROLLOUT, ApiObservation, SoakHistory
-from rollcall_protocol.env import READINESS_GATE
+from rollcall_protocol.pod_contract import READINESS_GATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

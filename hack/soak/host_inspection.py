@@ -16,7 +16,7 @@ from hack.cluster.errors import ClusterError
 from hack.cluster.kind import NODES, WORKERS
 from hack.cluster.subprocesses import run
 from hack.soak.soak_history import ROLLOUT, TRAINER, WorkerInstance
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ def processes_of_pods(uids: Sequence[str]) -> list[str]:
     """Processes that belong to pods of these uids, as `pid command`, zombies aside."""
     found = []
     for entry, values in _environments():
-        if values.get(env.POD_UID) in uids:
+        if values.get(pod_contract.POD_UID) in uids:
             found.append(f"{entry.name} {_command(entry)}")
     return found
 
@@ -190,17 +190,17 @@ def _worker_processes(namespace: str) -> Iterator[tuple[Path, WorkerInstance]]:
         innermost = re.search(r"^NSpid:.*\s(\d+)$", _read(entry / "status"), re.MULTILINE)
         if role is None or innermost is None or innermost[1] != "1":
             continue
-        if f'"namespace":"{namespace}"' not in values.get(env.CONFIG, ""):
+        if f'"namespace":"{namespace}"' not in values.get(pod_contract.CONFIG, ""):
             continue
         started = _read(entry / "stat").rpartition(")")[2].split()[19]
         yield (
             entry,
             WorkerInstance(
-                pod=values[env.POD_NAME],
-                uid=values[env.POD_UID],
+                pod=values[pod_contract.POD_NAME],
+                uid=values[pod_contract.POD_UID],
                 role=role,
                 life=f"{entry.name}.{started}",
-                address=values[env.POD_IP],
+                address=values[pod_contract.POD_IP],
                 pid=int(entry.name),
             ),
         )
@@ -209,7 +209,7 @@ def _worker_processes(namespace: str) -> Iterator[tuple[Path, WorkerInstance]]:
 def _environments() -> Iterator[tuple[Path, dict[str, str]]]:
     for entry in _processes():
         text = _read(entry / "environ")
-        if env.POD_UID in text:
+        if pod_contract.POD_UID in text:
             pairs = (item.split("=", 1) for item in text.split("\0") if "=" in item)
             yield entry, {key: value for key, value in pairs}  # noqa: C416 - pairs are lists
 

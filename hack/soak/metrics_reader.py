@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hack.soak import host_inspection
 from hack.soak.soak_history import TRAINER, MetricsReading, WorkerInstance
-from rollcall_protocol.env import METRICS_PORT
+from rollcall_protocol.pod_contract import METRICS_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

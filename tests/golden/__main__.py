@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tests.golden.files import FOLDER, rendered
+from tests.golden.rendered_outputs import FOLDER, rendered
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.children.pod_template import TOKEN_PATH
 from rollcall_operator.plan.model import NodeFacts, Refusal, Taint
-from rollcall_protocol.env import ExitCode
+from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import (
     MemberState,

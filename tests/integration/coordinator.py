@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.membership.member_table import is_newer_roster
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import (
@@ -58,11 +58,11 @@ class Coordinator:
     async def start(self) -> None:
         """Listen on the pod's address."""
         app = web.Application()
-        app.router.add_get(env.OPERATOR_STREAM_ROUTE, self._stream.serve)
-        app.router.add_put(env.ROSTER_ROUTE, self._take)
+        app.router.add_get(pod_contract.OPERATOR_STREAM_ROUTE, self._stream.serve)
+        app.router.add_put(pod_contract.ROSTER_ROUTE, self._take)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self.address, env.MEMBERSHIP_PORT).start()
+        await web.TCPSite(self._runner, self.address, pod_contract.MEMBERSHIP_PORT).start()
 
     async def stop(self) -> None:
         """End its streams, as a killed process would."""

@@ -15,7 +15,7 @@ from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 from rollcall_operator.kube.resources import PODS, RL_JOBS
 from rollcall_operator.kube.transport import STRATEGIC_PATCH
-from rollcall_protocol.env import READINESS_GATE
+from rollcall_protocol.pod_contract import READINESS_GATE
 from tests.integration.cluster_user import ClusterUser, eventually
 from tests.integration.coordinator import Coordinator
 

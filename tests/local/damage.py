@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.tasks import reverse
@@ -25,7 +25,7 @@ _damaged = [0]  # the numbers of versions
 
 def reward(prompt: Sequence[int], response: Sequence[int]) -> float:
     """As the task's, after the damage."""
-    if os.environ.get(env.POD_NAME, "").endswith(DAMAGED):
+    if os.environ.get(pod_contract.POD_NAME, "").endswith(DAMAGED):
         _damage()
     return reverse.reward(prompt, response)
 

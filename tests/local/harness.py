@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, EpochCause, RosterMember
@@ -84,7 +84,7 @@ class LocalJob:
             job_uid=self.config.uid,
             coordinator_uid=self.trainer.uid,
             address=self.trainer.address,
-            token=TOKENS[env.OPERATOR_TOKEN_FILE],
+            token=TOKENS[pod_contract.OPERATOR_TOKEN_FILE],
             ended=lambda: "" if self.trainer.running else self.trainer.log()[-2000:],
         )
 

@@ -13,14 +13,17 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig, PoolConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from tests.local.worker_processes import ForkedWorker, WorkerForkServer
 
 ROOT = Path(__file__).parents[2]
-TOKENS = {env.MEMBER_TOKEN_FILE: "member-secret", env.OPERATOR_TOKEN_FILE: "operator-secret"}
+TOKENS = {
+    pod_contract.MEMBER_TOKEN_FILE: "member-secret",
+    pod_contract.OPERATOR_TOKEN_FILE: "operator-secret",
+}
 COMMAND = "{1}from rollcall_runtime.cli import {0}_program; {0}_program()"
 
 AT_IMPORT = {"PYTHONPATH": str(ROOT / "workloads"), "OMP_NUM_THREADS": "1"}
@@ -100,7 +103,7 @@ class Pod:
         """Metrics by name, without the prefix; those with a cause, outcome or kind as name{it}."""
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"http://{self.address}:{env.METRICS_PORT}/metrics") as answer,
+            session.get(f"http://{self.address}:{pod_contract.METRICS_PORT}/metrics") as answer,
         ):
             text = await answer.text()
         found = {}
@@ -146,16 +149,16 @@ def variables(
     for name, token in TOKENS.items():
         (tokens / name).write_text(token)
     values = {
-        env.CONFIG: json.dumps(encode(config)),
-        env.COORDINATOR: coordinator,
-        env.POD_NAME: pod,
-        env.POD_UID: uid,
-        env.POD_IP: address,
-        env.TOKEN_DIR: str(tokens),
-        env.STATE_DIR: str(state),
+        pod_contract.CONFIG: json.dumps(encode(config)),
+        pod_contract.COORDINATOR: coordinator,
+        pod_contract.POD_NAME: pod,
+        pod_contract.POD_UID: uid,
+        pod_contract.POD_IP: address,
+        pod_contract.TOKEN_DIR: str(tokens),
+        pod_contract.STATE_DIR: str(state),
         "PATH": os.environ["PATH"],
         **AT_IMPORT,
     }
     if pool is not None:
-        values[env.POOL_CONFIG] = json.dumps(encode(pool))
+        values[pod_contract.POOL_CONFIG] = json.dumps(encode(pool))
     return values

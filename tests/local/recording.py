@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rollcall_protocol.env import POD_NAME
+from rollcall_protocol.pod_contract import POD_NAME
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
 from rollcall_runtime.rollout.engines.decode_lock import Ticket

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.messages import loads
@@ -44,7 +44,7 @@ class Roll:
         self.token = token
         self._ended = ended  # why the coordinator's process is gone, if it is
         self._job_uid, self._coordinator_uid = job_uid, coordinator_uid
-        self._base = f"http://{address}:{env.MEMBERSHIP_PORT}"
+        self._base = f"http://{address}:{pod_contract.MEMBERSHIP_PORT}"
         self._news = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
@@ -94,7 +94,7 @@ class Roll:
         body = json.dumps(encode(roster))
         async with (
             aiohttp.ClientSession(headers=headers) as session,
-            session.put(self._base + env.ROSTER_ROUTE, data=body) as answer,
+            session.put(self._base + pod_contract.ROSTER_ROUTE, data=body) as answer,
         ):
             return answer.status, await answer.json()
 
@@ -119,7 +119,9 @@ class Roll:
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             while True:
                 try:
-                    async with session.get(self._base + env.OPERATOR_STREAM_ROUTE) as answer:
+                    async with session.get(
+                        self._base + pod_contract.OPERATOR_STREAM_ROUTE
+                    ) as answer:
                         answer.raise_for_status()
                         async for line in answer.content:
                             await self._take(line)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState, SessionCause
 from rollcall_protocol.wire.job_snapshot import SuspicionCause as Cause
@@ -118,11 +118,11 @@ async def test_a_rollout_that_hangs_in_a_transfer_does_not_cost_the_transfers_ti
 
 async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=QUICK)) as job:
-        ports = (env.MEMBERSHIP_PORT, env.COMPLETIONS_PORT)
+        ports = (pod_contract.MEMBERSHIP_PORT, pod_contract.COMPLETIONS_PORT)
         gate = Proxy(address=job.spare_address, target=job.trainer.address, ports=ports)
         async with gate:
             await job.start(rollouts=1)
-            victim = job.launch(**{env.COORDINATOR: job.spare_address})
+            victim = job.launch(**{pod_contract.COORDINATOR: job.spare_address})
             await job.call(EpochCause.MEMBERS_JOINED)
             await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
             lag, cut = Lag(), time.monotonic()
@@ -174,7 +174,7 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
 ) -> None:
     """The name of the coordinator leads to the predecessor first, then to the successor."""
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=QUICK)) as job:
-        name, port = job.spare_address, env.MEMBERSHIP_PORT
+        name, port = job.spare_address, pod_contract.MEMBERSHIP_PORT
         registered = asyncio.Event()
 
         async def predecessor(request: web.Request) -> web.StreamResponse:
@@ -185,18 +185,18 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
             return socket
 
         app = web.Application()
-        app.router.add_get(env.MEMBER_STREAM_ROUTE, predecessor)
+        app.router.add_get(pod_contract.MEMBER_STREAM_ROUTE, predecessor)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, name, port)
         await site.start()
         try:
             await job.start(rollouts=1)
-            clinging = job.launch(**{env.COORDINATOR: name})
+            clinging = job.launch(**{pod_contract.COORDINATOR: name})
             async with asyncio.timeout(START_SECONDS):
                 await registered.wait()
             await site.stop()
-            ports = (port, env.COMPLETIONS_PORT)
+            ports = (port, pod_contract.COMPLETIONS_PORT)
             async with Proxy(address=name, target=job.trainer.address, ports=ports):
                 await job.call(EpochCause.MEMBERS_JOINED)
                 await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)

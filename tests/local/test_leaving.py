@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.local.pods import TOKENS, Pod
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 async def readiness(pod: Pod) -> tuple[int, str]:
     """What the kubelet's probe would get; 0 while nobody listens."""
-    url = f"http://{pod.address}:{env.METRICS_PORT}/readyz"
+    url = f"http://{pod.address}:{pod_contract.METRICS_PORT}/readyz"
     try:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, (await answer.text()).strip()
@@ -43,8 +43,8 @@ async def test_a_rollout_drained_by_a_call_finishes_its_work_and_stays_out(tmp_p
         await job.train(rollouts=2)
         leaving = job.rollouts[0]
         assert await becomes_ready(leaving) == set()
-        url = f"http://{leaving.address}:{env.AGENT_PORT}{env.DRAIN_ROUTE}?reason=spot+notice"
-        token = {"Authorization": f"Bearer {TOKENS[env.MEMBER_TOKEN_FILE]}"}
+        url = f"http://{leaving.address}:{pod_contract.AGENT_PORT}{pod_contract.DRAIN_ROUTE}?reason=spot+notice"
+        token = {"Authorization": f"Bearer {TOKENS[pod_contract.MEMBER_TOKEN_FILE]}"}
         async with aiohttp.ClientSession() as session, session.post(url, headers=token) as answer:
             assert answer.status == 202
         await job.roll.until(

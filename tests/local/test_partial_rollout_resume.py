@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import CheckpointConfig, EngineRef
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.json_codec import encode
@@ -67,7 +67,7 @@ class SlowJob(LocalJob):
             # Of another pace than the one before, so that not all are done at the same moment.
             own = self._own | {"stepDelay": self._own["stepDelay"] * (1 + 0.4 * len(self.rollouts))}
             pool = pool_config(sync_group=group, engine=EngineRef(recording.ROLLOUT, own))
-            pod.variables[env.POOL_CONFIG] = json.dumps(encode(pool))
+            pod.variables[pod_contract.POOL_CONFIG] = json.dumps(encode(pool))
         return pod
 
 

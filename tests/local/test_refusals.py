@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, Sample, dumps
 from rollcall_protocol.wire.roster import EpochCause
@@ -16,7 +16,7 @@ from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
 
-MEMBER_TOKEN = TOKENS[env.MEMBER_TOKEN_FILE]
+MEMBER_TOKEN = TOKENS[pod_contract.MEMBER_TOKEN_FILE]
 
 
 def completion(*, job_uid: str) -> bytes:
@@ -43,7 +43,9 @@ async def test_pushes_and_completions_that_must_not_count(tmp_path: Path) -> Non
         assert (await roll.put(roll.roster(EpochCause.MEMBERS_JOINED)))[0] == 200, "told twice"
 
         async with aiohttp.ClientSession() as session:
-            url = f"http://{address}:{env.COMPLETIONS_PORT}{env.COMPLETIONS_ROUTE}"
+            url = (
+                f"http://{address}:{pod_contract.COMPLETIONS_PORT}{pod_contract.COMPLETIONS_ROUTE}"
+            )
             good = {"Authorization": f"Bearer {MEMBER_TOKEN}"}
             for body, headers, expected in (
                 (completion(job_uid=config.uid), {}, 401),
@@ -53,7 +55,9 @@ async def test_pushes_and_completions_that_must_not_count(tmp_path: Path) -> Non
             ):
                 async with session.post(url, data=body, headers=headers) as answer:
                     assert answer.status == expected
-            stream = f"http://{address}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}"
+            stream = (
+                f"http://{address}:{pod_contract.MEMBERSHIP_PORT}{pod_contract.MEMBER_STREAM_ROUTE}"
+            )
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
                 await session.ws_connect(stream)
             assert refused.value.status == 401

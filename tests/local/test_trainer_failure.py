@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol import env
-from rollcall_protocol.env import ExitCode
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import CheckpointConfig, JobConfig
+from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.sync.weights.catch_up import fetch
@@ -97,8 +97,10 @@ async def weights_of(pod: Pod, lineage: Lineage) -> tuple[Version, bytes]:
     """The version of `lineage` that a rollout serves, and the whole of its weights."""
     values = await pod.metrics()
     version, stage = Version(lineage, int(values["weight_version"])), StagingArea()
-    donor = f"{pod.address}:{env.AGENT_PORT}"
-    await fetch(version=version, donors=[donor], token=TOKENS[env.MEMBER_TOKEN_FILE], stage=stage)
+    donor = f"{pod.address}:{pod_contract.AGENT_PORT}"
+    await fetch(
+        version=version, donors=[donor], token=TOKENS[pod_contract.MEMBER_TOKEN_FILE], stage=stage
+    )
     with stage.committing(version) as snapshot:
         return version, bytes(snapshot.host.memory)
 
@@ -136,7 +138,7 @@ async def test_weights_come_back_from_rollouts_bit_by_bit_if_they_may(
         # It is to publish what it begins with, and to stop there.
         ending = recovering(tmp_path, replicas=replicas, recover_from=recover_from, max_steps=0)
         for pod in job.trainers:
-            pod.variables[env.CONFIG] = json.dumps(encode(ending))
+            pod.variables[pod_contract.CONFIG] = json.dumps(encode(ending))
             pod.start()
         seen = await job.roll.until(
             lambda s: s.boot == 2 and s.finished is not None, seconds=START_SECONDS

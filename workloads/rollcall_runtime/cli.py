@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from rollcall_protocol import __version__, env
+from rollcall_protocol import __version__, pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_runtime.worker import environment
 from rollcall_runtime.worker.environment import Pod
@@ -69,10 +69,12 @@ def sync(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(name: str, description: str, arguments: Sequence[str] | None) -> None:
-    codes = ", ".join(f"{code.value} {code.name}" for code in env.ExitCode)
+    codes = ", ".join(f"{code.value} {code.name}" for code in pod_contract.ExitCode)
     parser = argparse.ArgumentParser(
         name,
-        description=f"{description} Configured by the environment alone ({env.CONFIG}, ...).",
+        description=(
+            f"{description} Configured by the environment alone ({pod_contract.CONFIG}, ...)."
+        ),
         epilog=f"Exit codes: {codes}.",
     )
     parser.add_argument("--version", action="version", version=f"rollcall {__version__}")
@@ -84,13 +86,13 @@ def _guarded(run: Callable[[], None]) -> int:
     try:
         run()
     except SpecError as error:
-        return report_failure(error, env.ExitCode.BAD_CONFIG)
+        return report_failure(error, pod_contract.ExitCode.BAD_CONFIG)
     except FencedError as error:
-        return report_failure(error, env.ExitCode.FENCED)
+        return report_failure(error, pod_contract.ExitCode.FENCED)
     except Exception as error:
         log.exception("the worker failed")
-        return report_failure(error, env.ExitCode.FAILED)
-    return env.ExitCode.OK
+        return report_failure(error, pod_contract.ExitCode.FAILED)
+    return pod_contract.ExitCode.OK
 
 
 def _level() -> int:

@@ -9,7 +9,7 @@ from hack.bench.recovery.job_state_stream import JobStateStream, StreamedState
 from hack.bench.recovery.worker_log import LoggedStep, WorkerLog
 from hack.bench.recovery.worker_processes import WorkerProcess, worker, workers
 from hack.cluster.kubectl import Kubectl, example, wait_for
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 JOB, POOL = "reverse", "reverse-cpu"
 TRAINER = f"{JOB}-trainer-0"
@@ -172,7 +172,7 @@ class BenchJob:
 
     def _read_token(self) -> str | None:
         for secret in self.kubectl.items("secrets", "--selector", f"rollcall.dev/job={JOB}"):
-            return base64.b64decode(secret["data"][env.OPERATOR_TOKEN_FILE]).decode()
+            return base64.b64decode(secret["data"][pod_contract.OPERATOR_TOKEN_FILE]).decode()
         return None
 
     def _remove(self) -> None:

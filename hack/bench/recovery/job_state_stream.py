@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hack.bench.recovery.worker_processes import WorkerProcess, connect
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.messages import loads
 
@@ -40,10 +40,10 @@ class JobStateStream:
         self.history: list[StreamedState] = []
         self.ended = ""  # why, once it has
         self._news = threading.Condition()
-        self._socket = connect(process, address=address, port=env.MEMBERSHIP_PORT)
+        self._socket = connect(process, address=address, port=pod_contract.MEMBERSHIP_PORT)
         self._socket.settimeout(None)
         request = (
-            f"GET {env.OPERATOR_STREAM_ROUTE} HTTP/1.0\r\nHost: coordinator\r\n"
+            f"GET {pod_contract.OPERATOR_STREAM_ROUTE} HTTP/1.0\r\nHost: coordinator\r\n"
             f"Authorization: Bearer {token}\r\n\r\n"
         )
         self._socket.sendall(request.encode())

@@ -16,7 +16,7 @@ from hack.bench.recovery.trial_statistics import TrialResult, total_at
 from hack.bench.recovery.worker_log import WorkerLog
 from hack.bench.recovery.worker_processes import WorkerProcess, connect, workers
 from hack.soak import host_inspection
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 BEFORE_SECONDS, REST_SECONDS, LOOK_SECONDS = 5.0, 3.0, 0.05
 COUNTER = "rollcall_tokens_total"
@@ -82,8 +82,8 @@ class TokenCounters:
     def _ask(
         self, process: WorkerProcess, address: str, samples: list[tuple[float, float]]
     ) -> None:
-        connection = http.client.HTTPConnection(address, env.METRICS_PORT, timeout=10)
-        connection.sock = connect(process, address=address, port=env.METRICS_PORT)
+        connection = http.client.HTTPConnection(address, pod_contract.METRICS_PORT, timeout=10)
+        connection.sock = connect(process, address=address, port=pod_contract.METRICS_PORT)
         with contextlib.closing(connection):
             over = False
             while not over:  # the last time after it was left

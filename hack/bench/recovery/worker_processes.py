@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollcall_protocol.env import POD_UID
+from rollcall_protocol.pod_contract import POD_UID
 
 PROC = Path("/proc")
 COMMAND = b"rollcall-"  # the workers' are named so

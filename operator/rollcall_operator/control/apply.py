@@ -27,7 +27,7 @@ from rollcall_operator.plan.model import (
     ReadinessGatePatch,
     Refusal,
 )
-from rollcall_protocol.env import READINESS_GATE
+from rollcall_protocol.pod_contract import READINESS_GATE
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import aiohttp
 
 from rollcall_operator.control.backoff import Backoff
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
-from rollcall_protocol.env import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
+from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, encode
 from rollcall_protocol.wire.messages import loads

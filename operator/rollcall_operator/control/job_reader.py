@@ -19,7 +19,7 @@ from rollcall_operator.kube.resources import (
 )
 from rollcall_operator.plan.model import ObservedJob
 from rollcall_operator.plan.pod_facts import pod_facts
-from rollcall_protocol.env import OPERATOR_TOKEN_FILE
+from rollcall_protocol.pod_contract import OPERATOR_TOKEN_FILE
 
 _JOB_OF_POOL = "spec.jobRef.name"  # a selectable field of RolloutPool
 

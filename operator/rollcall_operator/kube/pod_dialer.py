@@ -6,7 +6,7 @@ import aiohttp
 
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import PODS
-from rollcall_protocol.env import OPERATOR_TOKEN_HEADER
+from rollcall_protocol.pod_contract import OPERATOR_TOKEN_HEADER
 from rollcall_protocol.wire.addresses import host_port
 
 

@@ -9,7 +9,7 @@ from rollcall_operator.api.rljob import FailurePolicy, RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, TrainerStatus
 from rollcall_operator.plan.model import PodFacts
 from rollcall_operator.plan.timestamps import from_time, to_micro_time
-from rollcall_protocol.env import ExitCode
+from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 
 

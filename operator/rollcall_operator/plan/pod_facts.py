@@ -6,7 +6,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.plan.model import Manifest, PodFacts, Toleration
 from rollcall_operator.plan.termination_message import summarize
 from rollcall_operator.plan.timestamps import from_time
-from rollcall_protocol.env import READINESS_GATE
+from rollcall_protocol.pod_contract import READINESS_GATE
 
 
 def pod_facts(pod: Manifest) -> PodFacts:

@@ -9,7 +9,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import Manifest
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 _LONGEST = 800
 
@@ -84,7 +84,7 @@ def _running_engine_config(view: JobView) -> Any:
             return None
         for container in child["spec"]["template"]["spec"]["containers"]:
             for variable in container.get("env") or ():
-                if variable["name"] == env.CONFIG:
+                if variable["name"] == pod_contract.CONFIG:
                     return json.loads(variable["value"])["trainer_engine"]["config"]
     return None
 

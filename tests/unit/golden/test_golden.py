@@ -6,8 +6,8 @@ import pytest
 
 from rollcall_operator.api.conditions import EventReason, Reason
 from tests.golden import messages, metrics
-from tests.golden.files import FOLDER, rendered
 from tests.golden.messages import Spoken
+from tests.golden.rendered_outputs import FOLDER, rendered
 
 REWRITE = "run `.venv/bin/python -m tests.golden`, and review the difference as documentation"
 

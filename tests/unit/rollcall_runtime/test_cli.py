@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol import env
-from rollcall_protocol.env import ExitCode
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import EngineRef, LossConfig
+from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
 from rollcall_runtime.worker.errors import FencedError
@@ -23,22 +23,22 @@ from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 @pytest.fixture
 def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A container's environment; returns its termination log."""
-    for name in (env.MEMBER_TOKEN_FILE, env.OPERATOR_TOKEN_FILE):
+    for name in (pod_contract.MEMBER_TOKEN_FILE, pod_contract.OPERATOR_TOKEN_FILE):
         (tmp_path / name).write_text("secret")
     termination = tmp_path / "termination-log"
     termination.touch()
-    monkeypatch.setattr(env, "TERMINATION_LOG", str(termination))
+    monkeypatch.setattr(pod_contract, "TERMINATION_LOG", str(termination))
     # The root logger belongs to pytest here.
     monkeypatch.setattr(cli, "configure_logs", lambda **_: JobLogFormatter({}))
     for name, value in {
-        env.COORDINATOR: "127.0.0.1",
-        env.POD_NAME: "reverse-trainer-0",
-        env.POD_UID: "uid-1",
-        env.POD_IP: "127.0.0.1",
-        env.TOKEN_DIR: str(tmp_path),
-        env.STATE_DIR: str(tmp_path),
-        env.CONFIG: json.dumps(encode(job_config())),
-        env.POOL_CONFIG: json.dumps(encode(pool_config())),
+        pod_contract.COORDINATOR: "127.0.0.1",
+        pod_contract.POD_NAME: "reverse-trainer-0",
+        pod_contract.POD_UID: "uid-1",
+        pod_contract.POD_IP: "127.0.0.1",
+        pod_contract.TOKEN_DIR: str(tmp_path),
+        pod_contract.STATE_DIR: str(tmp_path),
+        pod_contract.CONFIG: json.dumps(encode(job_config())),
+        pod_contract.POOL_CONFIG: json.dumps(encode(pool_config())),
     }.items():
         monkeypatch.setenv(name, value)
     return termination
@@ -93,8 +93,8 @@ def test_a_rollout_tells_what_of_the_spec_is_wrong(
     config = job_config(**values)
     if "weight_sync" in job:
         config = replace(config, weight_sync=job["weight_sync"])
-    monkeypatch.setenv(env.CONFIG, json.dumps(encode(config)))
-    monkeypatch.setenv(env.POOL_CONFIG, json.dumps(encode(pool_config(**pool))))
+    monkeypatch.setenv(pod_contract.CONFIG, json.dumps(encode(config)))
+    monkeypatch.setenv(pod_contract.POOL_CONFIG, json.dumps(encode(pool_config(**pool))))
     assert cli.rollout([]) == ExitCode.BAD_CONFIG
     assert container.read_text().startswith(message)
     assert message in capfd.readouterr().err
@@ -119,7 +119,7 @@ WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
 def test_a_trainer_tells_what_of_the_spec_is_wrong(
     container: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setenv(env.CONFIG, json.dumps(encode(job_config(**changes))))
+    monkeypatch.setenv(pod_contract.CONFIG, json.dumps(encode(job_config(**changes))))
     assert cli.trainer([]) == ExitCode.BAD_CONFIG
     assert container.read_text().startswith(message)
 

@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from rollcall_protocol.env import AGENT_PORT
 from rollcall_protocol.membership.coordinator_effects import RosterRefusedError, SendMessage
+from rollcall_protocol.pod_contract import AGENT_PORT
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState, SuspicionCause

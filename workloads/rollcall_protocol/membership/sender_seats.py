@@ -1,6 +1,6 @@
 """The trainer's own seats: rank 0, and with several senders its other ranks."""
 
-from rollcall_protocol.env import MEMBERSHIP_PORT
+from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Hello, Seat

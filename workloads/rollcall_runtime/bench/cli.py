@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol import __version__
-from rollcall_protocol.env import ExitCode
+from rollcall_protocol.pod_contract import ExitCode
 from rollcall_runtime.bench.host import available_memory, own_output, scratch_folder
 from rollcall_runtime.worker.errors import SpecError
 

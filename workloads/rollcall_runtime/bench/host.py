@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 _STDOUT, _STDERR = 1, 2
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -60,7 +60,7 @@ def scratch_folder() -> Iterator[Path]:
     try:
         parent = tempfile.gettempdir()
     except FileNotFoundError as error:
-        state = os.environ.get(env.STATE_DIR)
+        state = os.environ.get(pod_contract.STATE_DIR)
         if not state:
             raise OSError(
                 "no temporary folder is writable; set TMPDIR to a writable folder"

@@ -33,7 +33,7 @@ from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher, PromptMessage
 from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
-from rollcall_runtime.coordinator.sync_group import Publication, SyncGroup, WeightHolder
+from rollcall_runtime.coordinator.sync_group_driver import Publication, SyncGroup, WeightHolder
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot

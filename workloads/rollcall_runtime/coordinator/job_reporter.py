@@ -19,7 +19,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingResult,
 )
 from rollcall_runtime.coordinator.persistent_state import CoordinatorState
-from rollcall_runtime.coordinator.sync_group import SyncGroup
+from rollcall_runtime.coordinator.sync_group_driver import SyncGroup
 
 
 class JobReporter:

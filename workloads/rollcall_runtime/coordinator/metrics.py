@@ -4,7 +4,7 @@ from typing import Protocol
 
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
-from rollcall_runtime.coordinator.sync_group import Publication
+from rollcall_runtime.coordinator.sync_group_driver import Publication
 
 
 class CoordinatorMetrics(Protocol):

@@ -4,13 +4,13 @@ import asyncio
 
 from aiohttp import web
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.messages import ReconnectRequest
+from rollcall_runtime.coordinator.absent_members import ReconnectRequester
 from rollcall_runtime.coordinator.completion_endpoint import handle_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.operator_stream import handle_roster_push
-from rollcall_runtime.coordinator.reconnect_requests import ReconnectRequester
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.worker.auth import Handler, Tokens, guard
 
@@ -45,8 +45,8 @@ class CoordinatorServer:
 
     async def start(self) -> None:
         """Open both listeners. Raises OSError when a port is taken."""
-        await self._listen(self._membership(), env.MEMBERSHIP_PORT)
-        await self._listen(self._completions(), env.COMPLETIONS_PORT)
+        await self._listen(self._membership(), pod_contract.MEMBERSHIP_PORT)
+        await self._listen(self._completions(), pod_contract.COMPLETIONS_PORT)
         self._requesting = asyncio.create_task(self._reconnects.run())
 
     async def stop(self) -> None:
@@ -67,18 +67,20 @@ class CoordinatorServer:
         operator, member = self._tokens.operator, self._tokens.member
         app.add_routes(
             [
-                web.put(env.ROSTER_ROUTE, guard(operator, roster, refused)),
+                web.put(pod_contract.ROSTER_ROUTE, guard(operator, roster, refused)),
                 web.get(
-                    env.OPERATOR_STREAM_ROUTE, guard(operator, coordinator.stream.serve, refused)
+                    pod_contract.OPERATOR_STREAM_ROUTE,
+                    guard(operator, coordinator.stream.serve, refused),
                 ),
                 web.get(
-                    env.MEMBER_STREAM_ROUTE, guard(member, coordinator.connections.serve, refused)
+                    pod_contract.MEMBER_STREAM_ROUTE,
+                    guard(member, coordinator.connections.serve, refused),
                 ),
-                web.get(env.WEIGHTS_ROUTE, guard(member, weights, refused)),
+                web.get(pod_contract.WEIGHTS_ROUTE, guard(member, weights, refused)),
             ]
         )
         if self._gang is not None:
-            app.router.add_get(env.GANG_ROUTE, guard(member, self._gang, refused))
+            app.router.add_get(pod_contract.GANG_ROUTE, guard(member, self._gang, refused))
         return app
 
     def _completions(self) -> web.Application:
@@ -89,7 +91,11 @@ class CoordinatorServer:
 
         app = web.Application(client_max_size=64 * 2**20)
         app.add_routes(
-            [web.post(env.COMPLETIONS_ROUTE, guard(self._tokens.member, completion, refused))]
+            [
+                web.post(
+                    pod_contract.COMPLETIONS_ROUTE, guard(self._tokens.member, completion, refused)
+                )
+            ]
         )
         return app
 

@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import WeightSyncConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import (
@@ -20,8 +20,8 @@ from rollcall_protocol.wire.messages import (
     PromptLeaseRevoked,
     VersionAssigned,
 )
+from rollcall_runtime.membership.coordinator_connection import MemberStream
 from rollcall_runtime.membership.driver import MemberDriver
-from rollcall_runtime.membership.stream import MemberStream
 from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.rollout.completion_sender import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.drain import Drain
@@ -120,7 +120,9 @@ class Agent:
             ),
         )
         self._sender = CompletionSender(
-            url=environment.coordinator_url(env.COMPLETIONS_PORT, env.COMPLETIONS_ROUTE),
+            url=environment.coordinator_url(
+                pod_contract.COMPLETIONS_PORT, pod_contract.COMPLETIONS_ROUTE
+            ),
             token=environment.member_token,
             metrics=dependencies.metrics,
             answered=self._request_prompts,
@@ -182,7 +184,7 @@ class Agent:
 
     def _make_stream(self) -> MemberStream:
         environment = self._environment
-        port, route = env.MEMBERSHIP_PORT, env.MEMBER_STREAM_ROUTE
+        port, route = pod_contract.MEMBERSHIP_PORT, pod_contract.MEMBER_STREAM_ROUTE
         return MemberStream(
             url=environment.coordinator_url(port, route),
             token=environment.member_token,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import ReconnectRequest, loads
@@ -44,13 +44,15 @@ class AgentServer:
             return web.json_response({"registering": reconnect(message)})
 
         application = web.Application()
-        application.router.add_post(env.DRAIN_ROUTE, guard(token, begin_drain, refused))
-        application.router.add_post(env.REGISTER_ROUTE, guard(token, handle_reconnect, refused))
+        application.router.add_post(pod_contract.DRAIN_ROUTE, guard(token, begin_drain, refused))
+        application.router.add_post(
+            pod_contract.REGISTER_ROUTE, guard(token, handle_reconnect, refused)
+        )
         weights = guard(token, weights_handler(held, shard=shard), refused)
-        application.router.add_get(env.WEIGHTS_ROUTE, weights)
+        application.router.add_get(pod_contract.WEIGHTS_ROUTE, weights)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
 
-    async def start(self, *addresses: str, port: int = env.AGENT_PORT) -> None:
+    async def start(self, *addresses: str, port: int = pod_contract.AGENT_PORT) -> None:
         """Listen on `addresses`; OSError if the port is taken."""
         await self._runner.setup()
         for address in addresses:

@@ -18,9 +18,9 @@ from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import open_engine
 from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
+from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import RolloutEnvironment, new_member
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.settings import read_settings
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from rollcall_runtime.sync.engine import Role, SyncEngine, encode_descriptor
 from rollcall_runtime.sync.network_interfaces import address_of
 from rollcall_runtime.sync.registry import create_engine, worker_device
 from rollcall_runtime.sync.weights.shards import Shard
+from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.settings import read_settings
 
 _FIELD = "spec.weightSync"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
@@ -31,10 +31,10 @@ from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
 from rollcall_runtime.train.weight_recovery import ROLLOUTS, RecoveredWeights, WeightRecovery
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
 from rollcall_runtime.worker.auth import Tokens
+from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import end_with_failure
-from rollcall_runtime.worker.settings import read_settings
 from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class _Follower:
     async def _hold(self, leaving: asyncio.Event) -> None:
         environment, bounds = self.environment, self.environment.job.membership
         await watch_leader(
-            environment.coordinator_url(env.MEMBERSHIP_PORT, env.GANG_ROUTE),
+            environment.coordinator_url(pod_contract.MEMBERSHIP_PORT, pod_contract.GANG_ROUTE),
             rank=environment.rank,
             token=environment.member_token,
             heartbeat=bounds.heartbeat,
@@ -297,7 +297,7 @@ def _rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
     host = environment.pod.address if environment.rank == 0 else environment.coordinator
     return TrainerRendezvous(
         host=host,
-        port=env.RENDEZVOUS_PORT,
+        port=pod_contract.RENDEZVOUS_PORT,
         rank=environment.rank,
         size=environment.job.trainer_replicas,
     )

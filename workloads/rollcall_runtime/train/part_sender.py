@@ -11,7 +11,7 @@ from itertools import count
 
 from aiohttp import web
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import (
@@ -24,8 +24,8 @@ from rollcall_protocol.wire.messages import (
     WeightDelta,
 )
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.membership.coordinator_connection import MemberStream
 from rollcall_runtime.membership.driver import MemberDriver
-from rollcall_runtime.membership.stream import MemberStream
 from rollcall_runtime.membership.weight_sender import WeightSender
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import SyncError
@@ -155,7 +155,7 @@ class SenderRank:
             handler,
             lambda what: log.warning("refused a request: %s", what),
         )
-        app.router.add_get(env.WEIGHTS_ROUTE, guarded)
+        app.router.add_get(pod_contract.WEIGHTS_ROUTE, guarded)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
 
     async def run(self) -> None:
@@ -163,7 +163,7 @@ class SenderRank:
         try:
             await self._runner.setup()
             for address in {member.address for member in self._members}:
-                await web.TCPSite(self._runner, address, env.MEMBERSHIP_PORT).start()
+                await web.TCPSite(self._runner, address, pod_contract.MEMBERSHIP_PORT).start()
             await first_of(
                 self._prepare_parts(), *(member.stream.run() for member in self._members)
             )
@@ -199,7 +199,9 @@ class _GroupMember:
         job = environment.job
         self.address = opened.address or environment.pod.address
         self.stream = MemberStream(
-            url=environment.coordinator_url(env.MEMBERSHIP_PORT, env.MEMBER_STREAM_ROUTE),
+            url=environment.coordinator_url(
+                pod_contract.MEMBERSHIP_PORT, pod_contract.MEMBER_STREAM_ROUTE
+            ),
             token=environment.member_token,
             hello=self._hello,
             opened=self._report_parts,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rollcall_protocol.wire.ids import Version
-from rollcall_runtime.coordinator.sync_group import WeightHolder
+from rollcall_runtime.coordinator.sync_group_driver import WeightHolder
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.catch_up import fetch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -24,7 +24,7 @@ def guard(token: str, handler: Handler, refused: Callable[[str], None]) -> Handl
 
     async def guarded(request: web.Request) -> web.StreamResponse:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = request.headers.get(env.OPERATOR_TOKEN_HEADER) or bearer
+        given = request.headers.get(pod_contract.OPERATOR_TOKEN_HEADER) or bearer
         if not hmac.compare_digest(given.encode(), token.encode()):
             refused("unauthenticated")
             return web.json_response({"error": "wrong or missing token"}, status=401)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig, PoolConfig
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId
@@ -65,26 +65,26 @@ class TrainerEnvironment:
 def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
     """A rollout's environment; SpecError names what is missing or does not parse."""
     return RolloutEnvironment(
-        job=_read_json(JobConfig, variables, env.CONFIG),
-        pool=_read_json(PoolConfig, variables, env.POOL_CONFIG),
+        job=_read_json(JobConfig, variables, pod_contract.CONFIG),
+        pool=_read_json(PoolConfig, variables, pod_contract.POOL_CONFIG),
         pod=_pod(variables),
-        coordinator=_required(variables, env.COORDINATOR),
-        member_token=_token(variables, env.MEMBER_TOKEN_FILE),
-        state_dir=_folder(variables, env.STATE_DIR),
+        coordinator=_required(variables, pod_contract.COORDINATOR),
+        member_token=_token(variables, pod_contract.MEMBER_TOKEN_FILE),
+        state_dir=_folder(variables, pod_contract.STATE_DIR),
     )
 
 
 def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
     """A trainer rank's environment; SpecError names what is missing or does not parse."""
-    job = _read_json(JobConfig, variables, env.CONFIG)
+    job = _read_json(JobConfig, variables, pod_contract.CONFIG)
     pod = _pod(variables)
     return TrainerEnvironment(
         job=job,
         pod=pod,
-        coordinator=_required(variables, env.COORDINATOR),
-        member_token=_token(variables, env.MEMBER_TOKEN_FILE),
-        operator_token=_token(variables, env.OPERATOR_TOKEN_FILE),
-        state_dir=_folder(variables, env.STATE_DIR),
+        coordinator=_required(variables, pod_contract.COORDINATOR),
+        member_token=_token(variables, pod_contract.MEMBER_TOKEN_FILE),
+        operator_token=_token(variables, pod_contract.OPERATOR_TOKEN_FILE),
+        state_dir=_folder(variables, pod_contract.STATE_DIR),
         rank=_rank(pod.name, job.trainer_replicas),
     )
 
@@ -96,9 +96,9 @@ def new_member(pod: Pod) -> MemberId:
 
 def _pod(variables: Mapping[str, str]) -> Pod:
     return Pod(
-        name=_required(variables, env.POD_NAME),
-        uid=_required(variables, env.POD_UID),
-        address=_required(variables, env.POD_IP),
+        name=_required(variables, pod_contract.POD_NAME),
+        uid=_required(variables, pod_contract.POD_UID),
+        address=_required(variables, pod_contract.POD_IP),
     )
 
 
@@ -125,7 +125,7 @@ def _folder(variables: Mapping[str, str], name: str) -> Path:
 
 
 def _token(variables: Mapping[str, str], name: str) -> str:
-    path = _folder(variables, env.TOKEN_DIR) / name
+    path = _folder(variables, pod_contract.TOKEN_DIR) / name
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -140,5 +140,5 @@ def _rank(pod_name: str, replicas: int) -> int:
     ordinal = pod_name.rpartition("-")[2]
     if not ordinal.isdecimal() or int(ordinal) >= replicas:
         problem = f"{pod_name!r} does not end in an ordinal below {replicas} (trainer replicas)"
-        raise SpecError(env.POD_NAME, problem)
+        raise SpecError(pod_contract.POD_NAME, problem)
     return int(ordinal)

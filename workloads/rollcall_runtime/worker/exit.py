@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import rollcall_protocol
 import rollcall_runtime
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_runtime.worker.errors import FencedError, SpecError
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,10 @@ _STANDARD_LIBRARY = tuple(
 )
 
 
-def report_failure(error: BaseException, code: env.ExitCode) -> int:
+def report_failure(error: BaseException, code: pod_contract.ExitCode) -> int:
     """Write why the worker ends to standard error and to the termination log; returns `code`."""
     sys.stderr.write(f"{summary(error)}\n")
-    path = Path(env.TERMINATION_LOG)
+    path = Path(pod_contract.TERMINATION_LOG)
     if path.exists():
         try:
             path.write_bytes(termination_message(error))
@@ -79,7 +79,7 @@ def termination_message(error: BaseException) -> bytes:
 def end_with_failure(error: BaseException) -> NoReturn:
     """End the process at once although a thread is in a call that cannot be interrupted."""
     log.error("%s; the process ends, to be restarted", error)
-    exit_process(report_failure(error, env.ExitCode.FAILED))
+    exit_process(report_failure(error, pod_contract.ExitCode.FAILED))
 
 
 def exit_process(code: int) -> NoReturn:

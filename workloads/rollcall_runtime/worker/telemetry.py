@@ -22,7 +22,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from rollcall_protocol.env import METRICS_PORT
+from rollcall_protocol.pod_contract import METRICS_PORT
 
 PREFIX = "rollcall_"
 STOP_SECONDS = 1.0

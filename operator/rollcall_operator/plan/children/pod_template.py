@@ -7,7 +7,7 @@ from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.plan.model import Manifest
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME = (
     "rollcall-token",
@@ -137,17 +137,17 @@ def _complete(worker: Manifest, extras: WorkerAdditions) -> None:
 
 def _env(extras: WorkerAdditions) -> list[Manifest]:
     values: list[Manifest] = [{"name": name, "value": value} for name, value in extras.env]
-    fields = ((env.POD_NAME, "metadata.name"), (env.POD_UID, "metadata.uid"))
-    for name, path in (*fields, (env.POD_IP, "status.podIP")):
+    fields = ((pod_contract.POD_NAME, "metadata.name"), (pod_contract.POD_UID, "metadata.uid"))
+    for name, path in (*fields, (pod_contract.POD_IP, "status.podIP")):
         values.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-    values.append({"name": env.TOKEN_DIR, "value": TOKEN_PATH})
-    values.append({"name": env.STATE_DIR, "value": STATE_PATH})
+    values.append({"name": pod_contract.TOKEN_DIR, "value": TOKEN_PATH})
+    values.append({"name": pod_contract.STATE_DIR, "value": STATE_PATH})
     return values
 
 
 def _probe(path: str, *, period: int, failures: int) -> Manifest:
     return {
-        "httpGet": {"path": path, "port": env.METRICS_PORT},
+        "httpGet": {"path": path, "port": pod_contract.METRICS_PORT},
         "periodSeconds": period,
         "timeoutSeconds": 5,
         "failureThreshold": failures,

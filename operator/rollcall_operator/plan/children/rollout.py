@@ -14,7 +14,7 @@ from rollcall_operator.plan.children.pod_template import (
 )
 from rollcall_operator.plan.children.trainer import common_labels, owner
 from rollcall_operator.plan.model import Manifest
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 GRACE_BEYOND_DRAIN = 10
 """Seconds between the end of draining and the kill."""
@@ -111,23 +111,23 @@ def _extras(
     )
     volumes, mounts = common_volumes()
     token = labels.token_name(name, job["metadata"]["uid"])
-    secret = token_volume(token, keys=(env.MEMBER_TOKEN_FILE,))
+    secret = token_volume(token, keys=(pod_contract.MEMBER_TOKEN_FILE,))
     return WorkerAdditions(
         role=labels.ROLLOUT,
         job_uid=job["metadata"]["uid"],
         labels={**common_labels(name, labels.ROLLOUT), labels.POOL: pool_name},
         command="rollcall-rollout",
         env=(
-            (env.CONFIG, worker_config.as_json(settings)),
+            (pod_contract.CONFIG, worker_config.as_json(settings)),
             (
-                env.POOL_CONFIG,
+                pod_contract.POOL_CONFIG,
                 worker_config.as_json(worker_config.pool_config(pool_spec, name=pool_name)),
             ),
-            (env.COORDINATOR, labels.coordinator_host(name, namespace)),
+            (pod_contract.COORDINATOR, labels.coordinator_host(name, namespace)),
         ),
-        ports=(("agent", env.AGENT_PORT), ("metrics", env.METRICS_PORT)),
+        ports=(("agent", pod_contract.AGENT_PORT), ("metrics", pod_contract.METRICS_PORT)),
         volumes=(secret, *volumes),
         mounts=mounts,
         grace_seconds=pool_spec.drain.timeout_seconds + GRACE_BEYOND_DRAIN,
-        readiness_gate=env.READINESS_GATE,
+        readiness_gate=pod_contract.READINESS_GATE,
     )

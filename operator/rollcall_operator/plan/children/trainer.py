@@ -11,13 +11,13 @@ from rollcall_operator.plan.children.pod_template import (
     worker_template,
 )
 from rollcall_operator.plan.model import Manifest
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 _PORTS = (
-    ("membership", env.MEMBERSHIP_PORT),
-    ("completions", env.COMPLETIONS_PORT),
-    ("rendezvous", env.RENDEZVOUS_PORT),
-    ("metrics", env.METRICS_PORT),
+    ("membership", pod_contract.MEMBERSHIP_PORT),
+    ("completions", pod_contract.COMPLETIONS_PORT),
+    ("rendezvous", pod_contract.RENDEZVOUS_PORT),
+    ("metrics", pod_contract.METRICS_PORT),
 )
 
 
@@ -60,7 +60,7 @@ def token(job: Manifest) -> Manifest:
         },
         "type": "Opaque",
         "immutable": True,
-        "stringData": {env.MEMBER_TOKEN_FILE: "", env.OPERATOR_TOKEN_FILE: ""},
+        "stringData": {pod_contract.MEMBER_TOKEN_FILE: "", pod_contract.OPERATOR_TOKEN_FILE: ""},
     }
 
 
@@ -119,7 +119,7 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Wor
         spec, namespace=namespace, name=name, uid=job["metadata"]["uid"]
     )
     volumes, mounts = common_volumes()
-    keys = (env.MEMBER_TOKEN_FILE, env.OPERATOR_TOKEN_FILE)
+    keys = (pod_contract.MEMBER_TOKEN_FILE, pod_contract.OPERATOR_TOKEN_FILE)
     volumes = (token_volume(labels.token_name(name, job["metadata"]["uid"]), keys=keys), *volumes)
     if spec.trainer.checkpoint:
         volume = spec.trainer.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
@@ -131,8 +131,8 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Wor
         labels=common_labels(name, labels.TRAINER),
         command="rollcall-trainer",
         env=(
-            (env.CONFIG, worker_config.as_json(settings)),
-            (env.COORDINATOR, labels.coordinator_host(name, namespace)),
+            (pod_contract.CONFIG, worker_config.as_json(settings)),
+            (pod_contract.COORDINATOR, labels.coordinator_host(name, namespace)),
         ),
         ports=_PORTS,
         volumes=volumes,

@@ -16,7 +16,7 @@ from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
 from rollcall_operator.plan.timestamps import to_time
-from rollcall_protocol.env import MEMBERSHIP_PORT
+from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 from rollcall_protocol.wire.job_snapshot import MemberState
 
 _LONGEST = 2000

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rollcall_operator.api.conditions import Reason
 from rollcall_operator.plan.failure import describe_exit
 from rollcall_operator.plan.model import Manifest, PodFacts
-from rollcall_protocol.env import ExitCode
+from rollcall_protocol.pod_contract import ExitCode
 
 _PULL_FAILED = {
     "ErrImagePull",

@@ -11,7 +11,11 @@ from aiohttp import web
 from rollcall_operator.control.backoff import Backoff
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
-from rollcall_protocol.env import OPERATOR_STREAM_ROUTE, OPERATOR_TOKEN_HEADER, ROSTER_ROUTE
+from rollcall_protocol.pod_contract import (
+    OPERATOR_STREAM_ROUTE,
+    OPERATOR_TOKEN_HEADER,
+    ROSTER_ROUTE,
+)
 from rollcall_protocol.wire.job_snapshot import (
     JobSnapshot,
     MemberReport,

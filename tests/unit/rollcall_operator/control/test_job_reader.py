@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_reader import JobReader
-from rollcall_protocol.env import OPERATOR_TOKEN_FILE
+from rollcall_protocol.pod_contract import OPERATOR_TOKEN_FILE
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient

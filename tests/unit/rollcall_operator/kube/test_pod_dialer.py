@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
-from rollcall_protocol.env import OPERATOR_TOKEN_HEADER
+from rollcall_protocol.pod_contract import OPERATOR_TOKEN_HEADER
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.connection import Connection

@@ -8,7 +8,7 @@ import pytest
 from rollcall_operator.api import labels
 from rollcall_operator.api.status import HISTORY
 from rollcall_operator.plan.job import make_plan
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import (
@@ -136,7 +136,7 @@ def test_workers_read_staleness_and_whether_weights_are_sent() -> None:
     simulator = running(**{"spec.algorithm.maxStaleness": 3, "spec.weightSync": {"enabled": False}})
     for child in ("StatefulSet/bad-trainer", "Deployment/bad-cpu"):
         (worker,) = simulator.children[child]["spec"]["template"]["spec"]["containers"]
-        text = next(x["value"] for x in worker["env"] if x["name"] == env.CONFIG)
+        text = next(x["value"] for x in worker["env"] if x["name"] == pod_contract.CONFIG)
         config = decode(JobConfig, json.loads(text))
         assert config.algorithm.max_staleness == 3
         assert config.weight_sync.enabled is False

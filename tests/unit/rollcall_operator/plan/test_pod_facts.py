@@ -6,7 +6,7 @@ import pytest
 
 from rollcall_operator.plan.model import Toleration
 from rollcall_operator.plan.pod_facts import pod_facts
-from rollcall_protocol.env import READINESS_GATE
+from rollcall_protocol.pod_contract import READINESS_GATE
 
 
 def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.env import ExitCode
+from rollcall_protocol.pod_contract import ExitCode
 from rollcall_runtime.bench import cli
 from rollcall_runtime.bench.host import own_output
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollcall_protocol.env import ExitCode
+from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.bench import cli, member, throughput
 from rollcall_runtime.bench.measured_member import MeasuredMember

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
@@ -41,7 +41,7 @@ from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
-from rollcall_runtime.coordinator.sync_group import Publication
+from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSession, SyncSettings
 from rollcall_runtime.sync.memory.buffers import HostBuffer
@@ -258,7 +258,7 @@ class Group:
         await self.http.close()
         await self.server.stop()
 
-    def url(self, route: str, port: int = env.MEMBERSHIP_PORT) -> str:
+    def url(self, route: str, port: int = pod_contract.MEMBERSHIP_PORT) -> str:
         return f"http://{self.address}:{port}{route}"
 
     async def push(self, epoch: int, *pods: str, token: str = TOKENS.operator) -> tuple[int, Any]:
@@ -273,7 +273,7 @@ class Group:
     async def put(self, roster: Any, *, token: str = TOKENS.operator) -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {token}"}
         async with self.http.put(
-            self.url(env.ROSTER_ROUTE), json=encode(roster), headers=headers
+            self.url(pod_contract.ROSTER_ROUTE), json=encode(roster), headers=headers
         ) as answer:
             return answer.status, await answer.json()
 
@@ -282,7 +282,7 @@ class Group:
     ) -> Worker:
         member = MemberId(f"uid-{pod}", boot)
         socket = await self.http.ws_connect(
-            self.url(env.MEMBER_STREAM_ROUTE),
+            self.url(pod_contract.MEMBER_STREAM_ROUTE),
             headers={"Authorization": f"Bearer {TOKENS.member}"},
         )
         worker = Worker(member, socket)
@@ -305,7 +305,7 @@ class Group:
         assert lineage is not None
         body = Completion(job_uid, worker.member, lease.lease_id, Version(lineage, number), ())
         async with self.http.post(
-            self.url(env.COMPLETIONS_ROUTE, env.COMPLETIONS_PORT),
+            self.url(pod_contract.COMPLETIONS_ROUTE, pod_contract.COMPLETIONS_PORT),
             data=dumps(body),
             headers={"Authorization": f"Bearer {token}"},
         ) as answer:
@@ -324,9 +324,9 @@ class Group:
         seen: asyncio.Queue[State] = asyncio.Queue()
 
         async def read() -> None:
-            headers = {env.OPERATOR_TOKEN_HEADER: TOKENS.operator}
+            headers = {pod_contract.OPERATOR_TOKEN_HEADER: TOKENS.operator}
             async with self.http.get(
-                self.url(env.OPERATOR_STREAM_ROUTE), headers=headers
+                self.url(pod_contract.OPERATOR_STREAM_ROUTE), headers=headers
             ) as stream:
                 async for line in stream.content:
                     if line.strip():

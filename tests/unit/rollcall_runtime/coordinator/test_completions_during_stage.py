@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import EngineRef, GroupConfig, MembershipConfig
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import Completion, CoordinatorMessage, Hello, Sample, dumps
+from rollcall_runtime.membership.coordinator_connection import MemberStream
 from rollcall_runtime.membership.driver import MemberDriver
-from rollcall_runtime.membership.stream import MemberStream
 from rollcall_runtime.rollout.inference_engine import PauseMode
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
@@ -57,7 +57,7 @@ async def _serve(stop: Event) -> None:
         driver.handle(message)  # type: ignore[arg-type]
 
     stream = MemberStream(
-        url=f"http://{ADDRESS}:{env.MEMBERSHIP_PORT}{env.MEMBER_STREAM_ROUTE}",
+        url=f"http://{ADDRESS}:{pod_contract.MEMBERSHIP_PORT}{pod_contract.MEMBER_STREAM_ROUTE}",
         token=TOKENS.member,
         hello=lambda: Hello("job-uid", "default", MEMBER, "a", "pool", ADDRESS, opened.descriptor),
         opened=lambda: None,
@@ -101,7 +101,7 @@ async def latencies(group: Group, until: asyncio.Task[None]) -> list[float]:
         lease = f"lease-{len(found)}"
         body = Completion("job-uid", MEMBER, lease, Version(lineage, 0), samples)
         async with group.http.post(
-            group.url(env.COMPLETIONS_ROUTE, env.COMPLETIONS_PORT),
+            group.url(pod_contract.COMPLETIONS_ROUTE, pod_contract.COMPLETIONS_PORT),
             data=dumps(body),
             headers={"Authorization": f"Bearer {TOKENS.member}"},
         ) as answer:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Lineage, SessionId
 from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause, SuspicionCause
 from rollcall_protocol.wire.messages import PromptCredit, SessionRefused
@@ -211,7 +211,7 @@ async def test_a_superseded_coordinator_learns_it_from_a_member(tmp_path: Path) 
 
 async def test_weights_are_given_only_to_members(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
-        url = f"{group.url(env.WEIGHTS_ROUTE)}?version=0@1.1"
+        url = f"{group.url(pod_contract.WEIGHTS_ROUTE)}?version=0@1.1"
         async with group.http.get(url) as answer:
             assert answer.status == 401
         assert group.counts.refusals == ["unauthenticated"]

@@ -26,7 +26,7 @@ from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.coordinator import member_connections
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
 from rollcall_runtime.membership import long_messages
-from rollcall_runtime.membership.stream import MemberStream
+from rollcall_runtime.membership.coordinator_connection import MemberStream
 
 MEMBER = MemberId("uid-1", "boot-1")
 HELLO = Hello("job", "default", MEMBER, "pod", "cpu", "127.0.0.2", "")

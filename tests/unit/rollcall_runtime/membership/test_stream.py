@@ -20,7 +20,7 @@ from rollcall_protocol.wire.messages import (
     loads,
 )
 from rollcall_runtime.membership.bearer_token import CredentialsRefusedError
-from rollcall_runtime.membership.stream import MemberStream
+from rollcall_runtime.membership.coordinator_connection import MemberStream
 from rollcall_runtime.worker.backoff import Backoff
 
 SPOKEN: tuple[type[Hello | PromptCredit], ...] = (Hello, PromptCredit)

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import (
     MEMBER_MESSAGES,
@@ -64,8 +64,8 @@ class Coordinator:
     async def listening(self) -> AsyncIterator[None]:
         runners = []
         for method, route, handler, port in (
-            ("GET", env.MEMBER_STREAM_ROUTE, self._stream, env.MEMBERSHIP_PORT),
-            ("POST", env.COMPLETIONS_ROUTE, self._complete, env.COMPLETIONS_PORT),
+            ("GET", pod_contract.MEMBER_STREAM_ROUTE, self._stream, pod_contract.MEMBERSHIP_PORT),
+            ("POST", pod_contract.COMPLETIONS_ROUTE, self._complete, pod_contract.COMPLETIONS_PORT),
         ):
             application = web.Application()
             application.router.add_route(method, route, handler)
@@ -156,7 +156,7 @@ class Bench:
 
     async def probe(self) -> tuple[int, str]:
         """What the kubelet would be told."""
-        url = f"http://{self.address}:{env.METRICS_PORT}/readyz"
+        url = f"http://{self.address}:{pod_contract.METRICS_PORT}/readyz"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, (await answer.text()).strip()
 
@@ -206,7 +206,7 @@ async def test_a_committed_version_is_served_and_given_to_newcomers() -> None:
         labels = bench.metrics.labels
         assert bench.metrics.registry.get_sample_value("rollcall_weight_version", labels) == 1
         assert bench.metrics.registry.get_sample_value("rollcall_epoch", labels) == 1
-        url = f"http://{bench.address}:{env.AGENT_PORT}{env.WEIGHTS_ROUTE}?version={V1}"
+        url = f"http://{bench.address}:{pod_contract.AGENT_PORT}{pod_contract.WEIGHTS_ROUTE}?version={V1}"
         async with aiohttp.ClientSession() as session:
             async with session.get(url, headers=TOKEN) as answer:
                 assert answer.status == 200
@@ -270,7 +270,7 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         for number in range(4):
             await bench.coordinator.say(lease(number))
         await asyncio.to_thread(bench.engine.called.acquire, timeout=5)
-        url = f"http://{bench.address}:{env.AGENT_PORT}{env.DRAIN_ROUTE}"
+        url = f"http://{bench.address}:{pod_contract.AGENT_PORT}{pod_contract.DRAIN_ROUTE}"
         async with aiohttp.ClientSession() as session:
             async with session.post(url) as answer:
                 assert answer.status == 401

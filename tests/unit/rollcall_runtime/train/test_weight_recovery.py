@@ -9,9 +9,9 @@ import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_runtime.coordinator.sync_group import WeightHolder
+from rollcall_runtime.coordinator.sync_group_driver import WeightHolder
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.snapshots import Snapshotter

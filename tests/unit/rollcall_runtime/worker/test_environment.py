@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.worker.environment import new_member, read_rollout, read_trainer
 from rollcall_runtime.worker.errors import SpecError
@@ -15,17 +15,17 @@ from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / env.MEMBER_TOKEN_FILE).write_text("member-token\n")
-    (tmp_path / env.OPERATOR_TOKEN_FILE).write_text("operator-token\n")
+    (tmp_path / pod_contract.MEMBER_TOKEN_FILE).write_text("member-token\n")
+    (tmp_path / pod_contract.OPERATOR_TOKEN_FILE).write_text("operator-token\n")
     return {
-        env.CONFIG: json.dumps(encode(job_config())),
-        env.POOL_CONFIG: json.dumps(encode(pool_config())),
-        env.COORDINATOR: "reverse-trainer-0.reverse-trainer",
-        env.POD_NAME: "reverse-trainer-0",
-        env.POD_UID: "uid-1",
-        env.POD_IP: "127.0.0.2",
-        env.TOKEN_DIR: str(tmp_path),
-        env.STATE_DIR: str(tmp_path),
+        pod_contract.CONFIG: json.dumps(encode(job_config())),
+        pod_contract.POOL_CONFIG: json.dumps(encode(pool_config())),
+        pod_contract.COORDINATOR: "reverse-trainer-0.reverse-trainer",
+        pod_contract.POD_NAME: "reverse-trainer-0",
+        pod_contract.POD_UID: "uid-1",
+        pod_contract.POD_IP: "127.0.0.2",
+        pod_contract.TOKEN_DIR: str(tmp_path),
+        pod_contract.STATE_DIR: str(tmp_path),
     }
 
 
@@ -38,8 +38,8 @@ def test_a_rollout_learns_its_job_pool_and_token(variables: dict[str, str]) -> N
 def test_a_trainer_learns_both_tokens_and_its_rank(variables: dict[str, str]) -> None:
     config = replace(job_config(), trainer_replicas=3)
     variables |= {
-        env.CONFIG: json.dumps(encode(config)),
-        env.POD_NAME: "reverse-trainer-2",
+        pod_contract.CONFIG: json.dumps(encode(config)),
+        pod_contract.POD_NAME: "reverse-trainer-2",
     }
     read = read_trainer(variables)
     assert (read.operator_token, read.rank) == ("operator-token", 2)
@@ -55,13 +55,13 @@ def test_each_start_is_another_member_of_the_pod(variables: dict[str, str]) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({env.CONFIG: ""}, "ROLLCALL_CONFIG: is not set"),
-        ({env.CONFIG: "{"}, "ROLLCALL_CONFIG: Expecting property name"),
-        ({env.CONFIG: "{}"}, "ROLLCALL_CONFIG: JobConfig.namespace: missing"),
-        ({env.POD_IP: ""}, "ROLLCALL_POD_IP: is not set"),
-        ({env.POD_NAME: "reverse-trainer"}, "does not end in an ordinal"),
-        ({env.POD_NAME: "reverse-trainer-1"}, "does not end in an ordinal below 1"),
-        ({env.TOKEN_DIR: "/nowhere"}, "ROLLCALL_TOKEN_DIR: '/nowhere' is not a folder"),
+        ({pod_contract.CONFIG: ""}, "ROLLCALL_CONFIG: is not set"),
+        ({pod_contract.CONFIG: "{"}, "ROLLCALL_CONFIG: Expecting property name"),
+        ({pod_contract.CONFIG: "{}"}, "ROLLCALL_CONFIG: JobConfig.namespace: missing"),
+        ({pod_contract.POD_IP: ""}, "ROLLCALL_POD_IP: is not set"),
+        ({pod_contract.POD_NAME: "reverse-trainer"}, "does not end in an ordinal"),
+        ({pod_contract.POD_NAME: "reverse-trainer-1"}, "does not end in an ordinal below 1"),
+        ({pod_contract.TOKEN_DIR: "/nowhere"}, "ROLLCALL_TOKEN_DIR: '/nowhere' is not a folder"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -73,6 +73,6 @@ def test_what_is_wrong_is_named(
 
 
 def test_an_empty_token_is_no_token(variables: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / env.MEMBER_TOKEN_FILE).write_text(" \n")
+    (tmp_path / pod_contract.MEMBER_TOKEN_FILE).write_text(" \n")
     with pytest.raises(SpecError, match="the token is empty"):
         read_rollout(variables)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import MESSAGE_BYTES, report_failure, summary, termination_message
@@ -138,8 +138,8 @@ def test_the_message_is_written_where_kubernetes_reads_it(
 ) -> None:
     log = tmp_path / "termination-log"
     log.touch()
-    monkeypatch.setattr(env, "TERMINATION_LOG", str(log))
-    code = report_failure(crash(OSError("no route")), env.ExitCode.FAILED)
-    assert code == env.ExitCode.FAILED
+    monkeypatch.setattr(pod_contract, "TERMINATION_LOG", str(log))
+    code = report_failure(crash(OSError("no route")), pod_contract.ExitCode.FAILED)
+    assert code == pod_contract.ExitCode.FAILED
     assert log.read_text().startswith("OSError: no route (test_exit.py:")
     assert capfd.readouterr().err.startswith("OSError: no route (test_exit.py:")

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.train.part_sender import SenderRank
@@ -16,16 +16,16 @@ from rollcall_runtime.worker.auth import Tokens
 MEMBER, OPERATOR = "member-token", "operator-token"
 ADDRESS = "127.0.0.1"
 ROUTES = {
-    ("coordinator", "PUT", env.ROSTER_ROUTE): OPERATOR,
-    ("coordinator", "GET", env.OPERATOR_STREAM_ROUTE): OPERATOR,
-    ("coordinator", "GET", env.MEMBER_STREAM_ROUTE): MEMBER,
-    ("coordinator", "GET", env.WEIGHTS_ROUTE): MEMBER,
-    ("coordinator", "GET", env.GANG_ROUTE): MEMBER,
-    ("coordinator", "POST", env.COMPLETIONS_ROUTE): MEMBER,
-    ("rollout", "POST", env.DRAIN_ROUTE): MEMBER,
-    ("rollout", "POST", env.REGISTER_ROUTE): MEMBER,
-    ("rollout", "GET", env.WEIGHTS_ROUTE): MEMBER,
-    ("trainer rank", "GET", env.WEIGHTS_ROUTE): MEMBER,
+    ("coordinator", "PUT", pod_contract.ROSTER_ROUTE): OPERATOR,
+    ("coordinator", "GET", pod_contract.OPERATOR_STREAM_ROUTE): OPERATOR,
+    ("coordinator", "GET", pod_contract.MEMBER_STREAM_ROUTE): MEMBER,
+    ("coordinator", "GET", pod_contract.WEIGHTS_ROUTE): MEMBER,
+    ("coordinator", "GET", pod_contract.GANG_ROUTE): MEMBER,
+    ("coordinator", "POST", pod_contract.COMPLETIONS_ROUTE): MEMBER,
+    ("rollout", "POST", pod_contract.DRAIN_ROUTE): MEMBER,
+    ("rollout", "POST", pod_contract.REGISTER_ROUTE): MEMBER,
+    ("rollout", "GET", pod_contract.WEIGHTS_ROUTE): MEMBER,
+    ("trainer rank", "GET", pod_contract.WEIGHTS_ROUTE): MEMBER,
 }
 
 

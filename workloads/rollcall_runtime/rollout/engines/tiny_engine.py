@@ -17,7 +17,7 @@ from rollcall_runtime.rollout.inference_engine import (
     PauseMode,
     WeightMismatchError,
 )
-from rollcall_runtime.worker.settings import read_settings
+from rollcall_runtime.worker.engine_config import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
+from rollcall_runtime.sync.engines.pull.peer_read_session import PullSession
 from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
-from rollcall_runtime.sync.engines.pull.session import PullSession
 
 _USE_IPV6 = "MC_USE_IPV6"
 
-if ":" in os.environ.get(env.POD_IP, ""):
+if ":" in os.environ.get(pod_contract.POD_IP, ""):
     # Mooncake resolves addresses of one family, and reads which one when it is imported.
     os.environ.setdefault(_USE_IPV6, "1")
 
@@ -110,8 +110,8 @@ def require_address_family(address: str) -> None:
     """Raise ValueError if Mooncake cannot connect to addresses of this one's family."""
     if ipaddress.ip_address(address).version == 6 and not os.environ.get(_USE_IPV6):
         raise ValueError(
-            f"Mooncake cannot use {address}: it was loaded for IPv4, since {env.POD_IP} is not an "
-            f"IPv6 address; set {_USE_IPV6}=1 in the pod template"
+            f"Mooncake cannot use {address}: it was loaded for IPv4, since "
+            f"{pod_contract.POD_IP} is not an IPv6 address; set {_USE_IPV6}=1 in the pod template"
         )
 
 

@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp import web
 from zlib_ng.zlib_ng import crc32
 
-from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests

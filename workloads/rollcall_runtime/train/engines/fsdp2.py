@@ -43,8 +43,8 @@ from rollcall_runtime.train.train_engine import (
     UpdateStats,
     WeightInfo,
 )
+from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
 from rollcall_protocol.wire.json_codec import decode
 from tests.integration.bad_manifests.manifests import Changes
@@ -103,7 +103,7 @@ def test_the_gang_starts_all_at_once_and_never_restarts_for_a_template() -> None
 
 def test_a_worker_reads_the_job_from_its_environment() -> None:
     changes = {"spec.algorithm.loss.clip": "2e-1", "spec.weightSync.bucketSize": "1Mi"}
-    config = decode(JobConfig, json.loads(variables(trainer(changes))[env.CONFIG]))
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
     assert (config.namespace, config.job, config.uid) == ("team", "bad", "job-uid")
     assert config.algorithm.loss.clip == 0.2
     assert config.weight_sync.bucket_bytes == 1024 * 1024
@@ -122,7 +122,7 @@ def test_a_worker_reads_how_weights_reach_it() -> None:
         "groups": [{"name": "npu", "engine": "hccl", "config": {"threads": 4}}],
     }
     child = deployment({"spec.weightSync": sync, "spec.rollouts[0].syncGroup": "npu"})
-    config = decode(JobConfig, json.loads(variables(child)[env.CONFIG])).weight_sync
+    config = decode(JobConfig, json.loads(variables(child)[pod_contract.CONFIG])).weight_sync
     assert config.all_groups() == (
         GroupConfig("default", EngineRef("mooncake", own)),
         GroupConfig("npu", EngineRef("hccl", {"threads": 4})),
@@ -130,13 +130,15 @@ def test_a_worker_reads_how_weights_reach_it() -> None:
     assert (config.blocking, config.staging) == (True, "Device")
     assert config.delta == DeltaConfig(max_share=0.3, threads=8, block_bytes=1 << 16)
     assert (config.every_rank_sends, config.profile_path) == (False, "")
-    assert json.loads(variables(child)[env.POOL_CONFIG])["sync_group"] == "npu"
+    assert json.loads(variables(child)[pod_contract.POOL_CONFIG])["sync_group"] == "npu"
 
 
 def test_traces_are_written_only_when_asked_for() -> None:
     def path(profile: dict[str, Any]) -> str:
         child = trainer({"spec.weightSync.profile": profile})
-        return decode(JobConfig, json.loads(variables(child)[env.CONFIG])).weight_sync.profile_path
+        return decode(
+            JobConfig, json.loads(variables(child)[pod_contract.CONFIG])
+        ).weight_sync.profile_path
 
     assert path({"path": "/traces"}) == ""
     assert path({"enabled": True, "path": "/traces"}) == "/traces"
@@ -146,8 +148,8 @@ def test_traces_are_written_only_when_asked_for() -> None:
 
 def test_workers_find_the_coordinator_by_name() -> None:
     host = "bad-trainer-0.bad-trainer.team.svc"
-    assert variables(trainer())[env.COORDINATOR] == host
-    assert variables(deployment())[env.COORDINATOR] == host
+    assert variables(trainer())[pod_contract.COORDINATOR] == host
+    assert variables(deployment())[pod_contract.COORDINATOR] == host
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_checkpoints_go_to_the_volume_that_was_asked_for(volume: dict[str, Any])
     volumes = {item["name"]: item for item in pod_spec(child)["volumes"]}
     assert volumes["rollcall-checkpoints"] == {"name": "rollcall-checkpoints", **volume}
     mounts = {m["name"]: m["mountPath"] for m in pod_spec(child)["containers"][0]["volumeMounts"]}
-    config = decode(JobConfig, json.loads(variables(child)[env.CONFIG]))
+    config = decode(JobConfig, json.loads(variables(child)[pod_contract.CONFIG]))
     assert config.checkpoint is not None
     assert config.checkpoint.path == mounts["rollcall-checkpoints"]
     assert config.checkpoint.every_steps == 5
@@ -189,13 +191,13 @@ def test_a_pool_carries_its_entry_of_the_job() -> None:
 
 
 def test_a_rollout_reads_its_pool_from_its_environment() -> None:
-    config = decode(PoolConfig, json.loads(variables(deployment())[env.POOL_CONFIG]))
+    config = decode(PoolConfig, json.loads(variables(deployment())[pod_contract.POOL_CONFIG]))
     assert (config.pool, config.engine.name, config.drain_timeout) == ("bad-cpu", "tiny", 30.0)
 
 
 def test_a_rollout_has_a_gate_and_time_to_drain() -> None:
     spec = pod_spec(deployment({"spec.rollouts[0].drain.timeoutSeconds": 120}))
-    assert spec["readinessGates"] == [{"conditionType": env.READINESS_GATE}]
+    assert spec["readinessGates"] == [{"conditionType": pod_contract.READINESS_GATE}]
     assert spec["terminationGracePeriodSeconds"] == 130
 
 

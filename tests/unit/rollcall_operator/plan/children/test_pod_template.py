@@ -9,7 +9,7 @@ from rollcall_operator.plan.children.pod_template import (
     worker_container,
     worker_template,
 )
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -102,7 +102,11 @@ def test_variables_volumes_and_ports_are_added_after_the_users() -> None:
     }
     result = worker(template(given))
     assert [item["name"] for item in result["env"]][:2] == ["MINE", "ROLLCALL_CONFIG"]
-    assert {item["name"] for item in result["env"]} >= {env.POD_NAME, env.POD_UID, env.POD_IP}
+    assert {item["name"] for item in result["env"]} >= {
+        pod_contract.POD_NAME,
+        pod_contract.POD_UID,
+        pod_contract.POD_IP,
+    }
     assert [item["name"] for item in result["volumeMounts"]] == ["data", "rollcall-state"]
     assert result["ports"] == [{"containerPort": 9090, "name": "my-metrics"}], "no port twice"
 
@@ -111,7 +115,10 @@ def test_each_probe_is_added_where_the_user_gave_none() -> None:
     mine = {"exec": {"command": ["true"]}}
     result = worker(template({"readinessProbe": mine}))
     assert result["readinessProbe"] == mine
-    assert result["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": env.METRICS_PORT}
+    assert result["livenessProbe"]["httpGet"] == {
+        "path": "/healthz",
+        "port": pod_contract.METRICS_PORT,
+    }
     assert result["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert worker(template())["readinessProbe"]["httpGet"]["path"] == "/readyz"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import EngineRef, GroupConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.engine import Role
@@ -68,7 +68,7 @@ def test_members_with_ipv6_addresses_read_from_each_other(engine: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _PROGRAM, engine],
         cwd=ROOT,
-        env=os.environ | {env.POD_IP: "::1"},
+        env=os.environ | {pod_contract.POD_IP: "::1"},
         capture_output=True,
         text=True,
         timeout=90,

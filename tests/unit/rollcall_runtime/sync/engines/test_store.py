@@ -14,8 +14,8 @@ from rollcall_runtime.sync.engine import Role, encode_descriptor
 from rollcall_runtime.sync.engines.store import StoreEngine, StoreSession, StoreSettings
 from rollcall_runtime.sync.errors import SyncError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
+from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.settings import read_settings
 
 WEIGHTS = bytes(range(256)) * 4
 MANIFEST = WeightManifest(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import ClientSession, web
 
-from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.bench.member import digests, odd_tensors, version

@@ -7,7 +7,7 @@ import pytest
 import torch
 from aiohttp import ClientSession, web
 
-from rollcall_protocol.env import WEIGHTS_ROUTE
+from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
 from rollcall_runtime.bench.member import digests
 from rollcall_runtime.sync.errors import CatchUpError
 from rollcall_runtime.sync.weights.catch_up import fetch, weights_handler

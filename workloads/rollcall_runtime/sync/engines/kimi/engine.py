@@ -40,7 +40,7 @@ from rollcall_runtime.sync.engines.mooncake import (
     require_rdma_devices,
 )
 from rollcall_runtime.sync.engines.pull.bucket_reader import BucketReader
-from rollcall_runtime.sync.engines.pull.session import PullSession
+from rollcall_runtime.sync.engines.pull.peer_read_session import PullSession
 from rollcall_runtime.sync.engines.pull.topology import Topology
 from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer, BufferHold

@@ -25,8 +25,8 @@ from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
+from rollcall_runtime.sync.engines.pull.peer_read_session import PullSession
 from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
-from rollcall_runtime.sync.engines.pull.session import PullSession
 
 if hasattr(ctypes.CDLL(None), "ucs_init"):
     raise ImportError(

@@ -22,8 +22,8 @@ from rollcall_runtime.bench.member_processes import (
 )
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import TransferFailedError
+from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.settings import read_settings
 
 ray = pytest.importorskip("rollcall_runtime.sync.engines.ray.engine", reason="needs Ray")
 

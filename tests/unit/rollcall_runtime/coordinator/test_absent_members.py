@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_protocol.wire.roster import RosterMember
-from rollcall_runtime.coordinator import reconnect_requests
-from rollcall_runtime.coordinator.reconnect_requests import MAX_ANSWERED, ReconnectRequester
+from rollcall_runtime.coordinator import absent_members
+from rollcall_runtime.coordinator.absent_members import MAX_ANSWERED, ReconnectRequester
 
 BOUND = 0.1
 REQUEST = ReconnectRequest("127.0.0.9", "coordinator-uid")
@@ -66,7 +66,7 @@ async def agent(
         return web.json_response({"registering": True}, status=status)
 
     app = web.Application()
-    app.router.add_post(env.REGISTER_ROUTE, summon)
+    app.router.add_post(pod_contract.REGISTER_ROUTE, summon)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -130,7 +130,7 @@ async def test_a_member_that_hangs_is_told_of_once(unused_tcp_port: int) -> None
 async def test_a_member_that_answers_and_never_comes_is_told_of(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconnect_requests, "LONGEST_DELAY", BOUND)
+    monkeypatch.setattr(absent_members, "LONGEST_DELAY", BOUND)
     world = FakeCoordinator()
     async with agent(unused_tcp_port) as heard, world.calling(unused_tcp_port):
         assert (

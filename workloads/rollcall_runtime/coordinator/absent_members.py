@@ -13,7 +13,7 @@ from typing import Protocol
 
 import aiohttp
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import RosterMember
@@ -67,7 +67,7 @@ class ReconnectRequester:
         request: ReconnectRequest,
         token: str,
         bound: float,
-        port: int = env.AGENT_PORT,
+        port: int = pod_contract.AGENT_PORT,
     ) -> None:
         self._members, self._body = members, dumps(request)
         self._headers = bearer(token)
@@ -104,7 +104,7 @@ class ReconnectRequester:
             )
 
     def _url(self, member: RosterMember) -> str:
-        return f"http://{host_port(member.address, self._port)}{env.REGISTER_ROUTE}"
+        return f"http://{host_port(member.address, self._port)}{pod_contract.REGISTER_ROUTE}"
 
     def _due(self, now: float) -> list[tuple[RosterMember, _MissingMember]]:
         members = self._members.missing()

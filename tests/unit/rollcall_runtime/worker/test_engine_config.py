@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.settings import read_settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rollcall_protocol import env
+from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.membership.coordinator_effects import (
     CloseStream,
@@ -110,7 +110,7 @@ class SyncGroup:
             group=opened.name,
             boot=boot,
             sender=Seat(member, opened.address or address, opened.descriptor),
-            fallback_donor=host_port(address, env.MEMBERSHIP_PORT),
+            fallback_donor=host_port(address, pod_contract.MEMBERSHIP_PORT),
             timeouts=ProtocolTimeouts(
                 settle=bounds.settle,
                 ack_timeout=bounds.ack_timeout,
@@ -198,7 +198,7 @@ class SyncGroup:
     def weight_holders(self) -> list[WeightHolder]:
         """The connected rollouts that hold a whole version, not a shard of it."""
         return [
-            WeightHolder(member.held, host_port(member.hello.address, env.AGENT_PORT))
+            WeightHolder(member.held, host_port(member.hello.address, pod_contract.AGENT_PORT))
             for member in self.machine.members.by_pod.values()
             if member.held is not None and member.connected and not member.hello.shard
         ]
