@@ -10,14 +10,15 @@
 
 `Fails` names a test, one of its cases, or a file; there may be several such lines, and each must
 fail. `Quick` mutants run in `make test`. With `Timeout: 20`, a test that has run for 20 seconds
-counts as failed; without it, a test that hangs kills no mutant.
+counts as failed; without it, a test that hangs kills no mutant. `Alone` ones come last, one by one,
+because their tests measure times.
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-FIELDS = frozenset({"Promise", "Fails", "Quick", "Timeout"})
+FIELDS = frozenset({"Promise", "Fails", "Quick", "Timeout", "Alone"})
 DIFF = "--- "
 _FILE = re.compile(r"^(?:---|\+\+\+) (?:[ab]/)?(\S+)", re.MULTILINE)
 
@@ -37,6 +38,7 @@ class Mutant:
     patched: tuple[str, ...]
     quick: bool = False
     timeout: float | None = None
+    alone: bool = False
 
 
 def parse(path: Path, *, name: str) -> Mutant:
@@ -61,7 +63,8 @@ def parse(path: Path, *, name: str) -> Mutant:
         promise=promise,
         tests=tests,
         patched=_patched(path, diff),
-        quick=_yes_or_no(path, fields.get("Quick", ["no"])[0]),
+        quick=_yes_or_no(path, fields, "Quick"),
+        alone=_yes_or_no(path, fields, "Alone"),
         timeout=_seconds(path, fields["Timeout"][0]) if "Timeout" in fields else None,
     )
 
@@ -86,9 +89,10 @@ def _patched(path: Path, diff: str) -> tuple[str, ...]:
     return files
 
 
-def _yes_or_no(path: Path, value: str) -> bool:
+def _yes_or_no(path: Path, fields: dict[str, list[str]], key: str) -> bool:
+    value = fields.get(key, ["no"])[0]
     if value not in {"yes", "no"}:
-        raise MutantError(f"{path}: Quick must be yes or no, not {value!r}")
+        raise MutantError(f"{path}: {key} must be yes or no, not {value!r}")
     return value == "yes"
 
 

@@ -23,8 +23,9 @@ def matches(node: str, test: str) -> bool:
 class Outcomes:
     """A plugin of pytest: keeps the tests wanted, notes (outcome, message) of each."""
 
-    def __init__(self, wanted: list[str]) -> None:
+    def __init__(self, wanted: list[str], answer: Path) -> None:
         self.wanted = wanted
+        self.answer = answer
         self.found: dict[str, tuple[str, str]] = {}
 
     def pytest_collection_modifyitems(
@@ -33,6 +34,10 @@ class Outcomes:
         kept = [x for x in items if any(matches(x.nodeid, test) for test in self.wanted)]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+    def pytest_sessionfinish(self) -> None:
+        """Before pytest raises what the fault has left behind, such as sockets that are open."""
+        self.answer.write_text(json.dumps(self.found), encoding="utf-8")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -66,13 +71,11 @@ def _last_line(text: str) -> str:
 def main() -> int:
     """Run what the request file (first argument) names; the answer goes to the second."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    outcomes = Outcomes(request["tests"])
+    outcomes = Outcomes(request["tests"], Path(sys.argv[2]))
     files = sorted({test.partition("::")[0] for test in request["tests"]})
     options = ["--quiet", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
     options.append(f"--timeout={request['timeout']}")
-    status = pytest.main([*options, *files], plugins=[outcomes])
-    Path(sys.argv[2]).write_text(json.dumps(outcomes.found), encoding="utf-8")
-    return int(status)
+    return int(pytest.main([*options, *files], plugins=[outcomes]))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,26 +37,35 @@ def try_all(
 ) -> list[Verdict]:
     """Try each in a copy of the tree at `root`; `report` gets each verdict as it is known."""
     jobs = jobs or os.cpu_count() or 1
-    runs = TestRuns()
+    verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         pristine = trees.copy_tree(root, Path(folder, "pristine"))
-        with ThreadPoolExecutor(jobs) as pool:
-            try:
-                baseline = _baseline(mutants, pristine, runs=runs, pool=pool, jobs=jobs)
-                futures = [
-                    pool.submit(_try, mutant, pristine, baseline=baseline, runs=runs)
-                    for mutant in mutants
-                ]
-                verdicts = []
-                for future in as_completed(futures):
-                    verdicts.append(future.result())
-                    if report:
-                        report(verdicts[-1])
-            except BaseException:  # Ctrl-C too: the tests are in process groups of their own
-                runs.stop()
-                pool.shutdown(cancel_futures=True)
-                raise
+        for chosen, at_once in (
+            ([mutant for mutant in mutants if not mutant.alone], jobs),
+            ([mutant for mutant in mutants if mutant.alone], 1),
+        ):
+            for verdict in _try_some(chosen, pristine, jobs=at_once):
+                verdicts.append(verdict)
+                if report:
+                    report(verdict)
     return sorted(verdicts, key=lambda verdict: verdict.mutant.name)
+
+
+def _try_some(mutants: Sequence[Mutant], pristine: Path, *, jobs: int) -> Iterator[Verdict]:
+    runs = TestRuns()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            baseline = _baseline(mutants, pristine, runs=runs, pool=pool, jobs=jobs)
+            futures = [
+                pool.submit(_try, mutant, pristine, baseline=baseline, runs=runs)
+                for mutant in mutants
+            ]
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:  # Ctrl-C too: the tests are in process groups of their own
+            runs.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def judge(mutant: Mutant, found: Found) -> tuple[str, str]:

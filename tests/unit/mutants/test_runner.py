@@ -100,6 +100,7 @@ MUTANTS = {
     "no name": ([f"{FILE}::test_double"], DIFF.format("return y")),
     "no fixture": ([f"{FILE}::test_fixture"], DIFF.format("raise ValueError")),
     "hangs": ([f"{FILE}::test_nap"], "Timeout: 0.5\n" + NAP),
+    "killed alone": ([f"{FILE}::test_double"], "Alone: yes\n" + TRIPLE),
     "wrong without the patch": ([f"{FILE}::test_wrong"], TRIPLE),
     "skipped": ([f"{FILE}::test_skipped"], TRIPLE),
     "no such test": ([f"{FILE}::test_other"], TRIPLE),
@@ -122,13 +123,21 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
         (folder / f"{name}.patch").write_text(header + diff)
     reported: list[Verdict] = []
     found = try_all(load(folder), root=root, jobs=2, report=reported.append)
+    assert reported[-1].mutant.name == "killed alone"
     assert {v.mutant.name for v in reported} == {v.mutant.name for v in found} == set(MUTANTS)
     assert (root / "workloads/sums.py").read_text() == CODE
     return {verdict.mutant.name: verdict for verdict in found}
 
 
 @pytest.mark.parametrize(
-    "name", ["killed", "killed by a case", "killed in another process", "hangs"]
+    "name",
+    [
+        "killed",
+        "killed by a case",
+        "killed in another process",
+        "killed alone",
+        "hangs",
+    ],
 )
 def test_a_mutant_is_killed(verdicts: dict[str, Verdict], name: str) -> None:
     assert verdicts[name].outcome == KILLED, verdicts[name]
