@@ -147,7 +147,9 @@ def variables(
     state.mkdir(parents=True, exist_ok=True)
     tokens.mkdir(exist_ok=True)
     for name, token in TOKENS.items():
-        (tokens / name).write_text(token)
+        path = tokens / name
+        if not path.exists():  # a worker that runs may be reading it
+            path.write_text(token)
     values = {
         pod_contract.CONFIG: json.dumps(encode(config)),
         pod_contract.COORDINATOR: coordinator,

@@ -193,7 +193,7 @@ def test_a_rank_that_dies_is_told(pair: tuple[MemberProcess, MemberProcess]) -> 
     os.kill(rank, signal.SIGKILL)
     error = sending.result(2).error
     assert isinstance(error, TransferFailedError)
-    assert "the Ray process ended" in str(error)
+    assert "the Ray process exited" in str(error)
     leave([sender, receiver])
 
 
