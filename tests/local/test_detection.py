@@ -200,7 +200,9 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
             async with Proxy(address=name, target=job.trainer.address, ports=ports):
                 await job.call(EpochCause.MEMBERS_JOINED)
                 await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
-                await clinging.logs_line(f"at {job.trainer.address}, while connected to", seconds=1)
+                await clinging.logs_line(
+                    f"at {job.trainer.address} asks for a stream; connected to", seconds=1
+                )
                 assert all(not suspected(seen.snapshot, clinging) for seen in job.roll.history)
         finally:
             await runner.cleanup()
