@@ -55,6 +55,8 @@ PARTS = (
         minutes=1.5,
         commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
     ),
+    # Before the mutants: it builds the API server and Helm, which some of their tests need.
+    Part(name="integration", minutes=4, commands=("pytest tests/integration",)),
     Part(name="mutants", minutes=2, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
@@ -65,11 +67,6 @@ PARTS = (
         name="alone",
         minutes=4,
         commands=("pytest tests/unit tests/local -m 'alone and not gpu'",),
-    ),
-    Part(
-        name="integration",
-        minutes=4,
-        commands=("pytest tests/integration",),
     ),
     # The parts below need it.
     Part(name="cluster", minutes=1.5, commands=("python -m hack.cluster install",)),
