@@ -52,37 +52,37 @@ PARTS = (
     ),
     Part(
         name="unit",
-        minutes=1.5,
+        minutes=3,
         commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
     ),
     # Before the mutants: it builds the API server and Helm, which some of their tests need.
-    Part(name="integration", minutes=4, commands=("pytest tests/integration",)),
-    Part(name="mutants", minutes=2, commands=("python -m tests.mutants --quick",)),
+    Part(name="integration", minutes=5, commands=("pytest tests/integration",)),
+    Part(name="mutants", minutes=1, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
-        minutes=8,
+        minutes=12,
         commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'slow and {HERE}'",),
     ),
     Part(
         name="alone",
-        minutes=4,
+        minutes=2,
         commands=("pytest tests/unit tests/local -m 'alone and not gpu'",),
     ),
     # The parts below need it.
-    Part(name="cluster", minutes=1.5, commands=("python -m hack.cluster install",)),
+    Part(name="cluster", minutes=0.5, commands=("python -m hack.cluster install",)),
     Part(
         name="bare-machine",
-        minutes=4,
+        minutes=3,
         commands=("pytest tests/cluster/test_bare_machine.py",),
     ),
     Part(
         name="e2e",
-        minutes=5,
+        minutes=3,
         commands=(f"pytest tests/e2e {SIDE_BY_SIDE} -m 'not alone'",),
     ),
     Part(
         name="e2e-alone",
-        minutes=7,
+        minutes=6.5,
         commands=("pytest tests/e2e -m alone",),
     ),
 )
