@@ -135,7 +135,7 @@ class WeightSyncSpec(Model):
     """Where the snapshot of the weights is kept while it is sent and training goes on. Host: in
     host memory. Device: in device memory, which is faster and needs twice the size of the weights,
     on rollouts too; engines that cannot send from there get a copy in host memory. Streamed: one
-    copy in host memory, so that the next version waits until this one has been received."""
+    copy in host memory, so training waits until the rollouts have received it."""
     delta: DeltaSpec = nested(DeltaSpec)
     profile: ProfileSpec = nested(ProfileSpec)
 

@@ -1,6 +1,6 @@
 """Weight-sync engines by name and device.
 
-To add a built-in engine, write its class (see `sessions.ThreadedEngine`) and add its row to
+To add a built-in engine, write its class (see `engines.common.threaded_engine`) and add its row to
 `_BUILTINS`. The row repeats what the class says, so that an engine whose library is missing can
 still be listed; a test compares the two.
 """
