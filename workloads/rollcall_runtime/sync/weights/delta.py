@@ -5,8 +5,8 @@ base make the new weights. Reinforcement learning changes few bytes of 16-bit we
 
 An `EncodedDelta` holds for each bucket the gaps between changed bytes (two bytes each, split into
 two streams) and by how much the bytes differ, which is little when an optimizer changed them; all
-of it entropy coded. 2 % of random changes make less than 4 %. After _LONGEST_GAP equal bytes one more is
-listed although it is equal, so that two bytes always suffice.
+of it entropy coded. 2 % of random changes make less than 4 %. After _LONGEST_GAP equal bytes one
+more is listed although it is equal, so that two bytes always suffice.
 """
 
 import asyncio
