@@ -52,7 +52,7 @@ PARTS = (
     ),
     Part(
         name="unit",
-        minutes=3,
+        minutes=1.5,
         commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
     ),
     # Before the mutants: it builds the API server and Helm, which some of their tests need.
