@@ -55,7 +55,7 @@ def up() -> None:
 def down() -> None:
     """Removes the cluster and what it changed on the machine; the cache stays."""
     if uses_existing():
-        say("ROLLCALL_USE_KUBECONFIG is set: the existing cluster is left as it is")
+        say("ROLLCALL_USE_KUBECONFIG is set: the cluster of your kubeconfig is not removed")
         return
     with cache.lock("cluster"):
         try:

@@ -155,7 +155,7 @@ async def die(cluster: Cluster, user: ClusterUser, death: Death, folder: Path) -
         process.join(10)
         process.close()
     if not death.scaling:
-        await user.apply(example(replicas=5))  # while nobody looks
+        await user.apply(example(replicas=5))  # while no operator runs
 
 
 @pytest.mark.timeout(300)

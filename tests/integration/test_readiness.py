@@ -22,7 +22,7 @@ async def test_a_probe_alone_never_brings_a_stale_rollout_back(
         node.coordinator.say({stale: Member(MemberState.STALE)})
         await eventually(lambda: gates_are(user, {current}), "the stale one is out")
         first.kill()
-        node.coordinator.say({current: Member(MemberState.STALE)})  # while nobody looks
+        node.coordinator.say({current: Member(MemberState.STALE)})  # while no operator runs
         second = start_operator()
         await eventually(lambda: gates_are(user, {stale}), "gates follow the versions")
         node.coordinator.say({})

@@ -59,7 +59,7 @@ class _RosterChange:
 
 
 def decide_roster(view: JobView) -> RosterDecision:
-    """The roster for now."""
+    """The roster that the coordinator should hold at `view.now`."""
     if view.outcome is not None or view.spec.suspend:
         return RosterDecision()
     members = eligible(view)
@@ -138,8 +138,8 @@ def _epoch_due(
     view: JobView, change: _RosterChange, first_seen: Mapping[str, float]
 ) -> float | None:
     """When (Unix seconds) the change opens an epoch, by the table at the top; None: never."""
-    nobody = not change.joined and not change.stayed
-    if nobody and (change.replaced or view.group is None):
+    empty = not change.joined and not change.stayed
+    if empty and (change.replaced or view.group is None):
         return None
     at_once = (
         not change.known

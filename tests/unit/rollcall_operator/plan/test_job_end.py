@@ -33,7 +33,7 @@ def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
     assert simulator.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 1
     simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
     plan = simulator.converge(60)
-    assert not plan.epoch_change, "nobody calls the roll of a finished job"
+    assert not plan.epoch_change, "a finished job gets no epoch"
 
 
 def test_nothing_is_made_anew_for_a_finished_job() -> None:

@@ -95,7 +95,7 @@ async def test_those_who_are_missing_can_be_called_at_once(unused_tcp_port: int)
         assert await heard.get() == REQUEST
     async with world.calling(unused_tcp_port, bound=100, at_once=True):
         await asyncio.sleep(BOUND)
-        assert world.reported.empty(), "that nobody listens is no news"
+        assert world.reported.empty(), "a refused connection is not reported"
 
 
 async def test_a_container_that_does_not_listen_yet_is_no_news(unused_tcp_port: int) -> None:

@@ -7,7 +7,7 @@ from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 
 def ready_to_open() -> JobSimulator:
-    """An epoch is open and nobody has reported yet."""
+    """An epoch is open and no member has reported yet."""
     simulator = JobSimulator()
     simulator.converge()
     simulator.schedule()
