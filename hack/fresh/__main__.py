@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hack.cluster import cache
 from hack.cluster.errors import ClusterError, explain
-from hack.cluster.progress import say
+from hack.cluster.progress import duration, say
 from hack.fresh import debian_root, namespace
 
 if TYPE_CHECKING:
@@ -38,11 +38,9 @@ class Outcome:
 
     def line(self) -> str:
         """For a person."""
-        time_taken = f"{self.seconds // 60:.0f} min {self.seconds % 60:02.0f} s"
         verdict = "passed" if self.status == 0 else f"FAILED with exit status {self.status}"
-        return (
-            f"make {self.target:<14} {time_taken:>13} {self.disk / 1e9:8.1f} GB at most  {verdict}"
-        )
+        took = duration(self.seconds)
+        return f"make {self.target:<14} {took:>13} {self.disk / 1e9:8.1f} GB at most  {verdict}"
 
 
 def run_targets(targets: Sequence[str], *, with_caches: bool) -> list[Outcome]:
