@@ -102,7 +102,7 @@ class TinyDecoder(nn.Module):
     @classmethod
     def seeded(cls, config: TinyConfig, *, seed: int) -> "TinyDecoder":
         """Fresh weights from `seed`, the same everywhere; the global RNG is left alone."""
-        with torch.random.fork_rng(devices=[]):  # what the layers draw for themselves
+        with torch.random.fork_rng(devices=[]):  # the layers' own initialization uses it
             model = cls(config)
         generator = torch.Generator().manual_seed(seed)
         for module in model.modules():

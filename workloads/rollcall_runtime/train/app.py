@@ -105,7 +105,7 @@ class _Leader:
             metrics=metrics,
             senders=_senders(job),
         )
-        # Told before anything else, so that nobody takes a restart for a new beginning.
+        # Reported first, so that the operator does not take a restart for a new job's start.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
         tokens = Tokens(self.environment.member_token, self.environment.operator_token)
         bounds = job.membership
@@ -156,12 +156,12 @@ class _Leader:
             return None
         every = job.weight_sync.trigger_parameter_sync_step
         recovery = WeightRecovery(token=self.environment.member_token, every=every)
-        # A pod that took another's place knows the lives of the checkpoint alone.
+        # A replacement pod's coordinator does not know the checkpoint's incarnation.
         incarnations = (
             *coordinator.incarnations,
             *([state.incarnation] if state.incarnation else []),
         )
-        return await recovery.take(coordinator.weight_holders(), incarnations, step=step)
+        return await recovery.recover(coordinator.weight_holders(), incarnations, step=step)
 
     async def _step_down(self, coordinator: Coordinator) -> None:
         await coordinator.fenced.wait()
@@ -240,7 +240,7 @@ async def _or_abandon(watch: Coroutine[Any, Any, None]) -> None:
 
 
 def _ignore(_: WeightSnapshotDraft) -> None:
-    """Rank 0 sends all there is."""
+    """Rank 0 sends the whole snapshot."""
 
 
 def _open_engines(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:
@@ -272,7 +272,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         raise SpecError("spec.algorithm.name", problem)
     own = {key: value for key, value in chosen.config.items() if key in RANK_KEYS}
     rest = {key: value for key, value in chosen.config.items() if key not in RANK_KEYS}
-    open_prompts(job.prompts, seed=job.data_seed)  # a wrong one is told before the model is built
+    open_prompts(job.prompts, seed=job.data_seed)  # a wrong one fails before the model is built
     setup = EngineSetup(
         model=job.model,
         optimizer=job.algorithm.optimizer,

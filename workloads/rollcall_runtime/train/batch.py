@@ -28,8 +28,8 @@ class Batch:
 
     tokens: Tensor  # int64 [rows, length]
     mask: Tensor  # bool: the token belongs to the response
-    logprobs: Tensor  # float32: of the policy that drew the token; 0 outside the mask
-    versions: Tensor  # int64: weight version that drew the token; -1 outside the mask
+    logprobs: Tensor  # float32: of the policy that sampled the token; 0 outside the mask
+    versions: Tensor  # int64: weight version that sampled the token; -1 outside the mask
     advantages: Tensor  # float32 [rows]
     proximal: Tensor | None = None  # float32: log-probabilities just before the batch's updates
 

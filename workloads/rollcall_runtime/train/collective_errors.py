@@ -17,7 +17,7 @@ def raise_on_all_ranks(gather: Callable[[Any], list[Any]]) -> Iterator[None]:
         yield
     except OSError as error:
         own = error
-    told = (own.errno or errno.EIO, own.strerror or str(own)) if own is not None else None
-    failed = next((found for found in gather(told) if found is not None), None)
+    report = (own.errno or errno.EIO, own.strerror or str(own)) if own is not None else None
+    failed = next((found for found in gather(report) if found is not None), None)
     if failed is not None:
         raise OSError(*failed) from own

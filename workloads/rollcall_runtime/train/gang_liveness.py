@@ -1,7 +1,8 @@
 """The ranks of a trainer watch each other: if one dies or hangs, all of them start again.
 
-Each other rank holds a stream to rank 0, and both ends send beats on it. A collective tells of a
-dead peer too, but only when there is one under way, and of a stopped one after its long timeout.
+Each other rank holds a stream to rank 0, and both ends send beats on it. A collective fails
+when a peer died, too, but only while one is under way, and for a stopped peer after its long
+timeout.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class _Stream:
         bound: float,
     ) -> None:
         self._socket, self._heartbeat, self._bound = socket, heartbeat, bound
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
 
     async def run(self, leaving: asyncio.Event) -> None:
         """Beat and listen until either side says farewell. ConnectionError when the other is lost.
@@ -61,13 +62,13 @@ class _Stream:
 
     async def _listen(self) -> None:
         async for frame in self._socket:
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             if frame.type is aiohttp.WSMsgType.TEXT and frame.data == _BYE:
                 return
         raise ConnectionResetError("connection lost")
 
     async def _watch(self) -> None:
-        while (left := self._heard_at + self._bound - time.monotonic()) > 0:
+        while (left := self._received_at + self._bound - time.monotonic()) > 0:
             await asyncio.sleep(left)
             # After a stall of this process, what has arrived meanwhile is read first.
             await asyncio.sleep(GRACE_SECONDS)
@@ -88,7 +89,7 @@ class Gang:
 
     async def watch(self) -> None:
         """Raise GangBrokenError when another rank is lost; return when `leave` was called."""
-        await first_of(self._told(), self._all_connect(), self._leaving_set())
+        await first_of(self._raise_if_broken(), self._all_connect(), self._leaving_set())
 
     def leave(self) -> None:
         """Training is over: ranks may go."""
@@ -120,7 +121,7 @@ class Gang:
         if not self._broken.done():
             self._broken.set_result(reason)
 
-    async def _told(self) -> None:
+    async def _raise_if_broken(self) -> None:
         raise GangBrokenError(await self._broken)
 
     async def _leaving_set(self) -> None:

@@ -1,7 +1,7 @@
-"""Policy losses for samples that older weights drew.
+"""Policy losses for samples of older weights.
 
 All follow PPO's sign: they are minimised. With pi the policy in training, behave the policy that
-drew a token (its recorded log-probability), prox the policy just before the batch's first update
+sampled a token (its recorded log-probability), prox the policy just before the batch's first update
 and A the advantage, a token's loss is
 
     decoupled   -min(r A, clip(r) A) w   r = pi / prox, w = min(prox / behave, cap), w constant

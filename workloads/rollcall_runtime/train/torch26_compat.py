@@ -18,7 +18,7 @@ def complete_cpu_streams() -> None:
 
 
 def let_errors_travel() -> None:
-    """Let a failed save be told to other ranks.
+    """Let a rank send the error of a failed save to the others.
 
     Until 2.6 torch sends the error with its traceback, whose lines hold code from Python 3.13 on,
     and code cannot be pickled.

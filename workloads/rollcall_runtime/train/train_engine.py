@@ -35,7 +35,7 @@ class EngineSetup:
     """What an engine is made from. `config` holds the engine's own settings as the job has them.
 
     `seed` gives the first weights of a model that has none; `rendezvous` where the ranks meet.
-    `deterministic`: the same batches give the same bits, or an error tells what cannot.
+    `deterministic`: the same batches give the same bits, or an error names what cannot.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """The asynchronous loop of trainer rank 0: take samples, train, publish, and never wait for either.
 
 One event loop serves the coordinator and this loop; computing happens in one thread. While version
-v is being sent, step v + 1 is being computed from samples that older versions drew.
+v is being sent, step v + 1 is being computed from samples of older versions.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 60.0  # other ranks hear from us at least this often
-STOP_SECONDS = 10.0  # for the publication under way when the trainer is told to stop
+IDLE_SECONDS = 60.0  # rank 0 sends the other ranks a signal at least this often
+STOP_SECONDS = 10.0  # for the publication under way when `stop` is set
 
 T = TypeVar("T")
 
 
 class Rollouts(Protocol):
-    """What the loop wants of the coordinator."""
+    """What the loop calls of the coordinator."""
 
     async def ready(self, *, at_least: int) -> Version:
         """The first version to publish; its number is `at_least` that."""
@@ -50,17 +50,17 @@ class Rollouts(Protocol):
         """Samples fresh enough to train version `number`."""
 
     def withdraw(self) -> None:
-        """Let go of the newest weights: newcomers cannot fetch them from the trainer any more."""
+        """Release the newest weights: newcomers cannot fetch them from the trainer any more."""
 
     def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
-        """Note where training stands, and what is wrong though it goes on."""
+        """Report how far training is, and a problem that does not stop it."""
 
     def ledger_state(self) -> LedgerState | None:
         """What a checkpoint keeps of the prompts."""
 
 
 async def _recover_nothing(_step: int) -> RecoveredWeights | None:
-    """The checkpoint has to do."""
+    """Train on from the checkpoint's weights."""
     return None
 
 
@@ -95,11 +95,11 @@ class TrainerLoop:
         self._publishing: asyncio.Task[None] | None = None
         self._served = -1  # number of the newest version that was published
         self._reward: float | None = None
-        self._failures = 0  # of checkpoints, as far as they are told
+        self._failures = 0  # of checkpoints, as far as the metrics count them
         self._ended = time.perf_counter()  # of the step before
 
     async def run(self) -> bool:
-        """Train to the last step, or until told to stop; whether the last step was reached."""
+        """Train until the last step or `stop`; whether the last step was reached."""
         try:
             version = await self._unless_stopped(self._rollouts.ready(at_least=self._next))
             if version is not None and await self._begin(version):
@@ -125,7 +125,7 @@ class TrainerLoop:
         return self._stop.is_set() or self._rank.step >= self._config.algorithm.max_steps
 
     async def _begin(self, version: Version) -> bool:
-        """Copy the first weights; False when told to stop."""
+        """Copy the first weights; False when `stop` is set."""
         taken = await self._unless_stopped(self._recover_weights(self._rank.step))
         if self._stop.is_set():
             return False
@@ -140,11 +140,11 @@ class TrainerLoop:
             self._rollouts.withdraw()  # the only buffer is needed again
         result = await self._in_thread(self._rank.lead, batch, self._kept())
         self._draft = result.draft
-        self._note(batch, result)
+        self._record_step(batch, result)
         if self._rank.step % self._config.weight_sync.trigger_parameter_sync_step == 0:
             version = replace(version, number=version.number + 1)
             await self._publish(version)
-        self._tell()
+        self._report_progress()
         now = time.perf_counter()
         self._metrics.step_seconds.observe(now - self._ended)
         self._ended = now
@@ -166,7 +166,7 @@ class TrainerLoop:
     async def _send(self, version: Version, draft: WeightSnapshotDraft | None) -> None:
         await self._rollouts.publish(version, await self._weights(draft))
         self._served = version.number
-        self._tell()
+        self._report_progress()
 
     async def _weights(self, draft: WeightSnapshotDraft | None) -> WeightSnapshot:
         if self._first is not None:
@@ -184,7 +184,7 @@ class TrainerLoop:
             await asyncio.shield(self._publishing)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of `work`, or None when told to stop; meanwhile other ranks hear from us."""
+        """The result of `work`, or None when `stop` is set. Sends idle signals to other ranks."""
         task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
             while not (task.done() or stopped.done()):
@@ -204,7 +204,7 @@ class TrainerLoop:
                 waiting.cancel()
             await asyncio.gather(task, stopped, return_exceptions=True)
 
-    def _note(self, batch: Sequence[CompletedPrompt], result: StepResult) -> None:
+    def _record_step(self, batch: Sequence[CompletedPrompt], result: StepResult) -> None:
         rewards = [sample.reward for item in batch for sample in item.completion.samples]
         self._reward = sum(rewards) / len(rewards)
         metrics = self._metrics
@@ -232,7 +232,7 @@ class TrainerLoop:
             incarnation=self._incarnation,
         )
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         checkpoints = self._rank.checkpoints
         self._metrics.checkpoint_failures.inc(checkpoints.failures - self._failures)
         self._failures = checkpoints.failures

@@ -1,4 +1,4 @@
-"""Taking the weights back from a rollout's memory when they are newer than the checkpoint's."""
+"""Recovers weights from a rollout's memory when they are newer than the checkpoint's."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from rollcall_runtime.sync.weights.staging import StagingArea
 
 log = logging.getLogger(__name__)
 
-FETCH_SECONDS = 60.0  # for all donors together; then the checkpoint has to do
+FETCH_SECONDS = 60.0  # for all donors together; then the checkpoint's weights are used
 MAX_VERSIONS = 2  # the newest may be gone with its last holder
 ROLLOUTS = "Rollouts"  # the value of trainer.recoverFrom
 
@@ -36,7 +36,7 @@ class WeightRecovery:
     def __init__(self, *, token: str, every: int) -> None:
         self._token, self._every = token, every
 
-    async def take(
+    async def recover(
         self,
         holders: Sequence[WeightHolder],
         incarnations: Sequence[TrainerIncarnation],
@@ -59,15 +59,15 @@ class WeightRecovery:
             weights = await self._fetch(version, donors)
             if weights is not None:
                 log.warning(
-                    "weights of step %d (version %s) come back from a rollout; optimizer, random "
-                    "numbers and prompts are those of step %d",
+                    "recovered the weights of step %d (version %s) from a rollout; optimizer, "
+                    "random state and prompts are those of the checkpoint of step %d",
                     newer[version],
                     version,
                     step,
                 )
                 return RecoveredWeights(version, newer[version], weights)
         if newer:
-            log.warning("no rollout gives its weights back: going on from step %d", step)
+            log.warning("no rollout sent its newer weights: training resumes from step %d", step)
         return None
 
     async def _fetch(self, version: Version, donors: Sequence[str]) -> dict[str, Tensor] | None:
@@ -76,7 +76,8 @@ class WeightRecovery:
             async with asyncio.timeout(FETCH_SECONDS):
                 await fetch(version=version, donors=donors, token=self._token, stage=stage)
         except (SyncError, TimeoutError) as error:
-            log.warning("cannot take %s back: %s", version, str(error) or "too slow")
+            reason = str(error) or f"timed out after {FETCH_SECONDS:g} s"
+            log.warning("cannot fetch version %s from rollouts: %s", version, reason)
             return None
         with stage.committing(version) as snapshot:
             return {name: tensor.clone() for name, tensor in snapshot.tensors()}

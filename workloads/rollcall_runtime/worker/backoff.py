@@ -6,7 +6,7 @@ import random
 class Backoff:
     """Exponential delays with jitter: from `first` seconds, doubled each time, up to `longest`.
 
-    Each delay is drawn from the upper half of its bound, so that many clients do not retry at once.
+    Each delay is random, in the upper half of its bound, so that many clients do not retry at once.
     """
 
     def __init__(self, *, first: float, longest: float) -> None:

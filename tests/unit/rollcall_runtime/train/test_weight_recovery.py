@@ -1,4 +1,4 @@
-"""Weights that come back from rollouts: whose, of which step, and when the checkpoint has to do."""
+"""Weight recovery: from which rollout, of which step, and when the checkpoint is used instead."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,8 @@ from rollcall_runtime.train import weight_recovery
 from rollcall_runtime.train.weight_recovery import WeightRecovery
 
 OLD, LAST = Lineage(1, 1), Lineage(1, 2)
-LIVES = (TrainerIncarnation(OLD, 0, 0), TrainerIncarnation(LAST, 61, 50))
+INCARNATIONS = (TrainerIncarnation(OLD, 0, 0), TrainerIncarnation(LAST, 61, 50))
+RECOVERY = WeightRecovery(token="t", every=1)
 
 
 @asynccontextmanager
@@ -33,7 +34,7 @@ async def rollout(version: Version, weight: float) -> AsyncIterator[WeightHolder
         yield WeightHolder(version, f"127.0.0.1:{server.port}")
 
 
-def test_the_step_of_a_version_follows_from_what_its_life_began_with() -> None:
+def test_the_step_of_a_version_follows_from_its_incarnation() -> None:
     incarnation = TrainerIncarnation(LAST, 61, 50)
     assert [incarnation.step_of(number, every=1) for number in (61, 62, 70)] == [50, 51, 59]
     assert [incarnation.step_of(number, every=4) for number in (61, 62, 63)] == [50, 52, 56]
@@ -42,7 +43,7 @@ def test_the_step_of_a_version_follows_from_what_its_life_began_with() -> None:
 async def test_the_newest_weights_are_taken_with_their_step() -> None:
     older_one = rollout(Version(LAST, 69), 58.0)
     async with rollout(Version(LAST, 70), 59.0) as newest, older_one as older:
-        taken = await WeightRecovery(token="t", every=1).take([older, newest], LIVES, step=50)
+        taken = await RECOVERY.recover([older, newest], INCARNATIONS, step=50)
     assert taken is not None
     assert (taken.version, taken.step) == (newest.version, 59)
     assert float(taken.weights["weight"]) == 59.0
@@ -51,7 +52,7 @@ async def test_the_newest_weights_are_taken_with_their_step() -> None:
 async def test_a_higher_number_of_a_life_that_trained_less_is_not_newer() -> None:
     """The second incarnation began at step 50 again with numbers above all that were seen."""
     async with rollout(Version(OLD, 60), 60.0) as ahead, rollout(Version(LAST, 62), 51.0) as behind:
-        taken = await WeightRecovery(token="t", every=1).take([ahead, behind], LIVES, step=50)
+        taken = await RECOVERY.recover([ahead, behind], INCARNATIONS, step=50)
     assert taken is not None
     assert taken.step == 60
 
@@ -61,7 +62,7 @@ async def test_what_is_not_newer_or_of_an_unknown_life_is_left(
 ) -> None:
     foreign = rollout(Version(Lineage(9, 9), 99), 0.0)
     async with rollout(Version(LAST, 61), 0.0) as same, foreign as other:
-        assert await WeightRecovery(token="t", every=1).take([same, other], LIVES, step=50) is None
+        assert await RECOVERY.recover([same, other], INCARNATIONS, step=50) is None
     assert not caplog.records
 
 
@@ -70,7 +71,7 @@ async def test_the_next_holder_or_version_is_asked_when_one_is_gone() -> None:
         pass
     gone = WeightHolder(Version(LAST, 69), lost.address)
     async with rollout(Version(LAST, 69), 58.0) as there:
-        taken = await WeightRecovery(token="t", every=1).take([lost, gone, there], LIVES, step=50)
+        taken = await RECOVERY.recover([lost, gone, there], INCARNATIONS, step=50)
     assert taken is not None
     assert taken.step == 58
 
@@ -88,5 +89,5 @@ async def test_without_an_answer_in_time_the_checkpoint_has_to_do(
     app.router.add_get(WEIGHTS_ROUTE, hang)
     async with TestServer(app) as server:
         holder = WeightHolder(Version(LAST, 70), f"127.0.0.1:{server.port}")
-        assert await WeightRecovery(token="t", every=1).take([holder], LIVES, step=50) is None
-    assert "no rollout gives its weights back: going on from step 50" in caplog.text
+        assert await RECOVERY.recover([holder], INCARNATIONS, step=50) is None
+    assert "no rollout sent its newer weights: training resumes from step 50" in caplog.text

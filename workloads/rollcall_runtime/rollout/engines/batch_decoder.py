@@ -40,8 +40,8 @@ class BatchDecoder:
         self._tokens, self._padding = _left_pad(contexts)
         self._limit = torch.tensor([max_tokens - len(part.tokens) for part in self._begun])
         self._alive = torch.tensor([not part.finished for part in self._begun]) & (self._limit > 0)
-        self._lengths = torch.zeros(len(contexts), dtype=torch.long)  # tokens drawn and kept
-        self._drawn: list[tuple[Tensor, Tensor, int]] = []  # tokens, logprobs, version: one a step
+        self._lengths = torch.zeros(len(contexts), dtype=torch.long)  # tokens sampled and kept
+        self._sampled: list[tuple[Tensor, Tensor, int]] = []  # tokens, logprobs, version
         self._cache = KeyValueCache()
         self._cache_version: int | None = None
         self.unfinished = bool(self._alive.any())
@@ -53,7 +53,7 @@ class BatchDecoder:
         self._cache_version = version
         logprobs = logits.log_softmax(-1)
         tokens = torch.multinomial(logprobs.exp(), 1, generator=generator)
-        self._drawn.append((tokens[:, 0], logprobs.gather(1, tokens)[:, 0], version))
+        self._sampled.append((tokens[:, 0], logprobs.gather(1, tokens)[:, 0], version))
         self._tokens = torch.cat([self._tokens, tokens], dim=1)
         self._lengths += self._alive
         self._alive &= (tokens[:, 0] != self._model.config.eos) & (self._lengths < self._limit)
@@ -61,10 +61,10 @@ class BatchDecoder:
 
     def results(self) -> list[list[Response]]:
         """The responses so far, `group_size` for each prompt."""
-        steps = len(self._drawn)
-        tokens = torch.stack([drawn[0] for drawn in self._drawn], 1).tolist() if steps else []
-        logprobs = torch.stack([drawn[1] for drawn in self._drawn], 1).tolist() if steps else []
-        versions = tuple(drawn[2] for drawn in self._drawn)
+        steps = len(self._sampled)
+        tokens = torch.stack([step[0] for step in self._sampled], 1).tolist() if steps else []
+        logprobs = torch.stack([step[1] for step in self._sampled], 1).tolist() if steps else []
+        versions = tuple(step[2] for step in self._sampled)
         alive, lengths = self._alive.tolist(), self._lengths.tolist()
         rows = [
             Response(
@@ -83,7 +83,7 @@ class BatchDecoder:
     def _prefill(self) -> Tensor:
         """Process all tokens so far, once for all samples that still equal their prompt."""
         self._cache = KeyValueCache()
-        if self._shared and not self._drawn:
+        if self._shared and not self._sampled:
             size = self._group_size
             logits = self._forward(self._tokens[::size], self._padding[::size], first=0)
             self._cache.repeat(size)

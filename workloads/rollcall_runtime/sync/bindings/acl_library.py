@@ -7,7 +7,7 @@ import ctypes
 
 from rollcall_runtime.sync.bindings.c_library import CLibrary, Functions, load
 
-_REPEATED = 100002  # somebody in this process has initialized it before
+_REPEATED = 100002  # aclInit was called in this process before
 _HUGE_FIRST = 0
 _TO_DEVICE, _TO_HOST, _WITHIN = 1, 2, 3
 _COMPLETE = 1
@@ -39,7 +39,7 @@ _SHARING: Functions = {  # CANN 8.5 has them, the first of 8 do not
 class AclLibrary:
     """The library at `path` (ImportError). Methods raise LibraryError.
 
-    Streams and events are never given back: the process that uses them ends for that.
+    Streams and events are never destroyed: they are freed when the process that uses them ends.
     """
 
     def __init__(self, path: str) -> None:
@@ -51,7 +51,7 @@ class AclLibrary:
         )
 
     def start(self, device: int) -> None:
-        """Initialize and make this the thread's device, counted round those that there are."""
+        """Initialize, and make `device` modulo the number of devices the thread's device."""
         self._library.call("aclInit", None, accept=(0, _REPEATED))
         count = ctypes.c_uint32()
         self._library.call("aclrtGetDeviceCount", ctypes.byref(count))
@@ -62,7 +62,7 @@ class AclLibrary:
         return self._made("aclrtMalloc", nbytes, _HUGE_FIRST)
 
     def free(self, pointer: int) -> None:
-        """Give device memory back."""
+        """Free device memory."""
         self._library.call("aclrtFree", pointer)
 
     def zero(self, pointer: int, nbytes: int) -> None:
@@ -103,7 +103,7 @@ class AclLibrary:
         return key.value.decode()
 
     def import_(self, key: str) -> int:
-        """Where the memory that another process exported is in this one."""
+        """The address, in this process, of memory that another process exported."""
         return self._made("aclrtIpcMemImportByKey", key.encode(), 0)
 
     def close(self, key: str) -> None:
@@ -111,11 +111,11 @@ class AclLibrary:
         self._library.call("aclrtIpcMemClose", key.encode())
 
     def record(self, event: int, stream: int) -> None:
-        """Have the event happen when the stream has done what is in it."""
+        """Complete `event` when the stream has done all work that is in it now."""
         self._library.call("aclrtRecordEvent", event, stream)
 
-    def happened(self, event: int) -> bool:
-        """Whether it has."""
+    def completed(self, event: int) -> bool:
+        """Whether `event` is complete."""
         status = ctypes.c_int()
         self._library.call("aclrtQueryEventStatus", event, ctypes.byref(status))
         return status.value == _COMPLETE

@@ -72,7 +72,7 @@ class CudaLibrary:
         return pointer.value or 0
 
     def free(self, pointer: int) -> None:
-        """Give device memory back; waits for the device."""
+        """Free device memory; waits for the device."""
         self._library.call("cudaFree", pointer)
 
     def zero(self, pointer: int, nbytes: int, stream: int) -> None:
@@ -86,7 +86,7 @@ class CudaLibrary:
         return stream.value or 0
 
     def destroy_stream(self, stream: int) -> None:
-        """Give a stream back."""
+        """Destroy a stream."""
         self._library.call("cudaStreamDestroy", stream)
 
     def idle(self, stream: int) -> bool:
@@ -111,9 +111,9 @@ class CudaLibrary:
         self._library.call("cudaMemcpyAsync", to, pointer, nbytes, _WITHIN, stream)
 
     def register(self, host: int, nbytes: int) -> None:
-        """BufferHold host memory, for copies at full speed."""
+        """Page-lock host memory, for copies at full speed; harmless if it is locked already."""
         self._library.call("cudaHostRegister", host, nbytes, 0, accept=(0, _ALREADY_REGISTERED))
 
     def unregister(self, host: int) -> None:
-        """Unpin it."""
+        """End the page lock of host memory."""
         self._library.call("cudaHostUnregister", host)

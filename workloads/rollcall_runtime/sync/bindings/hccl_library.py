@@ -64,10 +64,10 @@ class HcclLibrary:
         )
 
     def root_info(self) -> bytes:
-        """Mint what all ranks need to find each other; the caller is rank 0."""
-        minted = RootInfo()
-        self._library.call("HcclGetRootInfo", ctypes.byref(minted))
-        return bytes(minted)
+        """Create what all ranks need to find each other; the caller must be rank 0."""
+        created = RootInfo()
+        self._library.call("HcclGetRootInfo", ctypes.byref(created))
+        return bytes(created)
 
     def init(self, root_info: bytes, *, size: int, rank: int) -> int:
         """Make a communicator; waits for all ranks."""
@@ -85,7 +85,7 @@ class HcclLibrary:
         self._library.call("HcclBroadcast", pointer, nbytes, _INT8, 0, communicator, stream)
 
     def check(self, communicator: int) -> None:
-        """Raise what has gone wrong with a peer, as far as the library can tell."""
+        """Raise what has gone wrong with a peer, as far as the library reports it."""
         if self._library.has("HcclGetCommAsyncError"):
             state = ctypes.c_int()
             self._library.call("HcclGetCommAsyncError", communicator, ctypes.byref(state))

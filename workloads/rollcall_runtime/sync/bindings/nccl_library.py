@@ -94,8 +94,8 @@ def _candidates(path: str) -> Iterator[str]:
 
 class Handle:
     """A communicator in the making, or made. NCCL fills `pointer` at some later moment, so the
-    object must outlive the making; `parent` is the one that NCCL derives it from, whose state tells
-    meanwhile how that goes.
+    object must outlive the making; `parent` is the one that NCCL derives it from, whose state
+    shows meanwhile how that goes.
     """
 
     def __init__(self, parent: "Handle | None" = None) -> None:
@@ -106,7 +106,7 @@ class Handle:
 class NcclLibrary:
     """The library at `path`, or torch's own, or that of NVIDIA's wheel (ImportError).
 
-    All calls return at once, but for `abort`; whether a communicator is ready tells `state`.
+    All calls return at once, but for `abort`; `ready` says whether a communicator is.
     Methods raise LibraryError.
     """
 
@@ -126,10 +126,10 @@ class NcclLibrary:
         self.can_grow = self._library.has("ncclCommGrow", "ncclCommGetUniqueId")
 
     def unique_id(self) -> bytes:
-        """Mint the id of a communicator; the caller's rank 0 answers for it."""
-        minted = UniqueId()
-        self._library.call("ncclGetUniqueId", ctypes.byref(minted))
-        return bytes(minted)
+        """Create the id of a communicator; the process that calls this must be its rank 0."""
+        created = UniqueId()
+        self._library.call("ncclGetUniqueId", ctypes.byref(created))
+        return bytes(created)
 
     def init(self, unique_id: bytes, *, size: int, rank: int) -> Handle:
         """Begin to make a communicator."""
@@ -165,10 +165,10 @@ class NcclLibrary:
         return made
 
     def grow_id(self, parent: Handle) -> bytes:
-        """Mint, at rank 0, the id that newcomers need."""
-        minted = UniqueId()
-        self._library.call("ncclCommGetUniqueId", parent.pointer, ctypes.byref(minted))
-        return bytes(minted)
+        """Create, at rank 0, the id that newcomers need."""
+        created = UniqueId()
+        self._library.call("ncclCommGetUniqueId", parent.pointer, ctypes.byref(created))
+        return bytes(created)
 
     def grow(
         self, parent: Handle | None, unique_id: bytes | None, *, size: int, rank: int

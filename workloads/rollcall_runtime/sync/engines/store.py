@@ -254,7 +254,7 @@ class StoreSession(ThreadedSession):
             raise wrong_checksums(bad, kept, numbers)
 
     def _disconnect(self) -> None:
-        with contextlib.suppress(OSError):  # somebody may have removed the room already
+        with contextlib.suppress(OSError):  # another receiver may have removed it before
             self._files.rm_file(f"{self._sessions}/{self._mark}/{self.rank}")
             self._files.rmdir(f"{self._sessions}/{self._mark}")  # fails unless it was the last one
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 Bytes = Any  # numpy.ndarray of uint8
 Positions = Any  # numpy.ndarray of int64
-Place = tuple[int, int]  # a bucket's first byte, and its end
+ByteRange = tuple[int, int]  # a bucket's first byte, and its end
 R = TypeVar("R")
 
 _MAGIC = b"rolldel3"
@@ -42,9 +42,9 @@ _BUCKET = struct.Struct("<QQQ")  # bytes of the gaps' low and high halves, chang
 _LENGTH = struct.Struct("<Q")
 _LONGEST_GAP = 0xFFFF
 _LEVEL = 1  # zstd's: more effort finds nothing more in gaps
-_WORD = 8  # bytes, of which a shift by three makes the number of a word
-_STRETCH = 2 << 20  # bytes decoded at a time: they stay in the cache
-_BUFFERS = 3  # what is sent, what comes next, and what a broken session still reads
+_WORD = 8  # bytes; a byte's position shifted right by three is the number of its word
+_DECODE_BYTES = 2 << 20  # decoded at a time: they stay in the CPU cache
+_BUFFERS = 3  # the delta being sent, the next one, and one that a broken session still reads
 _UNREADABLE = (ValueError, IndexError, RuntimeError, struct.error, zstandard.ZstdError)
 
 
@@ -58,7 +58,7 @@ class EncodedDelta:
 
 
 class DeltaEncoder:
-    """Makes deltas in buffers that are used again. Belongs to one caller at a time."""
+    """Makes deltas in buffers that are reused. For one caller at a time."""
 
     def __init__(self, config: DeltaConfig) -> None:
         self._config = config
@@ -67,10 +67,13 @@ class DeltaEncoder:
     async def encode(
         self, old: WeightSnapshot | None, new: WeightSnapshot | None
     ) -> EncodedDelta | None:
-        """What makes `new` of `old`, if both are there and that is short; the caller's to keep."""
+        """The delta from `old` to `new`; None if either is missing or the delta is not short.
+
+        The caller owns what is returned.
+        """
         if old is None or new is None or old.manifest.tensors != new.manifest.tensors:
             return None
-        # Shared, because their owner may let go of them meanwhile.
+        # Shared, because their owner may release them meanwhile.
         return await asyncio.to_thread(self._encode, old.share(), new.share())
 
     def _encode(self, old: WeightSnapshot, new: WeightSnapshot) -> EncodedDelta | None:
@@ -99,7 +102,7 @@ def encode(
     pool: GrowingBufferPool,
     timeout: float = 0,
 ) -> EncodedDelta | None:
-    """What makes `new` (which `manifest` describes) of `base`.
+    """The delta from `base` to `new`, which `manifest` describes.
 
     None when it would be longer than `max_share` of the whole (if that is not empty), when more
     than that of a bucket has changed, or when the buffers differ in size. Raises ExhaustedError
@@ -109,11 +112,11 @@ def encode(
         return None
     before, after = np.frombuffer(base, np.uint8), np.frombuffer(new, np.uint8)
 
-    def work(_: int, place: Place) -> list[Any] | None:
-        cut = slice(*place)
+    def work(_: int, bucket: ByteRange) -> list[Any] | None:
+        cut = slice(*bucket)
         return _encode(before[cut], after[cut], config)
 
-    found = _each(manifest.buckets(), work, config.threads)
+    found = _map_buckets(work, manifest.buckets(), config.threads)
     pieces = [piece for piece in found if piece is not None]
     lengths = [sum(len(stream) for stream in piece) for piece in pieces]
     total = _HEADER.size + sum(_LENGTH.size + length for length in lengths)
@@ -141,10 +144,10 @@ def decode(
     config: DeltaConfig,
     only: Sequence[int] | None = None,
 ) -> None:
-    """Make the weights that `manifest` describes in `target`, of what was `encoded`.
+    """Apply the delta `encoded` to a base: `target` then holds the weights of `manifest`.
 
-    `short` describes that: as many parts as the weights have. What is in `target` is the base, or
-    `base` is; both hold only some buckets if `only` names them (see `Manifest.only`). Raises
+    `short` describes the delta, in as many parts as the weights have. The base is in `base`, or in
+    `target` itself; both hold only some buckets if `only` names them (see `Manifest.only`). Raises
     ChecksumMismatchError when they are not what the manifest says; `target` is undefined then.
     """
     held = target if base is None else base
@@ -158,14 +161,14 @@ def decode(
     after = np.frombuffer(target, np.uint8)
     before = None if base is None else np.frombuffer(base, np.uint8)
 
-    def work(bucket: int, place: Place) -> bool:
-        cut = slice(*place)
+    def work(position: int, bucket: ByteRange) -> bool:
+        cut = slice(*bucket)
         old = None if before is None else before[cut]
-        checksum = _decode(pieces[numbers[bucket]], old, after[cut])
-        return checksum == kept.checksums[bucket]
+        checksum = _decode(pieces[numbers[position]], old, after[cut])
+        return checksum == kept.checksums[position]
 
     try:
-        good = _each(kept.buckets(), work, config.threads)
+        good = _map_buckets(work, kept.buckets(), config.threads)
     except _UNREADABLE as error:
         raise ChecksumMismatchError(f"the delta cannot be read: {error}") from error
     bad = [bucket for bucket, right in enumerate(good) if not right]
@@ -173,14 +176,16 @@ def decode(
         raise wrong_checksums(bad, kept, only)
 
 
-def _each(places: Sequence[Place], work: Callable[[int, Place], R], threads: int) -> list[R]:
-    """Run `work` for all buckets; numpy, zstd and zlib let other threads run."""
+def _map_buckets(
+    work: Callable[[int, ByteRange], R], buckets: Sequence[ByteRange], threads: int
+) -> list[R]:
+    """Run `work` for all buckets in threads: numpy, zstd and zlib release the GIL."""
     with ThreadPoolExecutor(threads, thread_name_prefix="delta") as pool:
-        return list(pool.map(work, range(len(places)), places))
+        return list(pool.map(work, range(len(buckets)), buckets))
 
 
 def _encode(before: Bytes, after: Bytes, config: DeltaConfig) -> list[Any] | None:
-    """A bucket's streams, the numbers that tell them apart first; None if too much changed."""
+    """A bucket's streams, after a header with their lengths; None if too much changed."""
     found, sizes, last = [np.empty(0, "<u2")], [after[:0]], 0
     left = config.max_share * len(after)
     for start in range(0, len(after), config.block_bytes):
@@ -224,7 +229,7 @@ def _changes(before: Bytes, after: Bytes) -> tuple[Positions, Bytes]:
 def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
     """Put a bucket's changes into `after`, copied from `before` if that is given; its CRC-32.
 
-    A stretch at a time, so that it is copied, changed and summed while it is in the cache.
+    _DECODE_BYTES at a time, copied, changed and summed while they are in the CPU cache.
     """
     low_bytes, high_bytes, changes = _BUCKET.unpack_from(piece)
     low_end = _BUCKET.size + low_bytes
@@ -235,7 +240,7 @@ def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
     # By torch, which adds at places faster than numpy; it takes nothing that is read-only.
     weights = torch.from_numpy(after)
     differences = torch.from_numpy(_unpack(piece[high_end:], changes).copy())
-    step = changes * _STRETCH // len(after) + 1
+    step = changes * _DECODE_BYTES // len(after) + 1
     checksum, done, last = 0, 0, 0
     for first in range(0, changes + 1, step):
         positions = np.cumsum(gaps[first : first + step], dtype=np.int64)  # seen from `last`

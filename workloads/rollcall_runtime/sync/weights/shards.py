@@ -1,9 +1,10 @@
-"""Receivers that need a part of the weights: which bytes those are, and in which buckets.
+"""Which buckets a receiver takes that needs only a part of the weights.
 
 A rank of a tensor-parallel engine serves some rows of most tensors. Rows of the first dimension lie
 together in the flat buffer, so the buckets without any of them can be left out; a cut along another
-dimension goes through every row, and such a tensor is taken whole. What is taken are whole buckets,
-for their checksums, kept one after the other: the fewer rows a bucket spans, the less is in vain.
+dimension goes through every row, and such a tensor is taken whole. Buckets
+are taken whole, because each has one checksum, and kept one after the other: the fewer rows a
+bucket spans, the fewer bytes are received in vain.
 """
 
 import re
@@ -21,8 +22,8 @@ from rollcall_runtime.sync.errors import StagingError
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 
-_STRETCH = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_MAX_STRETCHES = 200  # of buckets, in one request's line, which servers bound at 8 KiB
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MAX_RANGES = 200  # bucket ranges in one request line, which servers limit to 8 KiB
 
 Rows = tuple[int, int]  # the first, and the end
 
@@ -45,7 +46,7 @@ class Shard(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RowShard(Shard):
-    """The `rank`-th of `size` nearly equal stretches of every tensor's rows; scalars whole."""
+    """The `rank`-th of `size` nearly equal ranges of every tensor's rows; scalars whole."""
 
     rank: int
     size: int
@@ -129,7 +130,7 @@ def tensors(weights: WeightSnapshot, shard: Shard | None) -> Iterator[tuple[str,
 def cut(whole: WeightManifest, shard: Shard) -> WeightManifest:
     """The same buffer, in which the tensors are the rows that `shard` needs.
 
-    Raises StagingError when it wants rows that there are not.
+    Raises StagingError when it wants rows beyond the tensor's.
     """
     pieces: dict[str, list[TensorSpec]] = {}
     for spec in whole.tensors:
@@ -167,30 +168,30 @@ def _cut(name: str, pieces: Sequence[TensorSpec], shard: Shard) -> list[TensorSp
 
 def batches(buckets: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
     """As many buckets at a time as one request can name, and their names."""
-    stretches: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in buckets:
-        if stretches and stretches[-1][-1] == number - 1:
-            stretches[-1].append(number)
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1].append(number)
         else:
-            stretches.append([number])
-    for first in range(0, len(stretches), _MAX_STRETCHES):
-        some = stretches[first : first + _MAX_STRETCHES]
-        names = ",".join(f"{stretch[0]}-{stretch[-1]}" for stretch in some)
-        yield names, [number for stretch in some for number in stretch]
+            ranges.append([number])
+    for first in range(0, len(ranges), _MAX_RANGES):
+        some = ranges[first : first + _MAX_RANGES]
+        names = ",".join(f"{range_[0]}-{range_[-1]}" for range_ in some)
+        yield names, [number for range_ in some for number in range_]
 
 
 def parse_bucket_ranges(text: str | None, manifest: WeightManifest) -> list[tuple[int, int]]:
-    """First byte and end of stretches of the buckets that `batches` named, of all if None.
+    """Byte ranges (start, end) of the buckets that `batches` named, of all if None.
 
     Raises ValueError.
     """
     if text is None:
         return [(0, manifest.total_bytes)]
     bounds, found = manifest.buckets(), []
-    for stretch in filter(None, text.split(",")):
-        match = _STRETCH.fullmatch(stretch)
+    for range_ in filter(None, text.split(",")):
+        match = _RANGE.fullmatch(range_)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < len(bounds):
-            raise ValueError(f"{stretch!r} are none of {len(bounds)} buckets")
+            raise ValueError(f"{range_!r} is not a range within {len(bounds)} buckets")
         found.append((bounds[first][0], bounds[last][1]))
     return found

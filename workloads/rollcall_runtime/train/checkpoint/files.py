@@ -1,7 +1,7 @@
 """Where checkpoints lie: one folder a step, there as a whole or not at all.
 
 `state.json` is written last. It holds length and CRC-32 of every other file, so that a folder in
-which anything is missing, cut short or changed is told apart from a whole one before it is loaded.
+which anything is missing, cut short or changed is detected before it is loaded.
 """
 
 import json
@@ -111,7 +111,7 @@ def discard_scratch(root: Path) -> None:
 
 
 def digest_files(path: Path, names: Iterable[str], *, rank: int) -> None:
-    """Note the digests of files in the scratch folder of `path` that this rank wrote.
+    """Write the digests of files in the scratch folder of `path` that this rank wrote.
 
     Each rank reads its own ones while they are in its page cache; the commit reads the others.
     """
@@ -124,10 +124,10 @@ def commit_checkpoint(path: Path, *, state: Mapping[str, Any]) -> None:
     """Add `state` (JSON values) to what was written and move it to `path` by renaming."""
     scratch = scratch_path(path)
     files: dict[str, tuple[int, int]] = {}
-    for noted in scratch.glob(f"{_DIGESTS}*"):
-        found = json.loads(noted.read_text(encoding="utf-8"))
+    for digests in scratch.glob(f"{_DIGESTS}*"):
+        found = json.loads(digests.read_text(encoding="utf-8"))
         files |= {name: (size, crc) for name, (size, crc) in found.items()}
-        noted.unlink()
+        digests.unlink()
     rest = (file.relative_to(scratch).as_posix() for file in scratch.rglob("*") if file.is_file())
     files |= _digests(scratch, [name for name in rest if name not in files])
     with (scratch / _STATE_FILE).open("w", encoding="utf-8") as file:

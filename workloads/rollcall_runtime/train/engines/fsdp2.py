@@ -185,7 +185,7 @@ class Fsdp2Engine(TrainEngine):
             if tensor.placements != (Shard(0),):
                 raise RuntimeError(f"{name} is placed as {tensor.placements}, not as FSDP2 does")
             local = tensor.to_local()
-            # The last ranks have no rows of a short tensor; of an empty one nobody has.
+            # The last ranks have no rows of a short tensor; of an empty one no rank has.
             if len(local) or (self._group.rank == 0 and not len(tensor)):
                 yield name, local
 

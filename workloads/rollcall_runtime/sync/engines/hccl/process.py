@@ -131,7 +131,7 @@ class _HcclCalls:
 
     def ended(self, slot: int, nbytes: int, key: str = "", offset: int = 0) -> bool:  # noqa: ARG002
         """Whether the broadcast has ended; then a receiver copies the slot to host memory."""
-        if not self._acl.happened(self._events[slot]):
+        if not self._acl.completed(self._events[slot]):
             self._hccl.check(self._communicator)
             return False
         if self._rank != 0 and not key:
