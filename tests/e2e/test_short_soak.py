@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def test_a_job_lives_through_a_short_soak(kubectl: Kubectl) -> None:
+def test_a_job_survives_a_short_soak(kubectl: Kubectl) -> None:
     plan = make_plan(SEED, SECONDS, QUICK)
     result = soak_run.run(kubectl, soak_run.SoakOptions(plan, SECONDS), say=print)
     assert result["violations"] == []

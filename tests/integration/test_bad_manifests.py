@@ -100,7 +100,7 @@ async def test_a_corrected_manifest_goes_ahead(user: ClusterUser) -> None:
     await all_children(user, "bad")
 
 
-async def test_a_quota_is_told_and_the_job_starts_when_it_is_lifted(
+async def test_an_exceeded_quota_is_reported_and_the_job_starts_when_it_is_raised(
     user: ClusterUser, cluster: Cluster
 ) -> None:
     quota = {

@@ -114,7 +114,7 @@ async def test_a_start_takes_few_writes_and_a_second_look_none(
     }
 
 
-async def test_what_somebody_changes_by_hand_is_put_right(user: ClusterUser) -> None:
+async def test_a_manual_change_of_a_child_is_reverted(user: ClusterUser) -> None:
     await user.apply(example())
     await all_children(user)
     await user.edit(STATEFUL_SETS, "reverse-trainer", {"spec": {"replicas": 0}})

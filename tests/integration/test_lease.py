@@ -78,7 +78,7 @@ async def test_a_graceful_end_hands_the_lease_over_at_once(
             await all_children(user)
 
 
-async def test_who_loses_the_lease_exits_non_zero(
+async def test_an_operator_that_loses_the_lease_exits_non_zero(
     user: ClusterUser, cluster: Cluster, log_folder: Path
 ) -> None:
     with start(cluster, log_folder, "a", "--drain", "1") as first:

@@ -182,7 +182,7 @@ async def test_rollouts_leave_a_node_with_a_spot_taint_and_the_trainer_stays(
 
 
 @pytest.mark.usefixtures("operator")
-async def test_a_trainer_on_a_lost_node_is_struck_off_and_starts_elsewhere(
+async def test_a_trainer_on_a_lost_node_is_force_deleted_and_starts_elsewhere(
     user: ClusterUser, nodes: list[str]
 ) -> None:
     async with kubelet(user, node_of=spread(nodes)) as node:

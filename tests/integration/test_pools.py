@@ -99,7 +99,7 @@ async def test_a_pool_applied_by_itself_joins_and_leaves(user: ClusterUser) -> N
     assert after["metadata"]["generation"] == trainer["metadata"]["generation"]
 
 
-async def test_a_pool_waits_for_its_job_and_is_told_when_it_comes(user: ClusterUser) -> None:
+async def test_a_pool_waits_for_its_job_and_reports_it_when_it_exists(user: ClusterUser) -> None:
     await user.apply(extra_pool("later"))
 
     async def reported(status: str) -> bool:

@@ -12,7 +12,7 @@ from tests.integration.operator_process import OperatorProcess
 LOST = "reverse-cpu-0: HeartbeatMissed: nothing received for 3 s"
 
 
-async def test_sessions_are_kept_and_told_once_across_operators(
+async def test_sessions_are_kept_and_reported_once_across_operators(
     user: ClusterUser, cluster: Cluster, start_operator: Callable[[], OperatorProcess]
 ) -> None:
     async with kubelet(user) as node:

@@ -143,7 +143,7 @@ async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_pa
             assert (await job.prompts()).balanced
 
 
-async def test_a_rollout_that_does_not_come_to_a_restarted_coordinator_is_told_of(
+async def test_a_rollout_that_does_not_register_with_a_restarted_coordinator_is_reported(
     tmp_path: Path,
 ) -> None:
     config = job_config(

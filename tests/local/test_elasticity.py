@@ -57,7 +57,7 @@ async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path
         assert (await job.prompts()).balanced
 
 
-async def test_a_rollout_that_is_told_to_go_finishes_its_work_first(tmp_path: Path) -> None:
+async def test_a_rollout_that_gets_sigterm_finishes_its_work_first(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         await job.train(rollouts=2)
         leaving = job.rollouts[0]

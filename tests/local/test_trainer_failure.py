@@ -202,7 +202,7 @@ async def trained(job: LocalJob) -> dict[int, object]:
     return found
 
 
-async def test_losses_are_the_same_whoever_is_killed_in_between(tmp_path: Path) -> None:
+async def test_losses_are_the_same_whichever_process_is_killed_in_between(tmp_path: Path) -> None:
     runs = {}
     for name in ("whole", "trainer", "rollout"):
         folder = tmp_path / name
@@ -234,7 +234,9 @@ def small_volume(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-async def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, small_volume: Path) -> None:
+async def test_a_full_disk_is_reported_and_training_continues(
+    tmp_path: Path, small_volume: Path
+) -> None:
     saved = small_volume / "saved"
     config = job_config(
         algorithm=ENDLESS, membership=FAST, checkpoint=CheckpointConfig(5, str(saved))

@@ -16,7 +16,7 @@ def operator(tmp_path: Path) -> Operator:
     return Operator(Settings(kubeconfig=kubeconfig, http_host="127.0.0.1", http_port=0))
 
 
-async def test_a_configuration_that_cannot_be_read_is_told_apart(operator: Operator) -> None:
+async def test_an_unreadable_configuration_has_an_error_of_its_own(operator: Operator) -> None:
     assert await operator.run() == EXIT_BAD_SETTINGS
 
 

@@ -20,7 +20,7 @@ def test_crds_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("kind: CustomResourceDefinition") == 2
 
 
-def test_crds_that_drifted_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_crds_that_drifted_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crds", "--check", "--dir", str(ROOT / "crds")]) == 0
     assert main(["crds", "--write", "--dir", str(tmp_path)]) == 0
     assert main(["crds", "--check", "--dir", str(tmp_path)]) == 0
@@ -37,7 +37,7 @@ def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kind: StatefulSet" in capsys.readouterr().out
 
 
-def test_a_wrong_manifest_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_manifest_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "examples" / "reverse.yaml").read_text()
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(text.replace("name: tiny", "name: tinny"))
@@ -47,7 +47,7 @@ def test_a_wrong_manifest_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert err.startswith("RLJob reverse: spec.rollouts[0].engine.name: unknown inference engine")
 
 
-def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "-f", "/no/such/file"]) == 1
     assert "/no/such/file" in capsys.readouterr().err
 

@@ -41,7 +41,7 @@ def test_an_event_is_about_a_job(
     assert job_of(resource, body) == key
 
 
-def test_back_offs_never_end_rise_and_start_anew_for_each_request() -> None:
+def test_back_offs_never_end_rise_and_start_again_for_each_request() -> None:
     backoffs = EndlessBackoffs()
     first = list(itertools.islice(backoffs, 200))
     assert len(first) == 200
@@ -80,7 +80,7 @@ async def test_every_watched_kind_has_one_handler_that_only_enqueues() -> None:
     assert not registry._indexing.get_all_handlers()
 
 
-async def test_nodes_are_watched_only_for_who_wants_them() -> None:
+async def test_nodes_are_watched_only_with_a_callback_for_them() -> None:
     registry = kopf.OperatorRegistry()
     seen: list[tuple[str, bool]] = []
     register(

@@ -63,7 +63,7 @@ SERVER_ONLY = {
 @pytest.mark.parametrize(
     "case", [c for c in WITHOUT_A_SERVER if c.name not in SERVER_ONLY], ids=lambda c: c.name
 )
-def test_wrong_manifests_are_told_with_the_same_path(case: Case) -> None:
+def test_wrong_manifests_are_reported_with_the_same_path(case: Case) -> None:
     with pytest.raises(InvalidManifestError) as caught:
         children(yaml_text.dump(case.manifest), namespace="n")
     path = case.says[0].split(" ")[0]
@@ -90,7 +90,7 @@ def test_what_is_no_manifest_at_all(text: str, message: str) -> None:
         children(text, namespace="n")
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     wrong = changed(job(), {"spec.trainer.replicas": 0, "spec.algorithm.groupSize": 1})
     with pytest.raises(InvalidManifestError) as caught:
         children(yaml_text.dump(wrong), namespace="n")

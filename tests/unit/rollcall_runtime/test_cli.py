@@ -81,7 +81,7 @@ WRONG_ROLLOUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("job", "pool", "message"), WRONG_ROLLOUTS)
-def test_a_rollout_tells_what_of_the_spec_is_wrong(
+def test_a_rollout_names_the_wrong_field_of_the_spec(
     container: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -116,7 +116,7 @@ WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG_TRAINERS)
-def test_a_trainer_tells_what_of_the_spec_is_wrong(
+def test_a_trainer_names_the_wrong_field_of_the_spec(
     container: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setenv(pod_contract.CONFIG, json.dumps(encode(job_config(**changes))))
@@ -124,7 +124,7 @@ def test_a_trainer_tells_what_of_the_spec_is_wrong(
     assert container.read_text().startswith(message)
 
 
-def test_a_missing_variable_is_told_before_torch_is_imported(tmp_path: Path) -> None:
+def test_a_missing_variable_is_reported_before_torch_is_imported(tmp_path: Path) -> None:
     program = (
         "import sys; from rollcall_runtime.cli import rollout; code = rollout([]); "
         "assert 'torch' not in sys.modules; sys.exit(code)"

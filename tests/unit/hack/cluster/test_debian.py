@@ -86,7 +86,9 @@ def test_archives_of_others_are_left_out() -> None:
     assert debian.retarget(others, host="bookworm", suite="trixie") == []
 
 
-def test_a_system_that_is_no_debian_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_system_other_than_debian_the_error_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(debian, "host_release", lambda: ("ubuntu", "noble"))
     with pytest.raises(ClusterError, match="use Debian 12 or newer, or a Docker"):
         debian.sources("trixie")

@@ -125,7 +125,7 @@ def test_an_unknown_image_is_named_with_those_known() -> None:
         images.build(["worker"])
 
 
-def test_images_cannot_be_loaded_into_somebody_elses_cluster(
+def test_images_cannot_be_loaded_into_the_cluster_of_a_given_kubeconfig(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ROLLCALL_USE_KUBECONFIG", "1")

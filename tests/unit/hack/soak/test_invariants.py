@@ -47,7 +47,7 @@ def test_a_counter_that_goes_back_though_the_sums_are_right() -> None:
     assert "at 7.0 s: dispatched went back to 99" in found
 
 
-def test_counters_may_begin_anew_with_another_life_of_the_trainer() -> None:
+def test_counters_may_restart_with_another_incarnation_of_the_trainer() -> None:
     history = sound()
     history.readings[20:] = [
         [trainer(s, life="t2", **ledger(dispatched=80 + s, accepted=40 + s)), *readings[1:]]
@@ -62,7 +62,9 @@ def test_a_version_that_goes_back() -> None:
     assert any("cpu-a went from version 61 to 55" in found for found in violations(history))
 
 
-def test_a_version_may_go_back_under_another_trainer_or_in_another_life_of_the_rollout() -> None:
+def test_a_version_may_go_back_under_another_trainer_or_in_another_incarnation_of_the_rollout() -> (
+    None
+):
     history = sound()
     for second in range(20, 40):
         version = (second - 5) * 10
@@ -114,7 +116,7 @@ def test_a_stale_rollout_that_is_not_ready_in_time() -> None:
 @pytest.mark.parametrize(
     "kind", [FaultKind.API_OUTAGE, FaultKind.KILL_OPERATOR, FaultKind.NODE_LOSS]
 )
-def test_readiness_is_not_judged_while_those_who_write_it_are_away(kind: FaultKind) -> None:
+def test_readiness_is_not_judged_while_the_operator_or_api_is_away(kind: FaultKind) -> None:
     history = late(sound(), 30)
     history.faults.append(InjectedFault(kind, BEGAN + 1, BEGAN + 5))
     assert "ready_means_current" not in names(history)

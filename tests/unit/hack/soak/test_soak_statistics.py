@@ -86,7 +86,7 @@ def test_log_lines_are_read_as_the_node_keeps_them() -> None:
     assert log_reader.parse("", pod="p", uid="u") is None
 
 
-def test_metrics_keep_the_label_that_tells_lines_apart() -> None:
+def test_metrics_keep_the_label_that_distinguishes_lines() -> None:
     text = (
         '# HELP rollcall_step x\nrollcall_step{group="default",job="j"} 3.0\n'
         'rollcall_prompts_total{group="default",job="j",outcome="accepted"} 5.0\n'

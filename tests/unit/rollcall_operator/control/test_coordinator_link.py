@@ -199,7 +199,7 @@ async def test_a_mere_step_may_wait(coordinator: Coordinator, link_to: Linked) -
     assert counts.wakes == [0.0, 5.0, 5.0, 5.0]
 
 
-async def test_a_member_version_alone_wakes_nobody(
+async def test_a_member_version_alone_enqueues_no_job(
     coordinator: Coordinator, link_to: Linked
 ) -> None:
     member = MemberReport("u1", "p1", "pool", MemberState.IN_SYNC, version=3)

@@ -162,7 +162,7 @@ async def test_of_two_takers_one_gets_it() -> None:
     assert await second._try() == "a"
 
 
-async def test_an_edit_by_somebody_else_does_not_cost_the_lease() -> None:
+async def test_another_clients_edit_does_not_cost_the_lease() -> None:
     store, clock = OneLease(), Clock()
     first = elector(store, "a", clock)
     await first.acquire()
@@ -184,7 +184,7 @@ async def test_release_lets_a_successor_in_at_once() -> None:
         first.guard()
 
 
-async def test_nobody_writes_before_acquiring() -> None:
+async def test_no_operator_writes_before_acquiring_the_lease() -> None:
     with pytest.raises(LeadershipLostError):
         elector(OneLease(), "a", Clock()).guard()
 

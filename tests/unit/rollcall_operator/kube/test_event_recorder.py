@@ -90,7 +90,7 @@ async def test_an_event_names_the_object_and_the_reason(
     assert event["reportingInstance"]
 
 
-async def test_a_note_that_repeats_is_a_series(recorder: EventRecorder, posted: Posted) -> None:
+async def test_a_message_that_repeats_is_a_series(recorder: EventRecorder, posted: Posted) -> None:
     for _ in range(3):
         note(recorder)
     await recorder.flush(seconds=1)
@@ -99,7 +99,7 @@ async def test_a_note_that_repeats_is_a_series(recorder: EventRecorder, posted: 
     assert [(n, p["series"]["count"]) for n, p in posted.bumped] == [(name, 2), (name, 3)]
 
 
-async def test_another_note_or_a_late_repetition_is_another_event(
+async def test_another_message_or_a_late_repetition_is_another_event(
     recorder: EventRecorder, posted: Posted, clock: Clock
 ) -> None:
     note(recorder)
@@ -112,7 +112,7 @@ async def test_another_note_or_a_late_repetition_is_another_event(
     assert posted.bumped == []
 
 
-async def test_a_series_whose_event_expired_starts_anew(
+async def test_a_series_whose_event_expired_starts_again(
     recorder: EventRecorder, posted: Posted
 ) -> None:
     note(recorder)

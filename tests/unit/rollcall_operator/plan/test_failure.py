@@ -54,7 +54,7 @@ def test_restarts_are_counted_once(
 
 
 @pytest.mark.parametrize(("quiet", "counted"), [(599, 4), (600, 1)])
-def test_counting_begins_anew_after_the_stability_window(quiet: float, counted: int) -> None:
+def test_counting_begins_again_after_the_stability_window(quiet: float, counted: int) -> None:
     old = TrainerRestarts(counted=3, total=3, of_pod=3, last=1000.0)
     new = count_restarts(old, [trainer(4)], policy(), now=1000.0 + quiet)
     assert (new.counted, new.total) == (counted, 4)

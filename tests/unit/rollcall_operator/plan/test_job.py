@@ -214,7 +214,7 @@ def test_a_wrong_job_makes_nothing_and_says_why() -> None:
     assert [note.reason for note in simulator.plans[0].events] == ["InvalidSpec"]
 
 
-def test_a_spec_that_does_not_fit_the_types_is_said_too() -> None:
+def test_a_spec_that_does_not_fit_the_types_is_reported_too() -> None:
     simulator = JobSimulator()
     assert simulator.job is not None
     simulator.job["spec"]["algorithm"]["maxSteps"] = "many"

@@ -36,7 +36,7 @@ def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
     assert not plan.epoch_change, "a finished job gets no epoch"
 
 
-def test_nothing_is_made_anew_for_a_finished_job() -> None:
+def test_no_child_is_recreated_for_a_finished_job() -> None:
     simulator = JobSimulator({"spec.cleanPodPolicy": "None"})
     simulator.to_running()
     simulator.report(finished=TrainingResult(step=200))

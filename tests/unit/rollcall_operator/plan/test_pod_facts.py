@@ -82,7 +82,7 @@ def test_a_gate_of_the_users_is_not_ours_to_open() -> None:
     assert not pod_facts(raw).almost_ready
 
 
-def test_a_crash_tells_its_exit_code_and_last_words() -> None:
+def test_a_crash_is_reported_with_exit_code_and_termination_message() -> None:
     status = {
         "containerStatuses": [
             container(
@@ -122,7 +122,7 @@ def test_an_init_container_that_is_stuck_is_what_a_pod_is_about(
     assert facts.container == ("fetch" if stuck else "rollout")
 
 
-def test_what_the_scheduler_says_is_kept() -> None:
+def test_the_schedulers_message_is_kept() -> None:
     status = {
         "conditions": [
             {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}

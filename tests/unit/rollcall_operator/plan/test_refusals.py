@@ -33,7 +33,7 @@ UNKNOWN = (
         ("admission webhook said no", "spec.trainer.template: admission webhook said no"),
     ],
 )
-def test_a_refused_trainer_is_told_by_the_jobs_field(message: str, begins: str) -> None:
+def test_a_refused_trainer_is_reported_with_the_jobs_field(message: str, begins: str) -> None:
     simulator = JobSimulator()
     simulator.reconcile()
     refuse(simulator, "StatefulSet/bad-trainer", message)
@@ -45,7 +45,7 @@ def test_a_refused_trainer_is_told_by_the_jobs_field(message: str, begins: str) 
     assert simulator.status["phase"] == "Pending"
 
 
-def test_a_refusal_is_told_at_once_even_right_after_another_write() -> None:
+def test_a_refusal_is_reported_at_once_even_right_after_another_write() -> None:
     simulator = JobSimulator()
     simulator.to_running()
     simulator.edit({"spec.rollouts[0].template.spec.containers[0].image": "other"})
@@ -78,7 +78,7 @@ def test_a_refusal_that_is_over_is_forgotten() -> None:
     assert simulator.status["phase"] == "Starting"
 
 
-def test_a_refused_pool_deployment_is_told_by_job_and_pool() -> None:
+def test_a_refused_pool_deployment_is_reported_by_job_and_pool() -> None:
     simulator = JobSimulator()
     simulator.reconcile()
     simulator.reconcile()
@@ -100,7 +100,7 @@ def test_a_refused_lent_pool_is_not_the_jobs_fault() -> None:
     assert simulator.pool_condition("lent", "Validated")["status"] == "False"
 
 
-def test_a_refused_pool_is_told_by_the_jobs_entry() -> None:
+def test_a_refused_pool_is_reported_with_the_jobs_entry() -> None:
     simulator = JobSimulator()
     simulator.reconcile()
     message = 'RolloutPool.rollcall.dev "bad-cpu" is invalid: spec.replicas: Invalid value: 5'
@@ -122,7 +122,7 @@ def test_a_lower_maximum_than_there_are_rollouts_is_not_forced_upon_a_pool() -> 
     assert message.startswith("spec.rollouts[0].maxReplicas: 3 is below the 5 replicas")
 
 
-def test_somebody_elses_pool_of_the_same_name_is_left_alone() -> None:
+def test_a_pool_of_the_same_name_that_the_job_does_not_own_is_left_alone() -> None:
     simulator = JobSimulator()
     simulator.pools["bad-cpu"] = lent_pool({"metadata.name": "bad-cpu"})
     plan = simulator.reconcile()
@@ -144,7 +144,7 @@ def test_engine_settings_do_not_change_under_a_running_trainer() -> None:
     assert simulator.condition("Validated")["status"] == "True"
 
 
-def test_a_pool_of_a_sync_group_that_the_job_lacks_is_told_of() -> None:
+def test_a_pool_of_a_sync_group_that_the_job_lacks_is_reported() -> None:
     simulator = JobSimulator({"spec.rollouts[0].syncGroup": "npu"})
     simulator.converge()
     assert simulator.condition("Validated")["message"] == (

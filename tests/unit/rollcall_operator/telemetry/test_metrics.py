@@ -130,7 +130,7 @@ def test_a_job_that_is_gone_leaves_no_series() -> None:
     assert value(metrics, "rollcall_jobs", phase="Running") is None
 
 
-def test_another_job_of_the_name_starts_its_counts_anew() -> None:
+def test_another_job_of_the_name_starts_its_counts_at_zero() -> None:
     metrics = OperatorMetrics()
     metrics.jobs.update(KEY, status(5, {4: "MemberLost", 5: "MembersJoined"}))
     metrics.jobs.update(KEY, status(1, {1: "JobStarted"}))

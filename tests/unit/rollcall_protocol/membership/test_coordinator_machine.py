@@ -52,7 +52,7 @@ def test_a_loss_forms_the_next_attempt_at_once_without_a_new_epoch() -> None:
     assert len(group.coordinator.seated) == 2
 
 
-def test_a_storm_of_losses_ends_in_one_usable_session_of_those_who_are_left() -> None:
+def test_a_storm_of_losses_ends_in_one_usable_session_of_the_remaining_members() -> None:
     group = running("a", "b", "c", "d", "e")
     before, clock = len(group.formed), group.now
     for worker in [w for w in group.workers.values() if w.pod in "bde"]:

@@ -244,7 +244,7 @@ def test_one_version_is_published_at_a_time() -> None:
         coordinator.publish(version(2), MANIFEST, 0)
 
 
-def test_a_version_that_a_loss_interrupted_is_staged_anew_in_the_next_session() -> None:
+def test_a_version_that_a_loss_interrupted_is_staged_again_in_the_next_session() -> None:
     coordinator = in_session()
     coordinator.publish(version(1), MANIFEST, 0)
     coordinator.lost(B, "connection reset", 0)
@@ -280,7 +280,7 @@ def test_the_sender_alone_may_be_silent_without_anybody_being_accused() -> None:
     assert {to for to, message in messages(effects) if isinstance(message, Prepare)} == {SENDER, A}
 
 
-def test_an_engine_that_fails_again_and_again_costs_those_who_did_not_acknowledge() -> None:
+def test_an_engine_that_fails_repeatedly_makes_members_that_did_not_acknowledge_suspect() -> None:
     coordinator = machine()
     coordinator.push_roster(roster(1, "a", "b"), 0)
     coordinator.hello(hello("a"), 0)

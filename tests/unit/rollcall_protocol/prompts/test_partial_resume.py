@@ -97,7 +97,7 @@ def test_a_report_for_a_lease_that_is_not_current_changes_nothing() -> None:
     assert leases(prompts, A, 1)[0].partial == PartialResponses(at(0), WHOLE)
 
 
-def test_tokens_that_are_too_old_or_of_a_former_trainer_are_drawn_anew() -> None:
+def test_tokens_that_are_too_old_or_of_a_former_trainer_are_sampled_again() -> None:
     prompts = ledger(max_staleness=1)
     begun(prompts)
     prompts.rollout_lost(A)

@@ -200,7 +200,7 @@ def test_these_random_walks_reach_every_outcome() -> None:
     assert sum(prompts.rejected[RejectionReason.STALE] for prompts in walks) > 5
 
 
-def test_a_rollout_that_was_lost_is_leased_nothing_until_it_asks_anew() -> None:
+def test_a_rollout_that_was_lost_gets_no_lease_until_it_sends_credit_again() -> None:
     prompts = ledger()
     prompts.add_credit(A, 2)
     prompts.rollout_lost(A)

@@ -38,7 +38,7 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capfd.readouterr().out)
 
 
-def test_engines_are_told_with_all_that_is_known_of_them(
+def test_engines_are_listed_with_their_properties(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     found = {engine["name"]: engine for engine in run(capfd, "engines")}
@@ -47,7 +47,7 @@ def test_engines_are_told_with_all_that_is_known_of_them(
     assert (found["gloo"]["available"], found["gloo"]["reason"]) == (True, None)
 
 
-def test_engines_are_told_to_people_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_engines_are_listed_as_text_too(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["engines"]) == ExitCode.OK
     head, *rows = capfd.readouterr().out.splitlines()
     assert head.split() == ["NAME", "KIND", "DEVICES", "AVAILABLE", "VERSION", "REASON"]
@@ -116,7 +116,7 @@ def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     capfd: pytest.CaptureFixture[str], arguments: list[str], message: str, code: int
 ) -> None:
     assert cli.main(["bench", *arguments]) == code

@@ -86,7 +86,7 @@ async def test_a_member_that_is_missing_for_the_bound_is_called(unused_tcp_port:
         assert world.reported.empty()
 
 
-async def test_those_who_are_missing_can_be_called_at_once(unused_tcp_port: int) -> None:
+async def test_missing_members_can_be_called_at_once(unused_tcp_port: int) -> None:
     world = FakeCoordinator()
     async with (
         agent(unused_tcp_port) as heard,
@@ -107,7 +107,7 @@ async def test_a_container_that_does_not_listen_yet_is_no_news(unused_tcp_port: 
             assert await heard.get() == REQUEST, "it is called again when it may have started"
 
 
-async def test_a_member_that_hangs_is_told_of_once(unused_tcp_port: int) -> None:
+async def test_a_member_that_hangs_is_reported_once(unused_tcp_port: int) -> None:
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(1)
         writer.transport.abort()
@@ -127,7 +127,7 @@ async def test_a_member_that_hangs_is_told_of_once(unused_tcp_port: int) -> None
         await asyncio.sleep(1)
 
 
-async def test_a_member_that_answers_and_never_comes_is_told_of(
+async def test_a_member_that_answers_and_never_registers_is_reported(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(absent_members, "LONGEST_DELAY", BOUND)
@@ -140,7 +140,7 @@ async def test_a_member_that_answers_and_never_comes_is_told_of(
         assert heard.qsize() == MAX_ANSWERED
 
 
-async def test_an_answer_that_makes_no_sense_is_told(unused_tcp_port: int) -> None:
+async def test_an_invalid_answer_is_reported(unused_tcp_port: int) -> None:
     world = FakeCoordinator()
     async with agent(unused_tcp_port, status=404), world.calling(unused_tcp_port):
         assert await world.reported.get() == "answered a reconnect request with 404"

@@ -118,7 +118,7 @@ async def test_a_broken_stream_costs_an_attempt_and_its_prompts_go_to_another(
         assert 0 <= seconds < 5
 
 
-async def test_the_operator_is_told_of_the_last_sessions_and_when_they_were(
+async def test_the_operator_receives_the_last_sessions_with_their_times(
     tmp_path: Path,
 ) -> None:
     began = time.time()

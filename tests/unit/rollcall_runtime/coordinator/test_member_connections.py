@@ -78,7 +78,7 @@ async def plain_member(coordinator: Coordinator) -> AsyncIterator[aiohttp.Client
         yield socket
 
 
-async def test_a_stream_that_ends_is_told_as_a_lost_connection(unused_tcp_port: int) -> None:
+async def test_a_stream_that_ends_is_reported_as_a_lost_connection(unused_tcp_port: int) -> None:
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening():
         async with plain_member(coordinator) as socket:
@@ -89,7 +89,7 @@ async def test_a_stream_that_ends_is_told_as_a_lost_connection(unused_tcp_port: 
         assert loss.cause is SuspicionCause.CONNECTION_LOST
 
 
-async def test_a_member_that_falls_silent_is_told_as_one_that_missed_heartbeats(
+async def test_a_silent_member_is_reported_with_missed_heartbeats(
     unused_tcp_port: int,
 ) -> None:
     coordinator = Coordinator(unused_tcp_port)
@@ -136,7 +136,7 @@ async def test_heartbeats_keep_an_idle_stream_open_on_both_sides(unused_tcp_port
         assert (await coordinator.lost.get()).reason == "closed by the member"
 
 
-async def test_what_goes_to_everybody_is_written_out_once(
+async def test_a_message_to_all_members_is_encoded_once(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[CoordinatorMessage] = []

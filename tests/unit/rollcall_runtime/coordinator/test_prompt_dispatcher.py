@@ -83,7 +83,7 @@ async def test_so_they_do_once_it_is_a_suspect_though_its_stream_stands(tmp_path
         assert not a.socket.closed
 
 
-async def test_who_works_on_a_lease_that_is_not_current_is_told_so(tmp_path: Path) -> None:
+async def test_a_rollout_with_a_lease_that_is_not_current_gets_it_revoked(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path) as (group, a, b):
         lease = await leased(a)
         await b.say(GenerationProgress((report(group, lease),)))
@@ -92,7 +92,7 @@ async def test_who_works_on_a_lease_that_is_not_current_is_told_so(tmp_path: Pat
         assert not a.revoked
 
 
-async def test_a_lease_that_nobody_reports_of_is_revoked(tmp_path: Path) -> None:
+async def test_a_lease_without_reports_of_progress_is_revoked(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path, lease=0.2) as (group, a, b):
         silent, reported = await leased(a), await leased(b)
 
@@ -110,7 +110,7 @@ async def test_a_lease_that_nobody_reports_of_is_revoked(tmp_path: Path) -> None
         assert await group.complete(b, reported) == 200
 
 
-async def test_without_partial_rollout_prompts_begin_anew(tmp_path: Path) -> None:
+async def test_without_partial_rollout_prompts_restart_from_the_beginning(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path, partial_rollout=False) as (group, a, b):
         await a.say(GenerationProgress((report(group, await leased(a)),)))
         await a.socket.close()

@@ -64,7 +64,7 @@ async def test_a_change_in_one_group_leaves_the_others_session_alone(tmp_path: P
         assert group.coordinator.report().groups[1].session == report.groups[1].session
 
 
-async def test_who_asks_for_a_group_that_the_job_has_not_is_sent_away(tmp_path: Path) -> None:
+async def test_a_member_of_a_group_that_the_job_lacks_is_refused(tmp_path: Path) -> None:
     async with two_groups(tmp_path) as group:
         await group.push(1, "a")
         stranger = await group.join("a", group="unknown")
@@ -84,7 +84,7 @@ async def test_several_senders_parts_become_one_version(tmp_path: Path) -> None:
         assert second.staged == [whole]
 
 
-async def test_senders_are_told_a_versions_name_even_if_no_rollout_takes_it(tmp_path: Path) -> None:
+async def test_senders_get_a_versions_name_even_if_no_rollout_takes_it(tmp_path: Path) -> None:
     async with Group(tmp_path, senders=2) as group:
         await group.push(1)
         second = await group.join("trainer-1", sender=1)

@@ -45,7 +45,7 @@ class Breaks:
         """Not asked."""
 
 
-async def test_an_error_that_no_engine_should_raise_is_told_and_accuses_nobody(
+async def test_an_error_that_no_engine_should_raise_is_reported_and_suspects_no_member(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     said: asyncio.Queue[MemberMessage] = asyncio.Queue()

@@ -67,7 +67,7 @@ async def test_bytes_of_a_message_that_takes_its_time_are_signs_of_life(
             await watch
 
 
-async def test_a_loop_that_was_held_up_hears_what_waits_before_it_accuses(
+async def test_a_loop_that_was_held_up_reads_what_waits_before_it_ends_the_stream(
     unused_tcp_port: int,
 ) -> None:
     async with connected(unused_tcp_port) as ends:
@@ -94,7 +94,7 @@ async def test_writes_that_hang_do_not_hide_the_silence(unused_tcp_port: int) ->
             await drain
 
 
-async def test_the_end_of_a_connection_is_heard(unused_tcp_port: int) -> None:
+async def test_the_end_of_a_connection_is_detected(unused_tcp_port: int) -> None:
     async with connected(unused_tcp_port) as ends:
         before = ends.liveness.last_received_at
         ends.other.close()

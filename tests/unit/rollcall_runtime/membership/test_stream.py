@@ -90,7 +90,7 @@ class Member:
         await asyncio.wait_for(self.task, 5)
 
 
-async def test_it_says_hello_first_and_hears_the_coordinator(unused_tcp_port: int) -> None:
+async def test_it_sends_hello_first_and_receives_from_the_coordinator(unused_tcp_port: int) -> None:
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), asyncio.timeout(10):
         member = Member(unused_tcp_port)

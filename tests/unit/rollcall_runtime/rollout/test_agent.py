@@ -226,7 +226,7 @@ async def test_weights_that_do_not_fit_leave_the_old_ones_served() -> None:
         assert engine.resumes == len(engine.pauses) == 2, "generation goes on after a failure too"
 
 
-async def test_the_probe_says_not_current_until_this_life_serves_a_version_in_a_session() -> None:
+async def test_the_probe_says_not_current_until_it_serves_a_version_in_a_session() -> None:
     async with Bench(FakeEngine()).running() as bench:
         assert await bench.probe() == (503, "not current: serves no version yet")
         await bench.commit(V1)
@@ -253,7 +253,7 @@ async def test_the_probe_says_not_current_while_it_is_behind_but_not_while_a_ses
         await bench.until_ready()
 
 
-async def test_the_probe_of_one_whose_stream_opens_anew_waits_for_a_session_again() -> None:
+async def test_the_probe_of_a_rollout_with_a_new_stream_waits_for_a_session_again() -> None:
     async with Bench(FakeEngine()).running() as bench:
         await bench.commit(V1)
         await bench.coordinator.say(SessionReady(SESSION))
@@ -310,7 +310,7 @@ async def test_a_lease_that_arrives_during_the_drain_is_returned() -> None:
         assert returned == PromptLeaseReturned(lease(1).lease_id)
 
 
-async def test_it_reports_what_it_draws_and_stops_what_was_revoked() -> None:
+async def test_it_reports_new_tokens_and_stops_revoked_leases() -> None:
     async with Bench(FakeEngine(blocked=True, tells=1)).running() as bench:
         await bench.commit(V1)
         for number in range(3):
@@ -335,7 +335,7 @@ async def test_it_reports_what_it_draws_and_stops_what_was_revoked() -> None:
         assert len(bench.engine.calls) == 1
 
 
-async def test_on_a_new_stream_it_tells_at_once_all_that_it_has_in_hand() -> None:
+async def test_on_a_new_stream_it_reports_all_active_leases_at_once() -> None:
     async with Bench(FakeEngine(blocked=True, tells=1)).running() as bench:
         await bench.commit(V1)
         await bench.coordinator.say(lease(0))
@@ -345,7 +345,7 @@ async def test_on_a_new_stream_it_tells_at_once_all_that_it_has_in_hand() -> Non
         assert await bench.coordinator.hears(GenerationProgress) == first
 
 
-async def test_in_the_deterministic_mode_each_lease_is_drawn_alone() -> None:
+async def test_in_the_deterministic_mode_each_lease_is_generated_alone() -> None:
     async with Bench(FakeEngine(tells=1), deterministic=True, max_staleness=0).running() as bench:
         assert await bench.coordinator.hears(PromptCredit) == PromptCredit(2)
         await bench.commit(V1)

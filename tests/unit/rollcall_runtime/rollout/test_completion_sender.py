@@ -77,7 +77,7 @@ async def test_a_completion_is_delivered_with_the_members_token(unused_tcp_port:
     assert coordinator.outcomes("counted") == 1
 
 
-async def test_an_answer_that_says_nothing_is_asked_for_again(unused_tcp_port: int) -> None:
+async def test_a_completion_is_posted_again_after_a_server_error(unused_tcp_port: int) -> None:
     coordinator = Coordinator(503, 500)
     async with coordinator.listening(unused_tcp_port) as sender:
         sender.offer(completion(1))

@@ -139,7 +139,7 @@ async def test_a_receiver_of_another_version_asks_for_everything(job: Job) -> No
 
 
 @pytest.mark.parametrize("prepared", [True, False], ids=["copied ahead", "copied late"])
-async def test_a_damaged_base_is_found_out_and_the_whole_version_repairs_it(
+async def test_a_damaged_base_is_detected_and_the_whole_version_repairs_it(
     job: Job, prepared: bool
 ) -> None:
     held = job.stage.held(version(1))

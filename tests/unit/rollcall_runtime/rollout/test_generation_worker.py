@@ -54,7 +54,7 @@ class Bench:
         await asyncio.to_thread(self.engine.called.acquire, timeout=5)
 
 
-async def test_leases_that_wait_are_drawn_in_one_call() -> None:
+async def test_waiting_leases_are_generated_in_one_call() -> None:
     bench = Bench(FakeEngine(blocked=True))
     async with bench.running():
         bench.generator.add(lease(0))
@@ -96,7 +96,7 @@ async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token
     assert drawn.version.number == min(drawn.samples[0].versions)
 
 
-async def test_without_partial_rollout_it_is_drawn_anew() -> None:
+async def test_without_partial_rollout_a_lease_is_generated_from_the_beginning() -> None:
     bench = Bench(FakeEngine(cut_short=1), keep=False)
     async with bench.running():
         bench.generator.add(lease(0))
@@ -131,7 +131,7 @@ async def test_waiting_leases_are_returned_first_then_all() -> None:
     assert not bench.drawn
 
 
-async def test_how_far_leases_are_is_known_while_they_are_drawn() -> None:
+async def test_progress_of_leases_is_known_during_generation() -> None:
     bench = Bench(FakeEngine(blocked=True, tells=1), concurrency=1)
     async with bench.running():
         for number in range(2):
@@ -147,7 +147,7 @@ async def test_how_far_leases_are_is_known_while_they_are_drawn() -> None:
     assert bench.engine.wanted == [True, True]
 
 
-async def test_without_partial_rollout_only_leases_are_told() -> None:
+async def test_without_partial_rollout_reports_have_no_tokens() -> None:
     bench = Bench(FakeEngine(blocked=True, tells=1), keep=False)
     async with bench.running():
         bench.generator.add(
@@ -176,7 +176,7 @@ async def test_a_lease_goes_on_where_another_rollout_stopped() -> None:
     assert value("rollcall_rollout_samples_total", labels) == 1
 
 
-async def test_what_is_continued_is_drawn_by_another_seed() -> None:
+async def test_a_continued_response_is_sampled_with_another_seed() -> None:
     continued, redrawn = Bench(FakeEngine(cut_short=1)), Bench(FakeEngine(cut_short=1), keep=False)
     for bench in (continued, redrawn):
         async with bench.running():
@@ -186,7 +186,7 @@ async def test_what_is_continued_is_drawn_by_another_seed() -> None:
     assert redrawn.engine.seeds == [5, 5]
 
 
-async def test_an_engine_is_told_when_nobody_wants_its_work_any_more() -> None:
+async def test_the_engines_callback_returns_false_once_no_lease_is_wanted() -> None:
     bench = Bench(FakeEngine(blocked=True, tells=1))
     async with bench.running():
         bench.generator.add(lease(0))

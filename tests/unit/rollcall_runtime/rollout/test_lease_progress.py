@@ -36,7 +36,7 @@ class Bench:
         return [report for drawing in self.sent for report in drawing.reports]
 
 
-def test_only_what_is_new_is_told() -> None:
+def test_only_new_tokens_are_reported() -> None:
     bench = Bench()
     (first,) = bench.tells(standing(2, 1))
     assert first.since == (0, 0)
@@ -57,7 +57,7 @@ def test_what_came_with_the_lease_is_known_already() -> None:
     assert report.since == (2, 0)
 
 
-def test_on_a_new_stream_all_is_told_again() -> None:
+def test_on_a_new_stream_all_tokens_are_reported_again() -> None:
     bench = Bench()
     bench.tells(standing(2, 1))
     bench.reporter.reset()
@@ -65,14 +65,14 @@ def test_on_a_new_stream_all_is_told_again() -> None:
     assert report.since == (0, 0)
 
 
-def test_a_lease_without_tokens_is_told_of_to_keep_it() -> None:
+def test_a_lease_without_tokens_is_reported_to_keep_it() -> None:
     bench = Bench()
     assert bench.tells(LeaseProgress(lease(3))) == [PartialReport(lease(3).lease_id)]
     assert not bench.tells()
     assert not bench.sent
 
 
-def test_much_is_told_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_tokens_are_reported_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_progress, "MAX_TOKENS", 5)
     bench = Bench()
     reports = bench.tells(standing(7, 4, finished=True), standing(2, 2, of=lease(1)))

@@ -93,7 +93,7 @@ def test_no_more_buckets_fly_than_allowed() -> None:
     assert wire.most == 3
 
 
-def test_a_wrong_checksum_is_told_after_all_buckets() -> None:
+def test_a_wrong_checksum_is_reported_after_all_buckets() -> None:
     buffer, manifest = weights(5 * BUCKET)
     wire = Wire()
     wire.mover().send(buffer, manifest, deadline=soon())

@@ -129,7 +129,7 @@ def test_those_that_want_the_same_pass_it_on(
 
 
 @pytest.mark.usefixtures("selective")
-def test_a_wrong_checksum_matters_to_those_who_take_the_bucket(
+def test_a_wrong_checksum_matters_to_receivers_that_take_the_bucket(
     processes: MemberProcesses, trio: list[MemberProcess], halves: list[MemberProcess]
 ) -> None:
     sender, first, second = trio[0], *halves
@@ -152,7 +152,7 @@ def test_a_wrong_checksum_matters_to_those_who_take_the_bucket(
 
 
 @pytest.mark.usefixtures("selective")
-def test_whoever_needs_nothing_is_part_of_the_session(
+def test_a_receiver_that_needs_nothing_is_part_of_the_session(
     processes: MemberProcesses, trio: list[MemberProcess]
 ) -> None:
     sender, whole, _ = trio

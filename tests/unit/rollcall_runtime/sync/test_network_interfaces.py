@@ -15,6 +15,8 @@ def test_an_ipv6_pod_gets_the_interfaces_ipv6_address() -> None:
 
 @pytest.mark.parametrize("name", ["no-such", "a-name-that-is-longer-than-any"])
 @pytest.mark.parametrize(("pod", "family"), [("10.1.2.3", "IPv4"), ("fd00::1", "IPv6")])
-def test_a_missing_interface_is_told_with_those_there_are(name: str, pod: str, family: str) -> None:
+def test_a_missing_interface_is_reported_with_the_existing_ones(
+    name: str, pod: str, family: str
+) -> None:
     with pytest.raises(ValueError, match=f"no network interface '{name}' with an {family}.*lo"):
         address_of(name, like=pod)

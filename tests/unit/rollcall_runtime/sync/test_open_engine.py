@@ -59,7 +59,7 @@ def test_a_wrong_setting_is_named(config: dict[str, Any], message: str) -> None:
         (EngineRef("gloo", {"x": 1}), r"^spec\.weightSync\.groups\[npu\]\.config\.x: unknown"),
     ],
 )
-def test_what_is_wrong_with_a_group_is_told_by_its_name(engine: EngineRef, message: str) -> None:
+def test_an_error_of_a_group_has_its_name(engine: EngineRef, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         open_engine(
             GroupConfig("npu", engine), member=MEMBER, address="127.0.0.9", role=Role.SENDER
@@ -86,7 +86,7 @@ def test_traces_are_written_only_when_asked_for(tmp_path: Path) -> None:
     ("engine", "config", "told"),
     [("store", {"url": "memory://weights"}, "0/2"), ("gloo", {}, None)],
 )
-def test_others_are_told_of_a_shard_where_it_is_all_that_is_received(
+def test_the_descriptor_has_the_shard_where_only_the_shard_is_received(
     engine: str, config: dict[str, Any], told: str | None
 ) -> None:
     group, shard = GroupConfig("default", EngineRef(engine, config)), RowShard(0, 2)

@@ -38,7 +38,7 @@ class CudaEngine(GlooEngine):
     devices = frozenset({"cuda"})
 
 
-def test_an_engine_of_another_device_is_refused_and_those_that_fit_are_told(
+def test_an_engine_of_another_device_is_refused_and_those_that_fit_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     row = BuiltIn(f"{__name__}:CudaEngine", EngineKind.GROUP, ("cuda",), "torch")
@@ -67,7 +67,7 @@ def test_a_missing_dependency_keeps_its_import_error() -> None:
 
 
 @pytest.mark.usefixtures("without_warp")
-def test_what_is_known_of_an_engine_is_told_even_when_it_cannot_be_imported() -> None:
+def test_an_engine_is_described_even_when_it_cannot_be_imported() -> None:
     gloo, warp = engines()
     assert (gloo.name, gloo.available, gloo.reason) == ("gloo", True, None)
     assert gloo.version == version("torch")

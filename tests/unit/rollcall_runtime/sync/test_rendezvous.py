@@ -49,7 +49,7 @@ def test_it_listens_on_its_address_alone(server: RendezvousServer) -> None:
         socket.create_connection(("127.0.0.1", server.address.port), timeout=1)
 
 
-def test_members_meet_and_tell_each_other(server: RendezvousServer) -> None:
+def test_members_meet_and_exchange_values(server: RendezvousServer) -> None:
     def member(rank: int) -> bytes:
         rendezvous = enter(server.address, size=3)
         rendezvous.wait_for_all_seats(rank)
@@ -114,7 +114,7 @@ def test_rooms_do_not_mix(server: RendezvousServer) -> None:
         rendezvous.close()
 
 
-def test_who_does_not_know_the_secret_is_turned_away(server: RendezvousServer) -> None:
+def test_a_client_without_the_secret_is_refused(server: RendezvousServer) -> None:
     stranger = enter(RendezvousAddress(HOST, server.address.port, "guess"))
     with pytest.raises(JoinFailedError, match=r"closed the connection|reset"):
         stranger.wait_for_all_seats(0)

@@ -37,7 +37,7 @@ def follower(
     return asyncio.create_task(held)
 
 
-async def test_while_all_live_nobody_is_disturbed_and_a_farewell_ends_it() -> None:
+async def test_while_all_ranks_live_none_fails_and_a_farewell_ends_the_streams() -> None:
     async with leader(size=3) as (gang, url):
         leaving = asyncio.Event()
         watch = asyncio.create_task(gang.watch())
@@ -61,7 +61,7 @@ async def test_another_rank_may_leave_first() -> None:
         watch.cancel()
 
 
-async def test_a_rank_that_dies_is_told_at_once() -> None:
+async def test_a_rank_that_dies_is_detected_at_once() -> None:
     async with leader() as (gang, url):
         watch = asyncio.create_task(gang.watch())
         other = follower(url, asyncio.Event())
@@ -71,7 +71,7 @@ async def test_a_rank_that_dies_is_told_at_once() -> None:
             await watch
 
 
-async def test_a_rank_that_hangs_is_told_after_the_bound() -> None:
+async def test_a_rank_that_hangs_is_detected_after_the_bound() -> None:
     async with leader() as (gang, url):
         other = follower(url, asyncio.Event(), heartbeat=100)
         with pytest.raises(GangBrokenError, match=r"rank 1: nothing received for 0\.3 s"):
@@ -79,7 +79,7 @@ async def test_a_rank_that_hangs_is_told_after_the_bound() -> None:
         other.cancel()
 
 
-async def test_a_leader_that_dies_or_hangs_is_told_too() -> None:
+async def test_a_leader_that_dies_or_hangs_is_detected_too() -> None:
     async with leader() as (_, url):
         other = follower(url, asyncio.Event())
         await asyncio.sleep(2 * HEARTBEAT)
@@ -104,7 +104,7 @@ async def test_a_rank_that_never_comes_and_a_leader_that_never_listens(
         await follower(url, asyncio.Event())
 
 
-async def test_a_trainer_of_one_rank_has_nobody_to_watch() -> None:
+async def test_a_trainer_of_one_rank_has_no_other_rank_to_watch() -> None:
     async with leader(size=1) as (gang, _):
         watch = asyncio.create_task(gang.watch())
         await asyncio.sleep(2 * HEARTBEAT)

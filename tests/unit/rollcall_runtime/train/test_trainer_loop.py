@@ -232,7 +232,7 @@ async def test_without_weight_sync_every_version_carries_the_first_weights() -> 
     assert bench.rollouts.published == [(7, 0.0), (8, 0.0), (9, 0.0), (10, 0.0)]
 
 
-async def test_told_to_stop_it_saves_and_leaves_without_waiting_for_samples() -> None:
+async def test_when_stopped_it_saves_and_returns_without_waiting_for_samples() -> None:
     bench = Bench(FakeRank(), FakeRollouts(batches=2))
     async with bench.running() as task:
         while len(bench.rollouts.published) < 3:
@@ -253,7 +253,7 @@ async def test_a_failed_publication_ends_it_though_no_sample_ever_comes() -> Non
             await task
 
 
-async def test_other_ranks_hear_from_rank_0_while_it_waits(monkeypatch: Any) -> None:
+async def test_rank_0_sends_idle_signals_while_it_waits(monkeypatch: Any) -> None:
     monkeypatch.setattr(trainer_loop, "IDLE_SECONDS", 0.01)
     bench = Bench(FakeRank(), FakeRollouts(batches=0))
     async with bench.running():
@@ -261,7 +261,7 @@ async def test_other_ranks_hear_from_rank_0_while_it_waits(monkeypatch: Any) -> 
             await asyncio.sleep(0.005)
 
 
-async def test_metrics_tell_reward_staleness_and_time() -> None:
+async def test_metrics_show_reward_staleness_and_time() -> None:
     bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
     async with bench.running() as task:
         await task
@@ -283,7 +283,7 @@ async def test_weights_that_are_taken_back_are_published_first_and_their_steps_n
     assert bench.rollouts.published == [(7, 5.0), (8, 6.0), (9, 7.0)]
 
 
-async def test_a_checkpoint_that_failed_is_counted_and_told() -> None:
+async def test_a_failed_checkpoint_is_counted_and_reported() -> None:
     bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
     bench.rank.checkpoints.failures, bench.rank.checkpoints.problem = 3, "step 1 was not saved"
     async with bench.running() as task:

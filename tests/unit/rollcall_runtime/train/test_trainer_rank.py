@@ -148,7 +148,7 @@ def test_weights_are_copied_only_when_a_version_is_due() -> None:
     assert [draft is not None for draft in drafts] == [False, True, False, True]
 
 
-def test_another_rank_follows_until_it_is_told_to_stop() -> None:
+def test_another_rank_follows_until_the_stop_signal() -> None:
     script = [
         LeaderSignal.IDLE,
         LeaderSignal.BEGIN,
@@ -220,7 +220,7 @@ def test_without_a_volume_nothing_is_saved_nor_resumed() -> None:
     rank.stop(KEPT_STATE)
 
 
-def test_a_checkpoint_of_another_release_is_told_apart(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_release_has_an_error_of_its_own(tmp_path: Path) -> None:
     config = CheckpointConfig(every_steps=1, path=str(tmp_path))
     path = files.checkpoint_path(tmp_path, 3)
     files.begin_checkpoint(path)

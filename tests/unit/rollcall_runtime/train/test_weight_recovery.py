@@ -49,7 +49,7 @@ async def test_the_newest_weights_are_taken_with_their_step() -> None:
     assert float(taken.weights["weight"]) == 59.0
 
 
-async def test_a_higher_number_of_a_life_that_trained_less_is_not_newer() -> None:
+async def test_a_higher_number_of_an_incarnation_that_trained_less_is_not_newer() -> None:
     """The second incarnation began at step 50 again with numbers above all that were seen."""
     async with rollout(Version(OLD, 60), 60.0) as ahead, rollout(Version(LAST, 62), 51.0) as behind:
         taken = await RECOVERY.recover([ahead, behind], INCARNATIONS, step=50)
@@ -57,7 +57,7 @@ async def test_a_higher_number_of_a_life_that_trained_less_is_not_newer() -> Non
     assert taken.step == 60
 
 
-async def test_what_is_not_newer_or_of_an_unknown_life_is_left(
+async def test_versions_that_are_not_newer_or_of_an_unknown_incarnation_are_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     foreign = rollout(Version(Lineage(9, 9), 99), 0.0)

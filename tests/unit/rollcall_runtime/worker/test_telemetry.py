@@ -45,7 +45,7 @@ def test_the_ledgers_totals_are_read_when_asked_for() -> None:
     assert served(metrics)["rollcall_prompts_total{dispatched}"] == 5
 
 
-def test_counters_are_told_apart_by_their_cause() -> None:
+def test_counters_have_their_cause_as_a_label() -> None:
     metrics = TrainerMetrics(**JOB)
     metrics.rebuilds(cause="MemberLost").inc()
     metrics.refused(what="unauthenticated").inc(2)

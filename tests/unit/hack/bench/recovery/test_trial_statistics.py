@@ -32,7 +32,7 @@ def test_no_values_have_no_percentile() -> None:
         percentile([], 0.99)
 
 
-def test_each_event_is_summed_up_by_itself_and_failures_are_told() -> None:
+def test_each_event_has_its_own_statistics_and_failures_are_counted() -> None:
     records = [
         TrialResult("stop", 3.2),
         TrialResult("kill_idle", 0.1),
@@ -61,7 +61,7 @@ def test_a_breakdown_has_the_median_of_each_phase_of_one_event() -> None:
     assert breakdown(records, "scale_up") == {"imports": 2.0}
 
 
-def test_tokens_of_all_trials_are_compared_with_what_would_have_been_drawn() -> None:
+def test_tokens_of_all_trials_are_compared_with_the_expected_number() -> None:
     short = {"before": 10.0, "seconds": 1.0, "drawn": 0.0}
     long = {"before": 20.0, "seconds": 2.0, "drawn": 45.0}
     records = [TrialResult("join_cost", 1.0, short), TrialResult("join_cost", 2.0, long)]

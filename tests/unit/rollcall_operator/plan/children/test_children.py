@@ -216,7 +216,7 @@ def test_a_longer_grace_period_of_the_users_stays() -> None:
         pytest.param(2, 3, 3, 3, False, id="it changed to what was there"),
     ],
 )
-def test_who_decides_on_replicas(
+def test_which_owner_decides_on_replicas(
     number_then: int, live: int, number_now: int, replicas: int, *, guarded: bool
 ) -> None:
     simulator = JobSimulator({"spec.rollouts[0].replicas": number_then})

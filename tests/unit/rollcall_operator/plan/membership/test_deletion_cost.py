@@ -57,7 +57,7 @@ def test_the_deployment_is_lowered_by_the_same_plan() -> None:
     assert len(plan.costs) == 1
 
 
-def test_who_the_replica_set_takes_first_anyway_is_counted_as_a_victim() -> None:
+def test_a_pod_that_the_replica_set_deletes_first_anyway_is_counted_as_a_victim() -> None:
     simulator, (first, second, unready) = running(3)
     simulator.change(unready, running=False, ready=False, phase="Pending", node="")
     assert set(marks(scaled(simulator, 2))) == {unready.uid}
@@ -84,7 +84,7 @@ def test_a_mark_is_written_once() -> None:
     assert simulator.reconcile().costs == ()
 
 
-def test_an_old_mark_of_one_who_stays_is_taken_off_at_the_next_scale_down() -> None:
+def test_the_old_deletion_cost_of_a_pod_that_stays_is_removed_at_the_next_scale_down() -> None:
     simulator, (kept, _, newest) = running(3)
     simulator.change(kept, deletion_cost="-2")
     assert scaled(simulator, 4).costs == ()

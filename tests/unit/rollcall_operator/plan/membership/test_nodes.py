@@ -40,13 +40,13 @@ def test_taints_of_a_node_that_will_be_gone(key: str) -> None:
     assert found == NodeFacts("n", (Taint(key, "x", "NoSchedule"),))
 
 
-def test_a_taint_that_keeps_nobody_out_does_not_count() -> None:
+def test_a_taint_that_excludes_no_pod_does_not_count() -> None:
     """Else the successor could land on the same node, to be deleted again."""
     assert facts(node({"key": SPOT.key, "effect": "PreferNoSchedule"})) is None
 
 
 @pytest.mark.parametrize(("ready", "lost"), [("True", False), ("False", False), ("Unknown", True)])
-def test_a_node_is_lost_when_its_kubelet_is_not_heard_of(ready: str, lost: bool) -> None:
+def test_a_node_is_lost_when_its_kubelet_stops_reporting(ready: str, lost: bool) -> None:
     found = facts(node(ready=ready))
     assert (found is not None and found.lost) is lost
 
@@ -94,13 +94,13 @@ def test_a_rollout_on_its_way_out_is_left_alone() -> None:
         (Toleration(key="another", operator="Exists"), False),
     ],
 )
-def test_who_tolerates_the_taint_stays(toleration: Toleration, stays: bool) -> None:
+def test_a_pod_that_tolerates_the_taint_stays(toleration: Toleration, stays: bool) -> None:
     simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
     simulator.change(simulator.pods_of("bad-cpu")[0], tolerations=(toleration,))
     assert (simulator.reconcile().pod_deletions == ()) is stays
 
 
-def test_a_trainer_stays_and_its_owner_is_told_once() -> None:
+def test_a_trainer_stays_on_a_terminating_node_and_one_event_reports_it() -> None:
     simulator = on_nodes(node_t=NodeFacts("node-t", (SPOT,)))
     plan = simulator.reconcile()
     assert plan.pod_deletions == ()
@@ -109,7 +109,7 @@ def test_a_trainer_stays_and_its_owner_is_told_once() -> None:
     assert simulator.reconcile(60).events == ()
 
 
-def test_nobody_is_moved_when_the_job_has_finished() -> None:
+def test_no_rollout_is_moved_when_the_job_has_finished() -> None:
     simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT,)))
     simulator.edit({"spec.cleanPodPolicy": "None", "spec.activeDeadlineSeconds": 1})
     simulator.reconcile(10)
@@ -120,7 +120,7 @@ def test_nobody_is_moved_when_the_job_has_finished() -> None:
 # --- lost nodes ----------------------------------------------------------------------------------
 
 
-def test_a_trainer_that_cannot_end_on_a_lost_node_is_struck_off_after_its_grace() -> None:
+def test_a_trainer_that_cannot_end_on_a_lost_node_is_force_deleted_after_its_grace_period() -> None:
     simulator = on_nodes(node_t=NodeFacts("node-t", lost=True))
     pod = simulator.change(simulator.trainer, terminating=True, leaves_by=simulator.now + 30)
     first = simulator.reconcile()
@@ -132,13 +132,13 @@ def test_a_trainer_that_cannot_end_on_a_lost_node_is_struck_off_after_its_grace(
     assert "TrainerForceDeleted" in [note.reason for note in plan.events]
 
 
-def test_a_trainer_that_nobody_deleted_is_not_struck_off() -> None:
+def test_a_trainer_that_was_not_deleted_is_not_force_deleted() -> None:
     simulator = on_nodes(node_t=NodeFacts("node-t", lost=True))
     assert simulator.reconcile(600).pod_deletions == ()
 
 
 @pytest.mark.parametrize("nodes", [{}, {"node_t": NodeFacts("node-t", (SPOT,))}])
-def test_a_trainer_that_ends_slowly_on_a_living_node_is_not_struck_off(
+def test_a_trainer_that_ends_slowly_on_a_ready_node_is_not_force_deleted(
     nodes: dict[str, NodeFacts],
 ) -> None:
     simulator = on_nodes(**nodes)

@@ -73,7 +73,7 @@ def test_one_that_still_loads_its_model_has_the_time_of_its_startup_probe() -> N
     assert removed(simulator.reconcile(BOUND)) == [pod.uid]
 
 
-def test_who_comes_back_begins_anew() -> None:
+def test_a_rollout_that_returns_has_the_whole_bound_again() -> None:
     simulator = running()
     suspect = uids(simulator)[0]
     simulator.report(states={suspect: SUSPECT})
@@ -86,7 +86,7 @@ def test_who_comes_back_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("state", [MemberState.STALE, MemberState.CATCHING_UP])
-def test_who_is_only_behind_is_not_replaced(state: MemberState) -> None:
+def test_a_rollout_that_is_only_behind_is_not_replaced(state: MemberState) -> None:
     simulator = running()
     simulator.report(states={uids(simulator)[0]: state})
     simulator.converge()
@@ -196,7 +196,7 @@ def test_without_such_a_gate_a_new_operator_waits_for_the_whole_bound() -> None:
     assert removed(simulator.reconcile(1)) == [silent.uid]
 
 
-def test_another_life_of_the_coordinator_gives_everybody_the_whole_bound() -> None:
+def test_a_restarted_coordinator_gives_every_rollout_the_whole_bound() -> None:
     simulator = running()
     suspect = uids(simulator)[0]
     simulator.report(states={suspect: SUSPECT})
@@ -207,7 +207,7 @@ def test_another_life_of_the_coordinator_gives_everybody_the_whole_bound() -> No
     assert removed(simulator.reconcile(1)) == [suspect]
 
 
-def test_without_news_of_the_current_epoch_nobody_is_replaced() -> None:
+def test_without_a_snapshot_of_the_current_epoch_no_rollout_is_replaced() -> None:
     simulator = running()
     suspect = uids(simulator)[0]
     simulator.report(states={suspect: SUSPECT})
@@ -233,7 +233,7 @@ def test_a_rollout_that_was_asked_to_drain_is_replaced_at_once() -> None:
     assert "spot notice" in plan.events[-1].message
 
 
-def test_one_that_drains_because_of_a_signal_is_left_to_who_sent_it() -> None:
+def test_a_rollout_that_drains_because_of_a_signal_is_not_replaced() -> None:
     simulator = running()
     signalled = uids(simulator)[0]
     simulator.report(states={signalled: DRAINING}, reasons={signalled: "SIGTERM"})

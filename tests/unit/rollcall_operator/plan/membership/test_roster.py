@@ -23,7 +23,7 @@ def test_no_roster_without_a_coordinator() -> None:
     assert simulator.reconcile(60).roster is None
 
 
-def test_no_roster_while_there_is_nobody_to_call() -> None:
+def test_no_roster_while_no_pod_is_eligible() -> None:
     simulator = started()
     simulator.run(simulator.trainer)
     assert simulator.reconcile(60).roster is None
@@ -178,7 +178,7 @@ def test_another_coordinator_pod_is_a_new_epoch_with_all_members() -> None:
     assert len(plan.roster.members) == 2
 
 
-def test_after_a_pause_of_all_pods_the_members_gather_anew() -> None:
+def test_after_a_pause_of_all_pods_newcomers_are_gathered_again() -> None:
     simulator = JobSimulator()
     simulator.to_running()
     simulator.pods.clear()

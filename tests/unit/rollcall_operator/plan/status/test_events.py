@@ -14,7 +14,7 @@ def test_a_good_start_is_three_events_at_most() -> None:
     assert reasons(simulator) == [("Normal", "EpochOpened"), ("Normal", "Running")]
 
 
-def test_an_epoch_says_why() -> None:
+def test_the_event_of_an_epoch_has_its_cause() -> None:
     simulator = JobSimulator()
     simulator.to_running()
     victim = simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
@@ -25,7 +25,7 @@ def test_an_epoch_says_why() -> None:
     assert note.regarding["kind"] == "RLJob"
 
 
-def test_trouble_is_told_once() -> None:
+def test_a_problem_is_reported_once() -> None:
     simulator = JobSimulator()
     simulator.converge()
     simulator.schedule()
@@ -36,7 +36,7 @@ def test_trouble_is_told_once() -> None:
     assert reasons(simulator) == [("Warning", "ImagePullFailed")]
 
 
-def test_the_end_is_told() -> None:
+def test_the_end_of_the_job_is_reported() -> None:
     simulator = JobSimulator()
     simulator.to_running()
     simulator.report(finished=TrainingResult(step=9, error="diverged"))

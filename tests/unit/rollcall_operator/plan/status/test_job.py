@@ -84,7 +84,7 @@ def test_an_operator_without_news_says_nothing_new(running: JobSimulator) -> Non
     assert running.status == before
 
 
-def test_a_coordinator_that_is_gone_is_said_so(running: JobSimulator) -> None:
+def test_a_coordinator_that_is_gone_is_reported(running: JobSimulator) -> None:
     running.snapshot = None
     del running.pods[running.trainer.uid]
     running.converge(2)
@@ -102,7 +102,7 @@ def test_news_from_another_pod_than_todays_coordinator_is_ignored(running: JobSi
     assert running.status["progress"]["step"] != 99
 
 
-def test_the_sync_group_says_who_where_and_why(running: JobSimulator) -> None:
+def test_the_sync_group_has_phase_epoch_and_causes(running: JobSimulator) -> None:
     (group,) = running.status["syncGroups"]
     assert group["name"] == "default"
     assert (group["phase"], group["members"], group["epoch"]) == ("Stable", 3, 1)
@@ -112,7 +112,7 @@ def test_the_sync_group_says_who_where_and_why(running: JobSimulator) -> None:
     assert (record["epoch"], record["cause"], record["members"]) == (1, "JobStarted", 3)
 
 
-def test_every_sync_group_is_told_of() -> None:
+def test_status_has_every_sync_group() -> None:
     groups = [{"name": "ascend", "engine": "gloo"}]
     simulator = JobSimulator({"spec.weightSync.groups": groups})
     simulator.to_running()

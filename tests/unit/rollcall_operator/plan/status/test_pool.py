@@ -47,7 +47,7 @@ def test_stale_and_leaving_rollouts_are_counted() -> None:
     assert counts == [2, 1, 1, 1]
 
 
-def test_trouble_is_told_with_the_path_in_the_pool() -> None:
+def test_a_problem_is_reported_with_the_fields_path_in_the_pool() -> None:
     simulator = JobSimulator()
     simulator.converge()
     simulator.schedule()

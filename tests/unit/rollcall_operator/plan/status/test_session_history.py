@@ -91,7 +91,7 @@ def test_the_last_twenty_are_kept_across_coordinators(running: JobSimulator) -> 
     assert len(expected) == 20
 
 
-def test_an_operator_that_restarts_tells_nothing_twice(running: JobSimulator) -> None:
+def test_an_operator_that_restarts_reports_no_session_twice(running: JobSimulator) -> None:
     report(running, FIRST, formed(2))
     running.converge(5)
     before = unexpected_sessions(running)

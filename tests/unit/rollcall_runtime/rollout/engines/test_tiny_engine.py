@@ -100,14 +100,14 @@ def test_a_response_ends_with_eos_or_at_its_bound(engine: TinyEngine) -> None:
     assert lengths == {1, 2, 3, 4, 5, 6}
 
 
-def test_draws_follow_the_policy(engine: TinyEngine) -> None:
+def test_samples_follow_the_policy(engine: TinyEngine) -> None:
     (group,) = engine.generate(PROMPTS[:1], group_size=2000, seed=3, timeout=10)
     drawn = torch.bincount(torch.tensor([g.tokens[0] for g in group]), minlength=13) / 2000
     expected = policy(0)(torch.tensor([PROMPTS[0]])).softmax(-1)[0, -1]
     assert float((drawn - expected).abs().max()) < 0.05
 
 
-def test_a_seed_draws_the_same_tokens(engine: TinyEngine) -> None:
+def test_a_seed_samples_the_same_tokens(engine: TinyEngine) -> None:
     assert draw(engine, seed=5) == draw(engine, seed=5)
     assert draw(engine, seed=5) != draw(engine, seed=6)
 
@@ -168,7 +168,7 @@ def test_a_pause_that_keeps_lets_the_generation_finish_afterwards(engine: TinyEn
     assert all(g.finished for group in results[0] for g in group)
 
 
-def test_who_watches_is_told_what_there_is_after_each_step(engine: TinyEngine) -> None:
+def test_the_callback_gets_all_tokens_so_far_after_each_step(engine: TinyEngine) -> None:
     told: list[list[list[Response]]] = []
 
     def tell(groups: list[list[Response]]) -> bool:
@@ -191,14 +191,14 @@ def test_who_watches_is_told_what_there_is_after_each_step(engine: TinyEngine) -
             )
 
 
-def test_it_is_told_no_more_often_than_wanted(engine: TinyEngine) -> None:
+def test_the_callback_is_called_no_more_often_than_its_interval(engine: TinyEngine) -> None:
     # A single call would end it: nobody wants the result.
     on_partial = PartialOutputCallback(3600.0, lambda _: False)
     groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, on_partial=on_partial)
     assert all(generation.finished for group in groups for generation in group)
 
 
-def test_a_generation_that_nobody_wants_ends(engine: TinyEngine) -> None:
+def test_a_generation_ends_when_the_callback_returns_false(engine: TinyEngine) -> None:
     on_partial = PartialOutputCallback(0.0, lambda _: False)
     groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, on_partial=on_partial)
     assert {len(generation.tokens) for group in groups for generation in group} == {1}

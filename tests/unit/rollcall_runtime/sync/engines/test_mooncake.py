@@ -21,7 +21,7 @@ CONFIG = {"operationTimeout": 1, "drainTimeout": 0.1, "operationBytes": 64 * MIB
 pytestmark = pytest.mark.slow
 
 
-def test_a_chain_closes_over_a_member_that_left_and_registers_nothing_anew() -> None:
+def test_a_chain_closes_over_a_member_that_left_and_registers_no_memory_again() -> None:
     mooncake = pytest.importorskip("rollcall_runtime.sync.engines.mooncake", exc_type=ImportError)
     settings = mooncake.MooncakeSettings(topology=Topology.CHAIN.value, operation_bytes=MIB)
     party = Local(mooncake.MooncakeEngine, 3, settings, nbytes=4 * MIB)

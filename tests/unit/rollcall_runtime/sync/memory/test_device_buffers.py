@@ -87,7 +87,7 @@ def test_too_much_memory_is_an_error_of_this_process(memory: DeviceAllocator) ->
     assert caught.value.own_fault
 
 
-def test_a_pool_lends_it_again_once_nobody_uses_it(memory: DeviceAllocator) -> None:
+def test_a_pool_lends_a_buffer_again_once_it_has_no_hold(memory: DeviceAllocator) -> None:
     pool = BufferPool(limit=1, make=device_buffer_factory(memory))
     first = pool.take(64, timeout=0)
     buffer = first.buffer
@@ -119,7 +119,7 @@ def test_it_is_given_back_with_its_last_user(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpu_memory", "npu_memory"])
-def test_who_follows_its_address_on_the_host_dies(name: str) -> None:
+def test_a_host_process_that_dereferences_its_address_dies(name: str) -> None:
     doubles.build()
     script = (
         f"import ctypes; from {places.__name__} import {name} as made\n"
@@ -159,7 +159,7 @@ def test_a_worker_without_an_accelerator_has_no_device_memory() -> None:
     assert device_allocator("cpu") is None
 
 
-def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     with pytest.raises(ImportError, match=r"libascendcl.so of CANN is in none of /nowhere"):
         device_allocator("npu")

@@ -136,7 +136,7 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
     assert committed(stage) == digests(held)
 
 
-async def test_every_donor_s_reason_is_told() -> None:
+async def test_every_donors_reason_is_reported() -> None:
     stage = StagingArea()
     async with donor(holder(snapshot(), version(8))) as address, silent_donor() as silent:
         donors = [dead_donor(), silent, address]

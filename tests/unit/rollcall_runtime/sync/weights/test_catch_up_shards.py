@@ -58,7 +58,7 @@ def rows(held: WeightSnapshot, shard: RowShard) -> dict[str, str]:
     return digests(WeightSnapshot(cut(held.manifest, shard), held.buffer.hold()))
 
 
-async def test_whoever_needs_a_part_fetches_that_part() -> None:
+async def test_a_newcomer_that_needs_a_part_fetches_that_part() -> None:
     held, stage = snapshot(megabytes=16), StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
@@ -87,7 +87,7 @@ async def test_a_part_of_what_several_senders_hold_is_fetched_from_each() -> Non
     assert torch.equal(found, weight[16:32])
 
 
-async def test_more_stretches_than_a_request_can_name_are_asked_for_in_turn() -> None:
+async def test_more_ranges_than_a_request_can_name_are_requested_in_turn() -> None:
     named = [(f"t{number}", torch.rand(2, 64)) for number in range(1000)]
     held = Snapshotter(bucket_bytes=256).take(named, timeout=0).finish()
     stage = StagingArea()
@@ -97,7 +97,7 @@ async def test_more_stretches_than_a_request_can_name_are_asked_for_in_turn() ->
     assert committed(stage) == rows(held, HALF)
 
 
-async def test_a_member_that_holds_a_part_gives_it_only_to_whoever_needs_the_same() -> None:
+async def test_a_member_that_holds_a_part_gives_it_only_to_members_that_need_the_same() -> None:
     held, stage = snapshot(megabytes=16), StagingArea()
     async with donor(holder(held)) as address:
         await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)

@@ -141,7 +141,7 @@ def test_weights_of_another_size_have_no_delta() -> None:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_another_base_is_found_out(in_place: bool) -> None:
+def test_another_base_is_detected(in_place: bool) -> None:
     base, new = weights(), changed(weights(), np.array([5]))
     made = delta(base, new)
     assert made is not None

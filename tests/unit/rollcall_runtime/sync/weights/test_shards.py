@@ -103,7 +103,7 @@ def test_a_tensor_without_wanted_rows_is_not_there() -> None:
     assert nbytes == 256
 
 
-def test_whoever_wants_nothing_takes_nothing() -> None:
+def test_a_shard_without_rows_takes_no_bucket() -> None:
     selection = select(snapshot(torch.rand(4, 16)).manifest, Named(None, ()))
     assert (selection.buckets, selection.manifest.total_bytes) == ((), 0)
     assert selection.manifest.tensors == ()

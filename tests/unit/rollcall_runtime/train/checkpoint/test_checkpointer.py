@@ -70,14 +70,16 @@ def test_what_another_rank_cannot_read_is_skipped_by_all(
     assert "step-00000010 is damaged and is skipped: updates cannot be read" in caplog.text
 
 
-def test_training_begins_anew_when_none_is_whole(tmp_path: Path) -> None:
+def test_training_begins_again_when_no_checkpoint_is_whole(tmp_path: Path) -> None:
     saved(tmp_path, 5, 10)
     for path in list_checkpoints(tmp_path):
         (path / "updates").unlink()
     assert checkpoints(tmp_path).restore(CountingEngine()) == TrainState()
 
 
-def test_a_trainer_that_was_struck_off_and_lives_on_saves_no_more(tmp_path: Path) -> None:
+def test_a_trainer_that_was_force_deleted_and_still_runs_saves_no_checkpoint(
+    tmp_path: Path,
+) -> None:
     engine, old, new = CountingEngine(), checkpoints(tmp_path, "old"), checkpoints(tmp_path, "new")
     old.restore(engine)
     save(old, engine, TrainState(5))

@@ -62,9 +62,7 @@ def test_one_that_was_not_committed_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_a_damaged_one_is_told_from_a_whole_one(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_checkpoint_is_detected(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     path = save(tmp_path, 1, "content")
     check_checkpoint(path)
     damage(path)

@@ -8,7 +8,7 @@ from rollcall_runtime.train.checkpoint.ownership import claim
 from rollcall_runtime.worker.errors import FencedError
 
 
-def test_who_was_passed_over_never_comes_back(tmp_path: Path) -> None:
+def test_a_trainer_that_lost_its_claim_never_gets_it_back(tmp_path: Path) -> None:
     root = tmp_path / "not yet there"
     claim(root, "old")
     claim(root, "old")

@@ -13,7 +13,7 @@ from rollcall_runtime.sync.errors import JoinFailedError
 SENDER, RECEIVER = MemberId("pod-0", "boot"), MemberId("pod-1", "boot")
 
 
-def test_members_that_use_different_engines_are_told_so_at_once() -> None:
+def test_members_that_use_different_engines_fail_at_once() -> None:
     engine = GlooEngine()
     told = engine.open(
         member=SENDER, address="127.0.0.1", role=Role.SENDER, settings=SyncSettings()

@@ -117,7 +117,7 @@ def test_a_process_that_hangs_is_killed_and_another_takes_over(processes: Member
     leave(trio)
 
 
-def test_a_process_that_dies_is_told(processes: MemberProcesses) -> None:
+def test_a_process_that_dies_is_reported(processes: MemberProcesses) -> None:
     pair = processes.group(1)
     pair[0].do("snapshot", seed=3, megabytes=16, bucket_bytes=8 * MIB)
     join(pair)

@@ -45,7 +45,7 @@ def test_receivers_are_grouped_by_node_and_the_lowest_rank_leads() -> None:
     assert kimi.ranks_by_node(seats) == ((1, 3), (2, 4))
 
 
-def test_who_does_not_tell_its_node_is_named() -> None:
+def test_a_member_without_a_node_in_its_descriptor_is_named() -> None:
     seats = [seat(0, node="a"), seat(1, node="a"), seat(2)]
     with pytest.raises(JoinFailedError) as caught:
         kimi.ranks_by_node(seats)
@@ -116,7 +116,7 @@ def store() -> Any:
     return make_store()
 
 
-def test_a_store_listens_where_it_is_told_and_leaves_the_environment_alone(
+def test_a_store_listens_at_the_given_address_and_leaves_the_environment_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)
@@ -142,7 +142,9 @@ def test_memory_that_cannot_be_registered_is_not_kept(
     assert store.registered == 0
 
 
-def test_a_store_that_does_not_start_says_with_what(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_store_that_does_not_start_names_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(manager: Any) -> None:
         raise RuntimeError("no rdma devices found")
 

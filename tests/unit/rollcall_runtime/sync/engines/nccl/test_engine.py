@@ -203,7 +203,7 @@ def test_a_shrink_that_fails_anywhere_is_given_up_by_all(tmp_path: Path) -> None
         send(trio[:2], 9)
 
 
-def test_a_communicator_that_nobody_needs_is_ended(processes: MemberProcesses) -> None:
+def test_a_communicator_without_users_is_ended(processes: MemberProcesses) -> None:
     pair = [processes.member(), processes.member()]
     for role, member in zip((Role.SENDER, Role.RECEIVER), pair, strict=True):
         config = CONFIG | {"reuseSeconds": 0.1}
@@ -230,7 +230,7 @@ def test_host_buffers_are_page_locked_before_they_are_copied_unless_pin_memory_i
     leave(pair)
 
 
-def test_a_device_that_does_not_exist_is_told(processes: MemberProcesses) -> None:
+def test_a_device_that_does_not_exist_is_reported(processes: MemberProcesses) -> None:
     with pytest.raises(ValueError, match="device is 7, but this process sees 1 GPUs"):
         processes.member().open(
             Role.SENDER, engine="nccl", config=CONFIG | {"device": 7}, device="cuda"

@@ -73,7 +73,7 @@ def member(name: str) -> MemberId:
     return MemberId(name, "boot")
 
 
-def test_an_agent_is_met_once_and_anew_when_it_has_registered_more(engine: Any) -> None:
+def test_an_agent_is_connected_once_and_again_when_it_has_registered_more(engine: Any) -> None:
     for metadata in ("one buffer", "one buffer", "two buffers"):
         engine.connect(told("a", metadata))
     assert engine.agent.told == [
@@ -83,7 +83,7 @@ def test_an_agent_is_met_once_and_anew_when_it_has_registered_more(engine: Any) 
     ]
 
 
-def test_an_agent_that_is_read_from_is_not_forgotten_but_told_more(engine: Any) -> None:
+def test_an_agent_that_is_read_from_is_extended_and_not_removed(engine: Any) -> None:
     peer = engine.connect(told("a", "one buffer"))
     read = engine.read(peer, remote=0, local=0, nbytes=1)
     engine.connect(told("a", "two buffers"))
@@ -105,7 +105,7 @@ def test_agents_of_members_that_left_are_forgotten(engine: Any) -> None:
     assert engine.agent.told[-1] == ("remove", "b/boot")
 
 
-def test_an_agent_whose_connection_failed_is_met_anew(engine: Any) -> None:
+def test_an_agent_whose_connection_failed_is_connected_again(engine: Any) -> None:
     read = engine.read(engine.connect(told("a", "same")), remote=0, local=0, nbytes=1)
     engine.agent.state_of_reads = ReadState.FAILED
     with pytest.raises(RuntimeError, match="a read from a/boot failed"):
@@ -116,7 +116,7 @@ def test_an_agent_whose_connection_failed_is_met_anew(engine: Any) -> None:
     assert engine.agent.told[-2:] == [("remove", "a/boot"), ("add", "same")]
 
 
-def test_ucx_is_told_to_wait_and_not_to_spin(engine: Any) -> None:
+def test_ucx_is_configured_to_wait_and_not_to_spin(engine: Any) -> None:
     settings = nixl.NixlSettings()
     assert engine.agent.progress_seconds == settings.progress_interval > 0
     assert settings.environment["UCX_USE_MT_MUTEX"] == "y"

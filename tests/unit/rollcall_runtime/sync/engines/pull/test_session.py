@@ -71,7 +71,7 @@ def test_what_is_damaged_on_its_way_is_not_passed_on(chain: Local) -> None:
     abort(sessions)
 
 
-def test_a_chain_closes_over_a_member_that_left_and_registers_nothing_anew(chain: Local) -> None:
+def test_a_chain_closes_over_a_member_that_left_and_registers_no_memory_again(chain: Local) -> None:
     before = chain.join(range(4))
     chain.transfer(before, chain.fill(4))
     registered = [list(engine.registrations) for engine in chain.engines]

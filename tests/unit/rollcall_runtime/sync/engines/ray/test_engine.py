@@ -182,7 +182,7 @@ def test_processes_that_die_are_there_again_for_the_next_session(
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_is_told(pair: tuple[MemberProcess, MemberProcess]) -> None:
+def test_a_rank_that_dies_is_reported(pair: tuple[MemberProcess, MemberProcess]) -> None:
     sender, receiver = pair
     sender.do("snapshot", seed=1, megabytes=16, bucket_bytes=8 * MIB)
     before = descendants(sender.pid)
@@ -213,7 +213,7 @@ def test_a_ray_cluster_that_is_there_already_will_do(
 
 
 @pytest.mark.slow
-def test_who_does_not_know_the_token_learns_nothing(
+def test_a_client_without_the_token_gets_no_data(
     pair: tuple[MemberProcess, MemberProcess],
 ) -> None:
     address, token = cluster_of(pair[0])
