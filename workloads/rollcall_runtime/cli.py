@@ -89,6 +89,12 @@ def _guarded(run: Callable[[], None]) -> int:
         return report_failure(error, pod_contract.ExitCode.BAD_CONFIG)
     except FencedError as error:
         return report_failure(error, pod_contract.ExitCode.FENCED)
+    except SystemExit as error:
+        # A library or the user's code called sys.exit, perhaps with 0: the work is not done.
+        log.exception("the worker was ended by a call of sys.exit")
+        report_failure(error, pod_contract.ExitCode.FAILED)
+        own = error.code if isinstance(error.code, int) else 0
+        return own or pod_contract.ExitCode.FAILED
     except Exception as error:
         log.exception("the worker failed")
         return report_failure(error, pod_contract.ExitCode.FAILED)

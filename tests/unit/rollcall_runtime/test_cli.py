@@ -153,6 +153,20 @@ def test_a_crash_is_worth_a_restart(container: Path, monkeypatch: pytest.MonkeyP
     assert rest[-1] == "RuntimeError: the disk is on fire", "the traceback follows"
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"), [(None, ExitCode.FAILED), (0, ExitCode.FAILED), ("no", 1), (3, 3)]
+)
+def test_user_code_that_calls_sys_exit_fails_the_worker(
+    container: Path, monkeypatch: pytest.MonkeyPatch, code: str | int | None, expected: int
+) -> None:
+    def run(*_: object) -> None:
+        sys.exit(code)
+
+    monkeypatch.setattr("rollcall_runtime.rollout.app.run", run)
+    assert cli.rollout([]) == expected
+    assert re.match(r"SystemExit.* \(test_cli\.py:\d+ in run\)", container.read_text())
+
+
 def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         cli.trainer(["--help"])

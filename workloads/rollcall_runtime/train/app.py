@@ -34,19 +34,25 @@ from rollcall_runtime.worker.auth import Tokens
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError, SpecError
-from rollcall_runtime.worker.exit import end_with_failure
+from rollcall_runtime.worker.exit import end_with_failure, report_stop
 from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
 log = logging.getLogger(__name__)
 
 GROUP = "default"
 RANK_KEYS = frozenset({"minibatches"})
+# Between rank 0's farewell and this rank's own SIGTERM when both pods are deleted.
+LEFT_BEHIND_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 def run(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
-    """Run to the end. SpecError when the job asks for what this container cannot do."""
+    """Run until told to stop; exit code 0 says that a signal did.
+
+    SpecError when the job asks for what this container cannot do, FencedError when another trainer
+    has taken over, RuntimeError when the work ends by itself.
+    """
     favour_event_loop()
     asyncio.run(_serve(environment, log_fields))
 
@@ -74,6 +80,8 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
         else:
             leader = _Leader(environment, rank, thread, metrics, stop)
             await leader.run(state, PrometheusCoordinatorMetrics(metrics, log_fields))
+        if not stop.is_set():  # also when training is done: the operator ends the pods
+            raise RuntimeError(f"rank {environment.rank} ended, and was not told to stop")
     finally:
         await _in_thread(thread, rank.close)
         thread.shutdown(wait=False)
@@ -93,7 +101,7 @@ class _Leader:
     async def run(self, state: TrainState, metrics: PrometheusCoordinatorMetrics) -> None:
         job, pod = self.environment.job, self.environment.pod
         member = new_member(pod)
-        engines = _open_engines(self.environment, member)
+        engines = await _open_engines(self.environment, member)
         coordinator = Coordinator(
             config=job,
             member=member,
@@ -142,6 +150,8 @@ class _Leader:
                 log.info("training is done after %d steps", self.rank.step)
                 coordinator.finish(step=self.rank.step)
                 await self.stop.wait()
+            elif not coordinator.fenced.is_set():
+                self._report_stop()
             gang.leave()
         finally:
             watch.cancel()
@@ -162,6 +172,14 @@ class _Leader:
             *([state.incarnation] if state.incarnation else []),
         )
         return await recovery.recover(coordinator.weight_holders(), incarnations, step=step)
+
+    def _report_stop(self) -> None:
+        """Without a message `kubectl` shows "Completed", as if training were done."""
+        last = self.environment.job.algorithm.max_steps
+        report_stop(
+            f"told to stop (SIGTERM) after step {self.rank.step} of {last}: the pod is deleted, or "
+            "it failed its liveness probe"
+        )
 
     async def _step_down(self, coordinator: Coordinator) -> None:
         await coordinator.fenced.wait()
@@ -197,13 +215,18 @@ class _Follower:
             suspect_after=bounds.suspect_after,
             leaving=leaving,
         )
+        try:
+            async with asyncio.timeout(LEFT_BEHIND_SECONDS):
+                await self.stop.wait()
+        except TimeoutError:
+            raise GangBrokenError("rank 0 has stopped, and this rank was not told to") from None
 
     async def _work(self, state: TrainState) -> None:
         if _senders(self.environment.job) == 1:
             await self._train(state, _ignore)
             return
         one_copy = self.environment.job.weight_sync.staging == STREAMED
-        engines = _open_engines(self.environment, new_member(self.environment.pod))
+        engines = await _open_engines(self.environment, new_member(self.environment.pod))
         sender = SenderRank(environment=self.environment, engines=engines)
         loop = asyncio.get_running_loop()
 
@@ -243,11 +266,21 @@ def _ignore(_: WeightSnapshotDraft) -> None:
     """Rank 0 sends the whole snapshot."""
 
 
-def _open_engines(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:
+async def _open_engines(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:
+    """Open an engine for each sync group, in a thread.
+
+    Some start processes and import libraries, up to a minute on a busy node. Meanwhile the event
+    loop has to answer the liveness probe: if that fails, the kubelet stops the trainer.
+    """
     address, sync = environment.pod.address, environment.job.weight_sync
     return [
-        open_engine(
-            group, member=member, address=address, role=Role.SENDER, profile=sync.profile_path
+        await asyncio.to_thread(
+            open_engine,
+            group,
+            member=member,
+            address=address,
+            role=Role.SENDER,
+            profile=sync.profile_path,
         )
         for group in sync.all_groups()
     ]

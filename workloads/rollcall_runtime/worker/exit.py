@@ -33,13 +33,23 @@ _STANDARD_LIBRARY = tuple(
 def report_failure(error: BaseException, code: pod_contract.ExitCode) -> int:
     """Write why the worker ends to standard error and to the termination log; returns `code`."""
     sys.stderr.write(f"{summary(error)}\n")
+    _write_termination_log(termination_message(error))
+    return code
+
+
+def report_stop(message: str) -> None:
+    """Log why the worker stops though its work is not done; also to the termination log."""
+    log.warning("%s", message)
+    _write_termination_log(message.encode()[:MESSAGE_BYTES])
+
+
+def _write_termination_log(message: bytes) -> None:
     path = Path(pod_contract.TERMINATION_LOG)
     if path.exists():
         try:
-            path.write_bytes(termination_message(error))
+            path.write_bytes(message)
         except OSError as problem:
             log.warning("cannot write %s: %s", path, problem)
-    return code
 
 
 def summary(error: BaseException) -> str:

@@ -11,7 +11,13 @@ import pytest
 from rollcall_protocol import pod_contract
 from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.errors import FencedError, SpecError
-from rollcall_runtime.worker.exit import MESSAGE_BYTES, report_failure, summary, termination_message
+from rollcall_runtime.worker.exit import (
+    MESSAGE_BYTES,
+    report_failure,
+    report_stop,
+    summary,
+    termination_message,
+)
 
 USERS_REWARD = """
 import json
@@ -143,3 +149,13 @@ def test_the_message_is_written_where_kubernetes_reads_it(
     assert code == pod_contract.ExitCode.FAILED
     assert log.read_text().startswith("OSError: no route (test_exit.py:")
     assert capfd.readouterr().err.startswith("OSError: no route (test_exit.py:")
+
+
+def test_a_stop_before_the_end_is_told_in_the_termination_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "termination-log"
+    path.touch()
+    monkeypatch.setattr(pod_contract, "TERMINATION_LOG", str(path))
+    report_stop("told to stop after step 3 of 10")
+    assert path.read_text() == "told to stop after step 3 of 10"

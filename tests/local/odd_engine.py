@@ -1,0 +1,31 @@
+"""Gives a worker process a weight-sync engine that opens oddly: import it before the program.
+
+The variable ODD_ENGINE says how: "slow" sleeps for SLOW_SECONDS, "exit" calls sys.exit(0) as a
+library may that takes the process for its own.
+"""
+
+import os
+import sys
+import time
+from typing import Any
+
+from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
+from rollcall_runtime.train import app
+
+VARIABLE = "ODD_ENGINE"
+SLOW_SECONDS = 5.0
+OPENING = "an engine is being opened"
+OPENED = "the engine is open"
+
+
+def _open_engine(*arguments: Any, **options: Any) -> OpenEngine:
+    if os.environ[VARIABLE] == "exit":
+        sys.exit(0)
+    print(OPENING, flush=True)
+    time.sleep(SLOW_SECONDS)
+    opened = open_engine(*arguments, **options)
+    print(OPENED, flush=True)
+    return opened
+
+
+setattr(app, "open_engine", _open_engine)  # noqa: B010 - not an exported name

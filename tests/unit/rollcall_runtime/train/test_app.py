@@ -1,0 +1,60 @@
+"""A trainer rank ends because it was told to, or it has failed."""
+
+import os
+import random
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollcall_runtime.train import app
+from rollcall_runtime.train.checkpoint.checkpointer import TrainState
+from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
+from tests.unit.rollcall_runtime.jobs import job_config
+
+
+@pytest.fixture(params=[0, 1])
+def environment(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> TrainerEnvironment:
+    """Rank 0 and rank 1 of a trainer, without a model."""
+    rank: int = request.param
+    engineless = SimpleNamespace(start=TrainState, close=lambda: None)
+    monkeypatch.setattr(app, "_make_rank", lambda _: engineless)
+    monkeypatch.setattr(app, "favour_event_loop", lambda: None)  # it would outlast the test
+    address = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.{rank + 1}"
+    return TrainerEnvironment(
+        job=job_config(trainer_replicas=2),
+        pod=Pod(f"reverse-trainer-{rank}", f"uid-{rank}", address),
+        coordinator=address,
+        member_token="",
+        operator_token="",
+        state_dir=tmp_path,
+        rank=rank,
+    )
+
+
+def test_work_that_ends_by_itself_is_a_failure(
+    environment: TrainerEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*_: Any) -> None: ...
+
+    for role in (app._Leader, app._Follower):
+        monkeypatch.setattr(role, "run", run)
+    with pytest.raises(RuntimeError, match=f"rank {environment.rank} ended, and was not told to"):
+        app.run(environment, {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_work_that_a_signal_ends_is_no_failure(
+    environment: TrainerEnvironment, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    async def run(role: Any, *_: Any) -> None:
+        os.kill(os.getpid(), number)
+        await role.stop.wait()
+
+    for role in (app._Leader, app._Follower):
+        monkeypatch.setattr(role, "run", run)
+    app.run(environment, {})
