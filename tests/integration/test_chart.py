@@ -24,6 +24,7 @@ from tests.integration.operator_process import OperatorProcess
 CHART = ROOT / "charts" / "rollcall-operator"
 EXTRAS = {
     "serviceMonitor": "ServiceMonitor",
+    "podMonitor": "PodMonitor",
     "prometheusRule": "PrometheusRule",
     "dashboard": "ConfigMap",
     "networkPolicy": "NetworkPolicy",

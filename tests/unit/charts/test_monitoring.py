@@ -1,5 +1,6 @@
 """The chart's dashboard and alerts: valid, and about metrics and labels that exist."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ _NAME = re.compile(r"\b(rollcall_\w+)(?:\{([^}]*)\})?")
 _GROUPED = re.compile(r"\bby \(([^)]*)\)")
 
 
+@functools.cache
 def known() -> dict[str, set[str]]:
     """Labels of each metric as Prometheus stores it."""
     found: dict[str, set[str]] = {}
@@ -55,6 +57,41 @@ def test_an_expression_uses_metrics_and_labels_that_exist(expression: str) -> No
             assert label in labels[name], expression
         for grouped in _GROUPED.findall(expression):
             assert {label.strip() for label in grouped.split(",")} <= labels[name], expression
+
+
+def panel_targets() -> list[Any]:
+    return [
+        pytest.param(
+            target["expr"], target["legendFormat"], id=f"{panel['title']} {target['refId']}"
+        )
+        for panel in dashboard()["panels"]
+        for target in panel["targets"]
+    ]
+
+
+@pytest.mark.parametrize(("expression", "legend"), panel_targets())
+def test_a_panel_follows_the_choice_of_namespace_and_job(expression: str, legend: str) -> None:
+    """And its legend tells jobs of one name in two namespaces apart."""
+    for name, selectors in _NAME.findall(expression):
+        for label in {"namespace", "job"} & known()[name]:
+            assert f'{label}=~"${label}"' in selectors, expression
+    assert ("{{job}}" in legend) <= ("{{namespace}}" in legend)
+
+
+@pytest.mark.parametrize(("expression", "legend"), panel_targets())
+def test_a_line_is_an_aggregate_by_the_labels_of_its_legend(expression: str, legend: str) -> None:
+    """Prometheus adds the scraped pod's labels: without an aggregate each pod is a line."""
+    shown = set(re.findall(r"\{\{(\w+)\}\}", legend))
+    grouped = [set(re.split(", *", by)) for by in _GROUPED.findall(expression)]
+    assert len(grouped) == len(_NAME.findall(expression)), expression
+    for labels in grouped:
+        assert shown <= labels, expression
+
+
+def test_a_rollout_without_a_sample_hides_no_mean() -> None:
+    """Its reward is NaN, and so would be the mean of its pool; a comparison leaves it out."""
+    (mean,) = (text for text in expressions() if "rollcall_rollout_reward" in text)
+    assert re.search(r"\(rollcall_rollout_reward\{[^}]*\} >= -Inf\)", mean)
 
 
 def test_every_panel_has_a_title_a_place_and_the_datasource_variable() -> None:
