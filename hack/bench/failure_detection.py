@@ -31,7 +31,7 @@ def states(snapshot: JobSnapshot) -> dict[str, MemberState]:
 
 async def whole(job: LocalJob) -> float:
     """Wait until all rollouts serve in one session; when that was seen."""
-    seen = await job.roll.until(
+    seen = await job.operator.until(
         lambda s: (
             list(states(s).values()) == [MemberState.IN_SYNC] * ROLLOUTS
             and s.session is not None
@@ -46,10 +46,10 @@ async def trial(job: LocalJob, victim: Pod, number: signal.Signals) -> dict[str,
     """Seconds from the signal to each thing that is seen."""
     lag, began = Lag(), time.monotonic()
     victim.send(number)
-    suspect = await job.roll.until(
+    suspect = await job.operator.until(
         lambda s: states(s)[victim.uid] is MemberState.SUSPECT, seconds=PATIENCE
     )
-    session = await job.roll.until(
+    session = await job.operator.until(
         lambda s: s.session is not None and s.session.members == ROLLOUTS, seconds=PATIENCE
     )
     found = {"suspected": suspect.at - began, "session": session.at - began, "lag": lag.stop()}

@@ -43,7 +43,7 @@ def job(folder: Path) -> LocalJob:
 async def serving(job: LocalJob) -> None:
     """Wait until all rollouts serve."""
     uids = {pod.uid for pod in job.rollouts}
-    await job.roll.until(
+    await job.operator.until(
         lambda s: (
             {m.pod_uid for m in s.members if m.state is MemberState.IN_SYNC} == uids
             and s.session is not None
@@ -103,7 +103,7 @@ async def kills(count: int) -> dict[str, Any]:
                 lag, steps = Lag(), len(running.step_seconds())
                 killed = time.monotonic()
                 victim.send(signal.SIGKILL)
-                seen = await running.roll.until(
+                seen = await running.operator.until(
                     lambda s: s.session is not None and s.session.members == 3, seconds=30
                 )
                 sessions.append(seen.at - killed)
@@ -114,7 +114,7 @@ async def kills(count: int) -> dict[str, Any]:
                 victim.start()
                 await serving(running)
                 await running.steps(5, seconds=60)
-            await running.call(EpochCause.MEMBER_LOST)
+            await running.push_roster(EpochCause.MEMBER_LOST)
     return {
         "usual_step_seconds": usual,
         "kill_to_session_seconds": {"median": statistics.median(sessions), "max": max(sessions)},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache, debian, package_clients, progress
+from hack.cluster import cache, debian_packages, package_clients, progress
 from hack.cluster.progress import Step
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ BUILD = Step("building the base image", 10)
 
 def steps() -> list[Step]:
     """What making it shows."""
-    return [debian.root_step(SUITE, name="base"), BUILD]
+    return [debian_packages.root_step(SUITE, name="base"), BUILD]
 
 
 def ensure(engine: Engine) -> str:
     """The name of the base to build on: the standard one, or one of ours, made if absent."""
     if engine.pulls(STANDARD):
         return STANDARD
-    root = debian.root_file_system(SUITE, ["ca-certificates"], name="base")
+    root = debian_packages.root_file_system(SUITE, ["ca-certificates"], name="base")
     files = package_clients.files(SUITE)
     key = cache.digest(root.name, *(f"{path}\n{text}" for path, text in files.items()))
     name = f"rollcall.local/debian:{SUITE}-{key}"

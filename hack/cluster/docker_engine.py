@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache, debian, machine, progress
+from hack.cluster import cache, debian_packages, machine, progress
 from hack.cluster.errors import ClusterError, CommandError
 from hack.cluster.progress import Step
 from hack.cluster.subprocesses import run, wait_for
@@ -242,7 +242,7 @@ def _settings() -> dict[str, object]:
 
 def install() -> Path:
     """The folder of the engine's programs, unpacked now if it is not there."""
-    distribution, host = debian.host_release()
+    distribution, host = debian_packages.host_release()
     # Debian 12's engine is too old for privileged containers on new kernels, and a newer runc
     # needs a newer C library than Debian 12 has.
     suite = "trixie" if (distribution, host) == ("debian", "bookworm") else host
@@ -250,8 +250,8 @@ def install() -> Path:
     if home.exists():
         return home
     with cache.fresh(home) as made:
-        debian.unpack(_FROM_NEWER, suite=suite, target=made)
-        debian.unpack(_FROM_HOST, suite=host, target=made)
+        debian_packages.unpack(_FROM_NEWER, suite=suite, target=made)
+        debian_packages.unpack(_FROM_HOST, suite=host, target=made)
         _link_programs(made)
     return home
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache, debian, go_build, image_archive, progress
+from hack.cluster import cache, debian_packages, go_build, image_archive, progress
 from hack.cluster.errors import ClusterError
 from hack.cluster.go_recipes import KUBERNETES, RECIPES
 from hack.cluster.image_archive import Layer
@@ -102,7 +102,7 @@ disabled_plugins = [
 
 def steps() -> list[Step]:
     """What making the image shows."""
-    roots = [debian.root_step(SUITE, name=name) for name in ("node", "tools")]
+    roots = [debian_packages.root_step(SUITE, name=name) for name in ("node", "tools")]
     return [*roots, *go_build.steps(PROGRAMS), PACK]
 
 
@@ -146,7 +146,7 @@ def ensure(engine: Engine) -> str:
 
 
 def _recipe() -> str:
-    parts = [SUITE, *PACKAGES, *TOOLS, debian.architecture(), Path(__file__).read_text()]
+    parts = [SUITE, *PACKAGES, *TOOLS, debian_packages.architecture(), Path(__file__).read_text()]
     parts += [f"{group} {recipe.version}" for group, recipe in RECIPES.items()]
     parts += [path.read_text() for path in sorted(FILES.iterdir())]
     return cache.digest(*parts)
@@ -154,8 +154,8 @@ def _recipe() -> str:
 
 def _root_file_systems() -> tuple[Path, Path]:
     return (
-        debian.root_file_system(SUITE, PACKAGES, name="node"),
-        debian.root_file_system(SUITE, TOOLS, name="tools", variant="extract"),
+        debian_packages.root_file_system(SUITE, PACKAGES, name="node"),
+        debian_packages.root_file_system(SUITE, TOOLS, name="tools", variant="extract"),
     )
 
 
@@ -254,7 +254,7 @@ def _sandbox_image() -> str:
 
 def _preload(folder: Path, programs: dict[str, Path], *, tools: Path) -> None:
     store = folder / "tree/var/lib/containerd"
-    architecture = debian.architecture()
+    architecture = debian_packages.architecture()
     with _containerd(store, programs["containerd"]) as socket:
         for names, layers in _images(folder, programs, tools):
             path = folder / "image.tar"

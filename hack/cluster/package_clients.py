@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from hack.cluster import debian
+from hack.cluster import debian_packages
 from hack.cluster.subprocesses import run
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -36,8 +36,8 @@ _PIP_KEYS = (
 def files(suite: str) -> dict[str, str]:
     """Paths without the leading slash, and what to write there, in a root of Debian `suite`."""
     files = {
-        "etc/apt/sources.list": "\n".join(debian.sources(suite)) + "\n",
-        "etc/apt/apt.conf.d/90machine": "\n".join(debian.apt_options()) + "\n",
+        "etc/apt/sources.list": "\n".join(debian_packages.sources(suite)) + "\n",
+        "etc/apt/apt.conf.d/90machine": "\n".join(debian_packages.apt_options()) + "\n",
         "etc/pip.conf": pip_configuration(
             run([sys.executable, "-m", "pip", "config", "list"], timeout_s=60)
         ),

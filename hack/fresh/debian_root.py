@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hack.cluster import debian, package_clients
+from hack.cluster import debian_packages, package_clients
 from hack.cluster.subprocesses import run
 
 PACKAGES = ("git", "make", "python3", "ca-certificates")
@@ -21,8 +21,8 @@ def make(root: Path, *, home: Path) -> None:
         root: a folder, made now.
         home: the home folder in it, left empty.
     """
-    suite = debian.host_release()[1]
-    archive = debian.root_file_system(suite, PACKAGES, name="fresh")
+    suite = debian_packages.host_release()[1]
+    archive = debian_packages.root_file_system(suite, PACKAGES, name="fresh")
     root.mkdir()
     run(["tar", "--extract", "--numeric-owner", f"--file={archive}"], cwd=root, timeout_s=300)
     files = package_clients.files(suite)

@@ -1,4 +1,4 @@
-"""A whole job on this machine: a trainer, rollouts, and somebody who calls the roll."""
+"""A whole job on this machine: trainer and rollout processes, and a fake operator."""
 
 import asyncio
 import itertools
@@ -14,8 +14,8 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, EpochCause, RosterMember
+from tests.local.fake_operator import FakeOperator
 from tests.local.pods import TOKENS, Pod, variables
-from tests.local.roll import Roll
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 FAST = {"settle": 0.2}
@@ -49,7 +49,7 @@ def in_sync(snapshot: JobSnapshot, *pods: Pod) -> bool:
 
 
 class Lag:
-    """How late this idle process itself is woken: what a busy machine costs anybody, seconds."""
+    """How late this idle process itself is woken: the delay of a busy machine, seconds."""
 
     def __init__(self) -> None:
         self.worst = 0.0
@@ -80,7 +80,7 @@ class LocalJob:
         replicas = self.config.trainer_replicas
         self.trainers = [self._pod(f"reverse-trainer-{i}", "trainer") for i in range(replicas)]
         self.trainer = self.trainers[0]
-        self.roll = Roll(
+        self.operator = FakeOperator(
             job_uid=self.config.uid,
             coordinator_uid=self.trainer.uid,
             address=self.trainer.address,
@@ -92,7 +92,7 @@ class LocalJob:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.roll.stop()
+        await self.operator.stop()
         for pod in (*self.rollouts, *self.trainers):
             if pod.process is not None and pod.running:
                 pod.process.terminate()
@@ -103,10 +103,10 @@ class LocalJob:
         """Start everything and push the first roster."""
         for pod in self.trainers:
             pod.start()
-        self.roll.start()
+        self.operator.start()
         for _ in range(rollouts):
             self.launch()
-        await self.call(EpochCause.JOB_STARTED)
+        await self.push_roster(EpochCause.JOB_STARTED)
 
     @property
     def spare_address(self) -> str:
@@ -116,33 +116,33 @@ class LocalJob:
     async def train(self, *, rollouts: int) -> None:
         """Start, and wait for all rollouts to serve and for a few steps."""
         await self.start(rollouts=rollouts)
-        await self.roll.until(lambda s: in_sync(s, *self.rollouts), seconds=START_SECONDS)
+        await self.operator.until(lambda s: in_sync(s, *self.rollouts), seconds=START_SECONDS)
         await self.steps(5, seconds=STEP_SECONDS)
 
     def launch(self, *, group: str = DEFAULT_GROUP, **variables: str) -> Pod:
-        """A new rollout pod, with `variables` of its own; on the roster with the next `call`."""
+        """A new rollout pod with `variables` of its own; `push_roster` puts it on the roster."""
         pod = self._pod(f"reverse-cpu-{len(self.rollouts)}", "rollout", group=group)
         pod.variables.update(variables)
         self.rollouts.append(pod)
         pod.start()
         return pod
 
-    async def call(self, cause: EpochCause, *, without: tuple[Pod, ...] = ()) -> None:
+    async def push_roster(self, cause: EpochCause, *, without: tuple[Pod, ...] = ()) -> None:
         """Push a roster of all rollouts, but for some."""
         members = tuple(
             RosterMember(pod.uid, pod.name, pod.address, "reverse-cpu", pod.group)
             for pod in self.rollouts
             if pod not in without
         )
-        await self.roll.push(members, cause)
+        await self.operator.push(members, cause)
 
     async def reach(self, step: int, *, seconds: float) -> None:
         """Wait until training has done `step` steps."""
-        await self.roll.until(lambda s: s.progress.step >= step, seconds=seconds)
+        await self.operator.until(lambda s: s.progress.step >= step, seconds=seconds)
 
     async def steps(self, count: int, *, seconds: float) -> None:
         """Wait until training has gone on by `count` steps."""
-        await self.reach(self.roll.last.progress.step + count, seconds=seconds)
+        await self.reach(self.operator.last.progress.step + count, seconds=seconds)
 
     async def prompts(self) -> "Prompts":
         """The ledger, as the trainer's metrics have it."""

@@ -7,7 +7,7 @@ import pytest
 
 from rollcall_protocol.job_config import DeltaConfig, JobConfig, OptimizerConfig
 from rollcall_protocol.wire.job_snapshot import SessionCause
-from tests.local.damage import DAMAGED, REWARD
+from tests.local.corrupting_reward import DAMAGED, REWARD
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -35,7 +35,7 @@ async def sent_bytes(folder: Path, delta: DeltaConfig | None) -> float:
     folder.mkdir()
     async with LocalJob(folder, job(delta)) as running:
         await running.start(rollouts=2)
-        seen = await running.roll.until(lambda s: s.finished is not None, seconds=120)
+        seen = await running.operator.until(lambda s: s.finished is not None, seconds=120)
         assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
         assert seen.snapshot.session is not None
         assert seen.snapshot.session.cause is not SessionCause.ENGINE_ERROR
@@ -57,7 +57,7 @@ async def test_it_learns_from_deltas_of_two_ranks(tmp_path: Path) -> None:
     )
     async with LocalJob(tmp_path, config) as running:
         await running.start(rollouts=2)
-        await running.roll.until(lambda s: s.finished is not None, seconds=200)
+        await running.operator.until(lambda s: s.finished is not None, seconds=200)
         rewards = [(await pod.metrics())["rollout_reward"] for pod in running.rollouts]
         assert min(rewards) >= 0.7, rewards  # without new weights it stays under 0.3
         trainer = await running.trainer.metrics()
@@ -71,7 +71,7 @@ async def test_a_rollout_whose_base_is_damaged_refuses_the_delta_and_gets_all(
     config = job(DeltaConfig(), reward_function=REWARD)
     async with LocalJob(tmp_path, config) as running:
         await running.start(rollouts=2)
-        seen = await running.roll.until(lambda s: s.finished is not None, seconds=120)
+        seen = await running.operator.until(lambda s: s.finished is not None, seconds=120)
         assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
         refused = [pod for pod in running.rollouts if "wrong checksum in buckets [0]" in pod.log()]
         assert [pod.name.endswith(DAMAGED) for pod in refused] == [True]

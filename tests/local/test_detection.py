@@ -15,7 +15,7 @@ from rollcall_protocol.wire.job_snapshot import SuspicionCause as Cause
 from rollcall_protocol.wire.roster import EpochCause
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, Lag, LocalJob, in_sync
 from tests.local.pods import ROOT, Pod
-from tests.local.proxy import Proxy
+from tests.local.tcp_proxy import Proxy
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -25,12 +25,12 @@ QUICK = {**FAST, "heartbeat": 0.5, "suspect_after": BOUND}
 SLACK = 0.5  # seconds, beside what the machine itself is late
 
 
-def told_of(snapshot: JobSnapshot, pod: Pod) -> MemberReport | None:
+def member_report(snapshot: JobSnapshot, pod: Pod) -> MemberReport | None:
     return next((m for m in snapshot.members if m.pod_uid == pod.uid), None)
 
 
 def suspected(snapshot: JobSnapshot, pod: Pod) -> bool:
-    report = told_of(snapshot, pod)
+    report = member_report(snapshot, pod)
     return report is not None and report.state is MemberState.SUSPECT
 
 
@@ -40,9 +40,9 @@ async def test_a_killed_rollout_is_a_suspect_as_soon_as_its_connection_ends(tmp_
         victim, lag = job.rollouts[0], Lag()
         killed = time.monotonic()
         victim.send(signal.SIGKILL)
-        seen = await job.roll.until(lambda s: suspected(s, victim), seconds=10)
+        seen = await job.operator.until(lambda s: suspected(s, victim), seconds=10)
         assert seen.at - killed < SLACK + lag.stop()
-        report = told_of(seen.snapshot, victim)
+        report = member_report(seen.snapshot, victim)
         assert report is not None
         assert report.cause is Cause.CONNECTION_LOST
         assert (await job.trainer.metrics())["detect_seconds_count{ConnectionLost}"] == 1
@@ -57,16 +57,16 @@ async def test_a_stopped_rollout_is_a_suspect_after_the_bound_and_comes_back(
         stopped = time.monotonic()
         victim.send(signal.SIGSTOP)
         try:
-            seen = await job.roll.until(lambda s: suspected(s, victim), seconds=20)
+            seen = await job.operator.until(lambda s: suspected(s, victim), seconds=20)
             took = seen.at - stopped
             assert BOUND - QUICK["heartbeat"] - SLACK < took < BOUND + SLACK + lag.stop()
-            report = told_of(seen.snapshot, victim)
+            report = member_report(seen.snapshot, victim)
             assert report is not None
             assert (report.cause, report.reason) == (
                 Cause.HEARTBEAT_MISSED,
                 "nothing received for 2 s",
             )
-            seen = await job.roll.until(lambda s: members(s) == 2, seconds=5)
+            seen = await job.operator.until(lambda s: members(s) == 2, seconds=5)
             session = seen.snapshot.session
             assert session is not None
             assert session.cause is SessionCause.MEMBER_LOST
@@ -74,7 +74,7 @@ async def test_a_stopped_rollout_is_a_suspect_after_the_bound_and_comes_back(
             await job.steps(3, seconds=STEP_SECONDS)
         finally:
             victim.send(signal.SIGCONT)
-        await job.roll.until(
+        await job.operator.until(
             lambda s: in_sync(s, *job.rollouts) and members(s) == 3, seconds=STEP_SECONDS
         )
         assert (await job.prompts()).balanced
@@ -101,19 +101,19 @@ async def test_a_rollout_that_hangs_in_a_transfer_does_not_cost_the_transfers_ti
         stopped = time.monotonic()
         victim.send(signal.SIGSTOP)
         try:
-            seen = await job.roll.until(lambda s: suspected(s, victim), seconds=20)
+            seen = await job.operator.until(lambda s: suspected(s, victim), seconds=20)
             assert seen.at - stopped < BOUND + SLACK + lag.stop()
-            report = told_of(seen.snapshot, victim)
+            report = member_report(seen.snapshot, victim)
             assert report is not None
             assert report.cause is Cause.HEARTBEAT_MISSED
             assert in_sync(seen.snapshot, job.rollouts[1]), "nobody else is accused"
-            await job.roll.until(lambda s: members(s) == 2, seconds=5)
+            await job.operator.until(lambda s: members(s) == 2, seconds=5)
             await job.steps(1, seconds=STEP_SECONDS)
             stage = (await job.trainer.metrics())["weight_sync_stage_seconds_sum"] - before
             assert stage < config.weight_sync.stage_timeout
         finally:
             victim.send(signal.SIGCONT)
-        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
 
 
 async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_path: Path) -> None:
@@ -123,13 +123,13 @@ async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_pa
         async with gate:
             await job.start(rollouts=1)
             victim = job.launch(**{pod_contract.COORDINATOR: job.spare_address})
-            await job.call(EpochCause.MEMBERS_JOINED)
-            await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+            await job.push_roster(EpochCause.MEMBERS_JOINED)
+            await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
             lag, cut = Lag(), time.monotonic()
             gate.cut()
-            seen = await job.roll.until(lambda s: suspected(s, victim), seconds=20)
+            seen = await job.operator.until(lambda s: suspected(s, victim), seconds=20)
             assert seen.at - cut < BOUND + SLACK + lag.stop()
-            report = told_of(seen.snapshot, victim)
+            report = member_report(seen.snapshot, victim)
             assert report is not None
             assert report.cause is Cause.HEARTBEAT_MISSED
             await victim.logs_line(
@@ -137,7 +137,7 @@ async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_pa
             )
             await job.steps(3, seconds=STEP_SECONDS)
             gate.mend()
-            await job.roll.until(
+            await job.operator.until(
                 lambda s: in_sync(s, *job.rollouts) and members(s) == 3, seconds=STEP_SECONDS
             )
             assert (await job.prompts()).balanced
@@ -157,16 +157,16 @@ async def test_a_rollout_that_does_not_register_with_a_restarted_coordinator_is_
             job.trainer.send(signal.SIGKILL)
             await job.trainer.exited(seconds=5)
             job.trainer.start()
-            seen = await job.roll.until(
+            seen = await job.operator.until(
                 lambda s: s.boot == 2 and suspected(s, hung), seconds=START_SECONDS
             )
-            report = told_of(seen.snapshot, hung)
+            report = member_report(seen.snapshot, hung)
             assert report is not None
             assert report.cause is Cause.NOT_REGISTERED
             assert report.reason == "did not answer a reconnect request within 2 s"
         finally:
             hung.send(signal.SIGCONT)
-        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
 
 
 async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor(
@@ -198,12 +198,12 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
             await site.stop()
             ports = (port, pod_contract.COMPLETIONS_PORT)
             async with Proxy(address=name, target=job.trainer.address, ports=ports):
-                await job.call(EpochCause.MEMBERS_JOINED)
-                await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+                await job.push_roster(EpochCause.MEMBERS_JOINED)
+                await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
                 await clinging.logs_line(
                     f"at {job.trainer.address} asks for a stream; connected to", seconds=1
                 )
-                assert all(not suspected(seen.snapshot, clinging) for seen in job.roll.history)
+                assert all(not suspected(seen.snapshot, clinging) for seen in job.operator.history)
         finally:
             await runner.cleanup()
 
@@ -211,20 +211,20 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
 async def test_a_rollout_that_is_busy_is_not_accused(tmp_path: Path) -> None:
     """It decodes with all cores, and its reward keeps the interpreter to itself."""
     config = job_config(
-        algorithm=ENDLESS, membership=QUICK, reward_function="tests.local.rewards:busy"
+        algorithm=ENDLESS, membership=QUICK, reward_function="tests.local.slow_reward:busy"
     )
     busy = {"PYTHONPATH": f"{ROOT / 'workloads'}:{ROOT}", "OMP_NUM_THREADS": "8"}
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=0)
         for _ in range(2):
             job.launch(**busy)
-        await job.call(EpochCause.MEMBERS_JOINED)
-        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
-        began = len(job.roll.history)
+        await job.push_roster(EpochCause.MEMBERS_JOINED)
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+        began = len(job.operator.history)
         await job.steps(5, seconds=3 * STEP_SECONDS)
         accused = [
             m.reason
-            for seen in job.roll.history[began:]
+            for seen in job.operator.history[began:]
             for m in seen.snapshot.members
             if m.state is MemberState.SUSPECT
         ]

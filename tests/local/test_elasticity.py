@@ -18,10 +18,10 @@ pytestmark = pytest.mark.slow
 async def test_newcomers_catch_up_and_serve_while_training_goes_on(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         await job.train(rollouts=2)
-        before = job.roll.last.progress
+        before = job.operator.last.progress
         newcomers = [job.launch(), job.launch()]
-        await job.call(EpochCause.MEMBERS_JOINED)
-        seen = await job.roll.until(lambda s: in_sync(s, *newcomers), seconds=START_SECONDS)
+        await job.push_roster(EpochCause.MEMBERS_JOINED)
+        seen = await job.operator.until(lambda s: in_sync(s, *newcomers), seconds=START_SECONDS)
         assert seen.snapshot.session is not None
         assert seen.snapshot.session.members == 5
         assert seen.snapshot.progress.step > before.step, "training did not wait for them"
@@ -29,7 +29,7 @@ async def test_newcomers_catch_up_and_serve_while_training_goes_on(tmp_path: Pat
             values = await pod.reaches("rollout_samples_total", 64, seconds=STEP_SECONDS)
             trainer = await job.trainer.metrics()
             assert trainer["weight_version"] - values["weight_version"] <= 2
-        assert job.roll.last.boot == 1
+        assert job.operator.last.boot == 1
 
 
 @pytest.mark.alone
@@ -40,7 +40,7 @@ async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path
         lag = Lag()
         killed = time.monotonic()
         victim.send(signal.SIGKILL)
-        seen = await job.roll.until(
+        seen = await job.operator.until(
             lambda s: s.session is not None and s.session.members == 3, seconds=10
         )  # the trainer and two survivors
         assert seen.at - killed < 1.0 + lag.worst
@@ -52,7 +52,7 @@ async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path
 
         assert await victim.exited(seconds=5) == -signal.SIGKILL
         victim.start()
-        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         await victim.reaches("rollout_samples_total", 64, seconds=STEP_SECONDS)
         assert (await job.prompts()).balanced
 
@@ -64,8 +64,10 @@ async def test_a_rollout_that_gets_sigterm_finishes_its_work_first(tmp_path: Pat
         leaving.send(signal.SIGTERM)
         assert await leaving.exited(seconds=10) == 0
         assert "drained in" in leaving.log()
-        await job.call(EpochCause.SCALED_DOWN, without=(leaving,))
-        await job.roll.until(lambda s: s.session is not None and s.session.members == 2, seconds=5)
+        await job.push_roster(EpochCause.SCALED_DOWN, without=(leaving,))
+        await job.operator.until(
+            lambda s: s.session is not None and s.session.members == 2, seconds=5
+        )
         await job.steps(5, seconds=STEP_SECONDS)
         prompts = await job.prompts()
         assert prompts.balanced
@@ -79,13 +81,13 @@ async def test_a_stopped_rollout_is_left_behind(tmp_path: Path) -> None:
         stopped = job.rollouts[0]
         stopped.send(signal.SIGSTOP)
         try:
-            await job.roll.until(
+            await job.operator.until(
                 lambda s: s.session is not None and s.session.members == 2, seconds=20
             )
             await job.steps(5, seconds=STEP_SECONDS)
         finally:
             stopped.send(signal.SIGCONT)
-        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
 
 
 async def test_a_restarted_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
@@ -97,13 +99,13 @@ async def test_a_restarted_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -
         await job.steps(10, seconds=STEP_SECONDS)
         job.trainer.send(signal.SIGKILL)
         await job.trainer.exited(seconds=5)
-        reached = job.roll.last.progress.step
+        reached = job.operator.last.progress.step
         job.trainer.start()
-        seen = await job.roll.until(
+        seen = await job.operator.until(
             lambda s: s.boot == 2 and in_sync(s, *job.rollouts), seconds=START_SECONDS
         )
         assert seen.snapshot.progress.step >= reached - 5, "at most a checkpoint's worth is lost"
         await job.steps(5, seconds=STEP_SECONDS)
         assert "resumed from" in job.trainer.log()
-        assert job.roll.last.roster_epoch == 1, "it went on with the roster it had kept"
+        assert job.operator.last.roster_epoch == 1, "it went on with the roster it had kept"
         assert (await job.prompts()).balanced

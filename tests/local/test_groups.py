@@ -25,13 +25,13 @@ async def test_rollouts_of_both_groups_learn_from_one_trainer(tmp_path: Path) ->
     async with LocalJob(tmp_path, config) as job:
         other = job.launch(group=OTHER.name)
         await job.start(rollouts=1)
-        await job.roll.until(
+        await job.operator.until(
             lambda s: [m.state for m in s.members] == [MemberState.IN_SYNC] * 2, seconds=60
         )
-        before = job.roll.last.session
+        before = job.operator.last.session
         late = job.launch(group=OTHER.name)
-        await job.call(EpochCause.MEMBERS_JOINED)
-        seen = await job.roll.until(
+        await job.push_roster(EpochCause.MEMBERS_JOINED)
+        seen = await job.operator.until(
             lambda s: [m.state for m in s.members] == [MemberState.IN_SYNC] * 3, seconds=60
         )
         assert seen.snapshot.session == before, "the default group was left alone"
@@ -39,7 +39,7 @@ async def test_rollouts_of_both_groups_learn_from_one_trainer(tmp_path: Path) ->
         assert (group.name, group.epoch) == (OTHER.name, 2)
         assert group.session is not None
         assert group.session.members == 3
-        seen = await job.roll.until(lambda s: s.finished is not None, seconds=120)
+        seen = await job.operator.until(lambda s: s.finished is not None, seconds=120)
         assert {m.version for m in seen.snapshot.members} == {40}
         for pod in (job.rollouts[1], other, late):
             assert (await pod.metrics())["weight_version"] == 40

@@ -15,7 +15,7 @@ FINISH_SECONDS = 100.0
 async def rewards_after_training(job: LocalJob) -> list[float]:
     """Mean reward of each rollout's last 256 samples, once training is done."""
     await job.start(rollouts=2)
-    await job.roll.until(lambda s: s.finished is not None, seconds=FINISH_SECONDS)
+    await job.operator.until(lambda s: s.finished is not None, seconds=FINISH_SECONDS)
     return [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]
 
 

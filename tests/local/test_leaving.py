@@ -47,7 +47,7 @@ async def test_a_rollout_drained_by_a_call_finishes_its_work_and_stays_out(tmp_p
         token = {"Authorization": f"Bearer {TOKENS[pod_contract.MEMBER_TOKEN_FILE]}"}
         async with aiohttp.ClientSession() as session, session.post(url, headers=token) as answer:
             assert answer.status == 202
-        await job.roll.until(
+        await job.operator.until(
             lambda s: any(
                 m.pod_uid == leaving.uid and m.state is MemberState.GONE for m in s.members
             ),
@@ -56,8 +56,8 @@ async def test_a_rollout_drained_by_a_call_finishes_its_work_and_stays_out(tmp_p
         await job.steps(10, seconds=STEP_SECONDS)
         assert leaving.running, "its pod would start it again"
         assert await readiness(leaving) == (503, "draining")
-        assert job.roll.last.session is not None
-        assert job.roll.last.session.members == 2
+        assert job.operator.last.session is not None
+        assert job.operator.last.session.members == 2
         leaving.send(signal.SIGTERM)
         assert await leaving.exited(seconds=10) == 0
         prompts = await job.prompts()
@@ -70,9 +70,9 @@ async def test_without_an_operator_training_loses_a_rollout_and_has_it_back(
 ) -> None:
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         await job.train(rollouts=3)
-        await job.roll.stop()
+        await job.operator.stop()
         victim = job.rollouts[0]
-        step = job.roll.last.progress.step
+        step = job.operator.last.progress.step
         victim.send(signal.SIGKILL)
         await job.trainer.reaches("members", 3, seconds=10)
         await job.trainer.reaches("step", step + 20, seconds=STEP_SECONDS)
@@ -86,9 +86,9 @@ async def test_without_an_operator_training_loses_a_rollout_and_has_it_back(
         trainer = await job.trainer.metrics()
         assert trainer["weight_version"] - values["weight_version"] <= 2
 
-        job.roll.history.clear()
-        job.roll.start()
-        seen = await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
+        job.operator.history.clear()
+        job.operator.start()
+        seen = await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
         assert seen.snapshot.roster_epoch == 1, "nobody pushed another"
         assert seen.snapshot.session is not None
         assert seen.snapshot.session.members == 4

@@ -17,10 +17,10 @@ from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.models.model_source import open_model
 from rollcall_runtime.tasks import reverse
-from tests.local import recording
+from tests.local import recording_engines
 from tests.local.harness import FAST, LocalJob
 from tests.local.pods import ROOT, Pod
-from tests.local.recording import Moment, Row, moments, trained_rows
+from tests.local.recording_engines import Moment, Row, moments, trained_rows
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 # Long, as a machine may have other things to do.
@@ -48,12 +48,12 @@ class SlowJob(LocalJob):
     ) -> None:
         self.record = folder / "record"
         self.record.mkdir()
-        self._plugins = recording.install(folder / "plugins")
+        self._plugins = recording_engines.install(folder / "plugins")
         self._own: dict[str, Any] = {"concurrency": 2, "stepDelay": step_delay}
         self._own |= {"folder": str(self.record)} if record else {}
         trainer = EngineRef("fsdp2")
         if record:
-            trainer = EngineRef(recording.TRAINER, {"folder": str(self.record)})
+            trainer = EngineRef(recording_engines.TRAINER, {"folder": str(self.record)})
         config = job_config(
             algorithm=algorithm, membership=FAST, trainer_engine=trainer, checkpoint=checkpoint
         )
@@ -66,7 +66,7 @@ class SlowJob(LocalJob):
         if role == "rollout":
             # Of another pace than the one before, so that not all are done at the same moment.
             own = self._own | {"stepDelay": self._own["stepDelay"] * (1 + 0.4 * len(self.rollouts))}
-            pool = pool_config(sync_group=group, engine=EngineRef(recording.ROLLOUT, own))
+            pool = pool_config(sync_group=group, engine=EngineRef(recording_engines.ROLLOUT, own))
             pod.variables[pod_contract.POOL_CONFIG] = json.dumps(encode(pool))
         return pod
 
@@ -104,7 +104,7 @@ async def kill_with_tokens_saved(job: SlowJob, folder: Path) -> None:
             if newest == max(folder.glob("step-*/state.json")):
                 return
             job.trainer.start()
-            await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+            await job.operator.until(all_in_sync(job), seconds=START_SECONDS)
         await asyncio.sleep(0.02)
     raise AssertionError(f"no checkpoint has tokens: {job.trainer.log()[-2000:]}")
 
@@ -147,7 +147,7 @@ def recomputed(folder: Path, row: Row) -> list[float]:
     by_version = {}
     for version in set(row.versions):
         model = source.build()
-        model.load_state_dict(recording.weights(folder, version))
+        model.load_state_dict(recording_engines.weights(folder, version))
         with torch.inference_mode():
             by_version[version] = model(tokens[:, :-1]).log_softmax(-1)[0]
     return [
@@ -169,7 +169,7 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
     )
     async with job:
         await job.start(rollouts=2)
-        await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+        await job.operator.until(all_in_sync(job), seconds=START_SECONDS)
         await job.steps(2, seconds=STEP_SECONDS)
         victim, survivor = job.rollouts
         await in_mid_generation(job, victim)
@@ -208,12 +208,14 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
     )
     async with job:
         await job.start(rollouts=2)
-        await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+        await job.operator.until(all_in_sync(job), seconds=START_SECONDS)
         await job.steps(3, seconds=STEP_SECONDS)
         await kill_with_tokens_saved(job, tmp_path / "saved")
         before = set(moments(job.record))
         job.trainer.start()
-        await job.roll.until(lambda s: s.boot == 2 and all_in_sync(job)(s), seconds=START_SECONDS)
+        await job.operator.until(
+            lambda s: s.boot == 2 and all_in_sync(job)(s), seconds=START_SECONDS
+        )
         await job.trainer.reaches("resumed_tokens_total", 1, seconds=STEP_SECONDS)
         await job.steps(4, seconds=STEP_SECONDS)
         assert (await job.prompts()).balanced
@@ -231,16 +233,16 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
 async def test_it_learns_while_rollouts_are_killed_in_turn(tmp_path: Path) -> None:
     async with SlowJob(tmp_path, step_delay=0.005, partial_report=0.01) as job:
         await job.start(rollouts=3)
-        await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
+        await job.operator.until(all_in_sync(job), seconds=START_SECONDS)
         kills = 0
-        while job.roll.last.progress.step < job.config.algorithm.max_steps - 60:
+        while job.operator.last.progress.step < job.config.algorithm.max_steps - 60:
             victim = job.rollouts[kills % 3]
             victim.send(signal.SIGKILL)
             await victim.exited(seconds=5)
             victim.start()
             kills += 1
-            await job.roll.until(all_in_sync(job), seconds=START_SECONDS)
-        await job.roll.until(lambda s: s.finished is not None, seconds=180)
+            await job.operator.until(all_in_sync(job), seconds=START_SECONDS)
+        await job.operator.until(lambda s: s.finished is not None, seconds=180)
         rewards = [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]
         assert min(rewards) >= 0.9, rewards
         assert kills >= 2

@@ -1,6 +1,7 @@
-"""Who has no token, or comes too late, changes nothing and is counted."""
+"""Requests without a token, or of a former epoch, change nothing and are counted."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -21,7 +22,7 @@ MEMBER_TOKEN = TOKENS[pod_contract.MEMBER_TOKEN_FILE]
 
 def completion(*, job_uid: str) -> bytes:
     sample = Sample((3, 2), (-1.0, -1.0), (0, 0), 1.0)
-    version, member = Version(Lineage(1, 1), 0), MemberId("nobody", "never")
+    version, member = Version(Lineage(1, 1), 0), MemberId("unknown-pod", "unknown-boot")
     return dumps(Completion(job_uid, member, "1.1.999999", version, (sample,))).encode()
 
 
@@ -29,18 +30,19 @@ async def test_pushes_and_completions_that_must_not_count(tmp_path: Path) -> Non
     config = job_config(algorithm={"max_steps": 1_000_000}, membership=FAST)
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=1)
-        await job.call(EpochCause.MEMBERS_JOINED)
+        await job.push_roster(EpochCause.MEMBERS_JOINED)
         await job.reach(3, seconds=90)
-        roll, address = job.roll, job.trainer.address
+        operator, address = job.operator, job.trainer.address
 
-        assert (await roll.put(roll.roster(EpochCause.MEMBER_LOST), token="guess"))[0] == 401
-        assert (await roll.put(roll.roster(EpochCause.MEMBER_LOST), token=MEMBER_TOKEN))[0] == 401
-        status, body = await roll.put(roll.roster(EpochCause.MEMBER_LOST, epoch=1))
+        lost = operator.roster(EpochCause.MEMBER_LOST)
+        for token in ("guess", MEMBER_TOKEN):
+            assert (await operator.put(lost, token=token))[0] == 401
+        status, body = await operator.put(operator.roster(EpochCause.MEMBER_LOST, epoch=1))
         assert (status, body["epoch"]) == (409, 2)
-        members, roll.members = roll.members, ()
-        assert (await roll.put(roll.roster(EpochCause.MEMBER_LOST)))[0] == 409, "other members"
-        roll.members = members
-        assert (await roll.put(roll.roster(EpochCause.MEMBERS_JOINED)))[0] == 200, "told twice"
+        without_members = replace(lost, members=())
+        assert (await operator.put(without_members))[0] == 409, "other members"
+        same = operator.roster(EpochCause.MEMBERS_JOINED)
+        assert (await operator.put(same))[0] == 200, "the same roster again"
 
         async with aiohttp.ClientSession() as session:
             url = (
@@ -68,7 +70,7 @@ async def test_pushes_and_completions_that_must_not_count(tmp_path: Path) -> Non
         assert counted["refused_total{duplicate_completion}"] == 1
         assert counted["refused_total{wrong_job_completion}"] == 1
         assert counted["refused_total{malformed}"] == 1
-        assert roll.last.roster_epoch == 2
+        assert operator.last.roster_epoch == 2
         assert (await job.prompts()).balanced
         await job.steps(3, seconds=30)
 

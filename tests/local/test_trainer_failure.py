@@ -62,12 +62,12 @@ async def test_a_killed_rank_has_the_gang_start_again_and_the_rollouts_stay(
     async with LocalJob(tmp_path, config) as job:
         await job.train(rollouts=2)
         await job.steps(10, seconds=STEP_SECONDS)
-        reached = job.roll.last.progress.step
+        reached = job.operator.last.progress.step
         killed, at = job.trainers[victim], time.monotonic()
         killed.send(signal.SIGKILL)
         await restart_gang(job, killed=killed)
         assert time.monotonic() - at < 10, "the other rank does not wait for a collective's timeout"
-        seen = await job.roll.until(
+        seen = await job.operator.until(
             lambda s: s.boot == 2 and in_sync(s, *job.rollouts), seconds=START_SECONDS
         )
         assert seen.snapshot.progress.step >= reached - 5
@@ -140,7 +140,7 @@ async def test_weights_come_back_from_rollouts_bit_by_bit_if_they_may(
         for pod in job.trainers:
             pod.variables[pod_contract.CONFIG] = json.dumps(encode(ending))
             pod.start()
-        seen = await job.roll.until(
+        seen = await job.operator.until(
             lambda s: s.boot == 2 and s.finished is not None, seconds=START_SECONDS
         )
         assert seen.snapshot.finished is not None
@@ -164,7 +164,7 @@ async def test_training_goes_on_from_the_weights_that_came_back(tmp_path: Path) 
             pod.start()
         await job.reach(version.number + 5, seconds=START_SECONDS)
         assert min(losses(job.trainer)) == version.number + 1
-        await job.roll.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
         assert (await job.prompts()).balanced
 
 
@@ -194,7 +194,7 @@ async def logged(pod: Pod, step: int) -> None:
 
 async def trained(job: LocalJob) -> dict[int, object]:
     """The losses of all lives, once training is over; a step that was done again has the same."""
-    await job.roll.until(lambda s: s.finished is not None, seconds=START_SECONDS)
+    await job.operator.until(lambda s: s.finished is not None, seconds=START_SECONDS)
     found: dict[int, object] = {}
     for life in range(len(job.trainer.logs)):
         for step, value in losses(job.trainer, life).items():
@@ -248,10 +248,10 @@ async def test_a_full_disk_is_reported_and_training_continues(
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(b"x" * 4096):
                 pass
-        seen = await job.roll.until(lambda s: s.progress.warning != "", seconds=STEP_SECONDS)
+        seen = await job.operator.until(lambda s: s.progress.warning != "", seconds=STEP_SECONDS)
         assert "was not saved" in seen.snapshot.progress.warning
         await job.steps(5, seconds=STEP_SECONDS)
         assert (await job.trainer.metrics())["checkpoint_failures_total"] >= 1
         filler.unlink()
-        await job.roll.until(lambda s: s.progress.warning == "", seconds=STEP_SECONDS)
+        await job.operator.until(lambda s: s.progress.warning == "", seconds=STEP_SECONDS)
         assert not list(saved.glob(".step-*.old"))

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants import trees
+from tests.mutants import tree_copies
 from tests.mutants.mutant import Mutant, file_of
 from tests.mutants.run_tests import BROKEN, FAILED, PASSED, TIMED_OUT, matches
-from tests.mutants.trees import Found, PatchError, RunError, TestRuns
+from tests.mutants.tree_copies import Found, PatchError, RunError, TestRuns
 
 KILLED, SURVIVED = "killed", "SURVIVED"
 NO_PATCH, NO_RUN, NO_BASELINE = "DOES NOT APPLY", "DOES NOT RUN", "TESTS DO NOT PASS"
@@ -39,7 +39,7 @@ def try_all(
     jobs = jobs or os.cpu_count() or 1
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        pristine = trees.copy_tree(root, Path(folder, "pristine"))
+        pristine = tree_copies.copy_tree(root, Path(folder, "pristine"))
         for chosen, at_once in (
             ([mutant for mutant in mutants if not mutant.alone], jobs),
             ([mutant for mutant in mutants if mutant.alone], 1),
@@ -118,8 +118,8 @@ def _try(mutant: Mutant, pristine: Path, *, baseline: Found, runs: TestRuns) -> 
     with tempfile.TemporaryDirectory(prefix="mutant-", dir=pristine.parent) as folder:
         tree = Path(shutil.copytree(pristine, Path(folder, "tree"), symlinks=True))
         try:
-            trees.apply(mutant, tree)
-            found = runs.run(tree, mutant.tests, timeout=mutant.timeout or trees.TEST_SECONDS)
+            tree_copies.apply(mutant, tree)
+            found = runs.run(tree, mutant.tests, timeout=mutant.timeout or tree_copies.TEST_SECONDS)
         except PatchError as error:
             return Verdict(mutant, NO_PATCH, str(error))
         except RunError as error:

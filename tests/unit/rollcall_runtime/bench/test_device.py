@@ -14,7 +14,7 @@ from rollcall_runtime.bench.member_processes import MemberProcesses
 from rollcall_runtime.bench.throughput import DEVICE, BenchCase, BenchGroup
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from tests.doubles import build as doubles
-from tests.unit.rollcall_runtime.sync.places import gpu_memory
+from tests.unit.rollcall_runtime.sync.staging_memory import gpu_memory
 
 ALONE = pytest.mark.skipif(torch.accelerator.is_available(), reason="a device is here")
 FORK_SERVER = f"{__name__}:fork_members"

@@ -26,7 +26,7 @@ from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from tests.unit.rollcall_runtime.coordinator.fake_group import ADDRESS, CONFIG, TOKENS, Group
-from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
+from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics
 
 pytestmark = pytest.mark.slow
 

@@ -43,7 +43,7 @@ from rollcall_runtime.tasks.reverse import reward
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import MANIFEST, MemoryEngine
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
-from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, lease, rollout_metrics
+from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, lease, rollout_metrics
 
 MEMBER = MemberId("uid-1", "boot-1")
 SESSION = SessionId(1, 1, 1)

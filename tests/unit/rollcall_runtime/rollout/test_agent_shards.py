@@ -26,7 +26,7 @@ from rollcall_runtime.tasks.reverse import reward
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, TOKENS, Group
 from tests.unit.rollcall_runtime.jobs import pool_config
-from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
+from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics
 
 BUCKET = 1 << 10
 WHOLE = 6 * 16 << 10  # bytes of six tensors

@@ -15,7 +15,7 @@ from rollcall_runtime.membership.bearer_token import CredentialsRefusedError
 from rollcall_runtime.rollout import completion_sender
 from rollcall_runtime.rollout.completion_sender import CompletionSender
 from rollcall_runtime.worker.telemetry import RolloutMetrics
-from tests.unit.rollcall_runtime.rollout.fakes import rollout_metrics
+from tests.unit.rollcall_runtime.rollout.fake_engine import rollout_metrics
 
 SAMPLE = Sample((3, 2), (-1.0, -0.5), (0, 0), 0.5)
 

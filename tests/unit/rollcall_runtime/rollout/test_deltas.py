@@ -20,7 +20,7 @@ from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train.part_sender import SnapshotPartSender
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
-from tests.unit.rollcall_runtime.rollout.fakes import FakeEngine, rollout_metrics
+from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics
 
 WEIGHTS = 4_000  # in each rank's part
 CONFIG = DeltaConfig()

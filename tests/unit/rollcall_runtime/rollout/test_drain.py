@@ -13,7 +13,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.drain import Drain
 from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
-from tests.unit.rollcall_runtime.rollout.fakes import lease
+from tests.unit.rollcall_runtime.rollout.fake_engine import lease
 
 WAITS = LeaseProgress(lease(1))
 RUNS = LeaseProgress(lease(0), Version(Lineage(1, 1), 7), (Response((3,), (-1.0,), (7,)),) * 2)

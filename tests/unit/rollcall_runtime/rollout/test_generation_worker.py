@@ -15,7 +15,12 @@ from rollcall_runtime.rollout.generation_worker import (
 )
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.worker.errors import SpecError
-from tests.unit.rollcall_runtime.rollout.fakes import TOKENS, FakeEngine, lease, rollout_metrics
+from tests.unit.rollcall_runtime.rollout.fake_engine import (
+    TOKENS,
+    FakeEngine,
+    lease,
+    rollout_metrics,
+)
 
 V0, V1 = Version(Lineage(1, 1), 0), Version(Lineage(1, 1), 1)
 

@@ -8,7 +8,7 @@ from rollcall_protocol.wire.messages import GenerationProgress, PromptLease
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from rollcall_runtime.rollout import lease_progress
 from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
-from tests.unit.rollcall_runtime.rollout.fakes import lease
+from tests.unit.rollcall_runtime.rollout.fake_engine import lease
 
 V0 = Version(Lineage(1, 1), 0)
 

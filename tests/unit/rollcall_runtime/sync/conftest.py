@@ -6,9 +6,9 @@ import pytest
 
 from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses
 from tests.doubles import build as doubles
-from tests.unit.rollcall_runtime.sync import gpu
-from tests.unit.rollcall_runtime.sync.cases import CASES, Case
-from tests.unit.rollcall_runtime.sync.faults import FORK_SERVER
+from tests.unit.rollcall_runtime.sync import real_device_cases
+from tests.unit.rollcall_runtime.sync.engine_cases import CASES, Case
+from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
 
 ALL = [
     # The quick run has gloo alone: processes and libraries take seconds to start. The tests of an
@@ -24,7 +24,10 @@ ALL = [
         )
         for case in CASES
     ),
-    *(pytest.param(case, id=f"{case.id}-real", marks=pytest.mark.gpu) for case in gpu.CASES),
+    *(
+        pytest.param(case, id=f"{case.id}-real", marks=pytest.mark.gpu)
+        for case in real_device_cases.CASES
+    ),
 ]
 
 
@@ -34,8 +37,8 @@ def processes(
 ) -> Iterator[MemberProcesses]:
     """Where members of each engine come from."""
     case: Case = request.param
-    if case in gpu.CASES:
-        gpu.skip_without_device(case)
+    if case in real_device_cases.CASES:
+        real_device_cases.skip_without_device(case)
     elif case.device != "cpu":
         doubles.build()
     folder = tmp_path_factory.mktemp("sync")

@@ -25,7 +25,7 @@ from rollcall_runtime.sync.errors import (
     TimedOutError,
     TransferFailedError,
 )
-from tests.unit.rollcall_runtime.sync.faults import at_rest
+from tests.unit.rollcall_runtime.sync.faulty_members import at_rest
 
 GROUP = "job/default"
 MIB = 1 << 20

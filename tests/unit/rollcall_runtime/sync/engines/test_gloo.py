@@ -91,7 +91,7 @@ def test_a_join_goes_to_the_sender_once_for_each_device() -> None:
 
 @pytest.mark.slow
 def test_a_program_can_end_while_gloo_is_stuck() -> None:
-    script = Path(__file__).parents[1] / "stuck.py"
+    script = Path(__file__).parents[1] / "exit_with_stuck_gloo.py"
     paths = os.pathsep.join([str(ROOT / "workloads"), str(ROOT)])
     ended = subprocess.run(
         [sys.executable, str(script)],

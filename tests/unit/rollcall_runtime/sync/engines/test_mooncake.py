@@ -10,9 +10,9 @@ from rollcall_runtime.bench.member_processes import MemberProcesses, abort, join
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.topology import Topology
 from rollcall_runtime.sync.errors import SyncError
-from tests.unit.rollcall_runtime.sync.faults import FORK_SERVER
-from tests.unit.rollcall_runtime.sync.pulling import Local
-from tests.unit.rollcall_runtime.sync.pulling import abort as abort_local
+from tests.unit.rollcall_runtime.sync.copying_peers import Local
+from tests.unit.rollcall_runtime.sync.copying_peers import abort as abort_local
+from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
 
 GROUP = "job/default"
 MIB = 1 << 20

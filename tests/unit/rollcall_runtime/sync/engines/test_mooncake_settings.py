@@ -79,7 +79,7 @@ def test_members_with_ipv6_addresses_read_from_each_other(engine: str) -> None:
 
 _PROGRAM = """
 import importlib, sys
-from tests.unit.rollcall_runtime.sync.pulling import Local, abort
+from tests.unit.rollcall_runtime.sync.copying_peers import Local, abort
 
 module, _, name = ("rollcall_runtime.sync.engines." + sys.argv[1]).rpartition(".")
 engine = getattr(importlib.import_module(module), name)

@@ -19,8 +19,8 @@ from rollcall_runtime.sync.memory.device_buffers import (
     device_buffer_factory,
 )
 from tests.doubles import build as doubles
-from tests.unit.rollcall_runtime.sync import places
-from tests.unit.rollcall_runtime.sync.places import gpu_memory, npu_memory, torch_memory
+from tests.unit.rollcall_runtime.sync import staging_memory
+from tests.unit.rollcall_runtime.sync.staging_memory import gpu_memory, npu_memory, torch_memory
 
 Made = Callable[[], DeviceAllocator]
 
@@ -122,7 +122,7 @@ def test_it_is_given_back_with_its_last_user(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_host_process_that_dereferences_its_address_dies(name: str) -> None:
     doubles.build()
     script = (
-        f"import ctypes; from {places.__name__} import {name} as made\n"
+        f"import ctypes; from {staging_memory.__name__} import {name} as made\n"
         "from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer\n"
         "buffer = DeviceBuffer(made(), 64); print('made', flush=True)\n"
         "ctypes.string_at(buffer.address, 1)\n"

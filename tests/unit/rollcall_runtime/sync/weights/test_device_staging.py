@@ -30,7 +30,7 @@ from rollcall_runtime.train.part_sender import SnapshotPartSender
 from rollcall_runtime.train.snapshot_placement import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
-from tests.unit.rollcall_runtime.sync.places import gpu_memory, torch_memory
+from tests.unit.rollcall_runtime.sync.staging_memory import gpu_memory, torch_memory
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, TOKEN, donor, holder
 
 _MEMORIES: dict[str, Callable[[], DeviceAllocator | None]] = {

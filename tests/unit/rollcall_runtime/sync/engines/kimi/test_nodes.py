@@ -19,7 +19,7 @@ from rollcall_runtime.bench.member_processes import (
 )
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import SyncError
-from tests.unit.rollcall_runtime.sync.traffic import FORK_SERVER, traffic
+from tests.unit.rollcall_runtime.sync.counting_members import FORK_SERVER, traffic
 
 pytest.importorskip("rollcall_runtime.sync.engines.kimi.engine", reason="needs checkpoint-engine")
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from rollcall_runtime.bench.member_processes import (
 )
 from rollcall_runtime.sync.errors import SyncError
 from tests.doubles import build as doubles
-from tests.unit.rollcall_runtime.sync.faults import FORK_SERVER
-from tests.unit.rollcall_runtime.sync.places import DOUBLE_GPU
+from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
+from tests.unit.rollcall_runtime.sync.staging_memory import DOUBLE_GPU
 
 pytest.importorskip("rollcall_runtime.sync.engines.nccl.engine", exc_type=ImportError)
 pytestmark = pytest.mark.slow  # processes and their libraries

@@ -13,7 +13,7 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.topology import Topology
-from tests.unit.rollcall_runtime.sync.pulling import Local, abort
+from tests.unit.rollcall_runtime.sync.copying_peers import Local, abort
 
 nixl = pytest.importorskip("rollcall_runtime.sync.engines.nixl.engine", exc_type=ImportError)
 agents = pytest.importorskip("rollcall_runtime.sync.engines.nixl.agent", exc_type=ImportError)

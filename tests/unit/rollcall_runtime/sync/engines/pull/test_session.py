@@ -11,7 +11,7 @@ from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.engine import PullSettings
 from rollcall_runtime.sync.engines.pull.topology import Topology, upstream
 from rollcall_runtime.sync.errors import SyncError, TimedOutError, TransferFailedError
-from tests.unit.rollcall_runtime.sync.pulling import (
+from tests.unit.rollcall_runtime.sync.copying_peers import (
     BUCKET,
     CopyEngine,
     Local,

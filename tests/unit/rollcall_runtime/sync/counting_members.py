@@ -16,9 +16,9 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench import member as members
 from rollcall_runtime.bench.member_processes import MemberProcess
-from tests.unit.rollcall_runtime.sync.faults import FaultyMember
+from tests.unit.rollcall_runtime.sync.faulty_members import FaultyMember
 
-FORK_SERVER = "tests.unit.rollcall_runtime.sync.traffic:fork_members"
+FORK_SERVER = "tests.unit.rollcall_runtime.sync.counting_members:fork_members"
 _RECEIVED = struct.Struct("=128xQ")  # tcpi_bytes_received in struct tcp_info
 
 End = tuple[str, int]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.doubles.build import FOLDER, NCCL
-from tests.unit.rollcall_runtime.sync.places import DOUBLE_GPU, DOUBLE_NPU
+from tests.unit.rollcall_runtime.sync.staging_memory import DOUBLE_GPU, DOUBLE_NPU
 
 
 @dataclass(frozen=True, slots=True)

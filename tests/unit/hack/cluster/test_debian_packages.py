@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hack.cluster import debian
+from hack.cluster import debian_packages
 from hack.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ deb https://packages.test/cloud cloud-sdk-bookworm main
 
 
 def test_deb822_stanzas_become_sources() -> None:
-    archive, security = debian.parse_deb822(DEB822)
+    archive, security = debian_packages.parse_deb822(DEB822)
     assert archive.uri == "http://mirror.test/debian"
     assert archive.suites == ("bookworm", "bookworm-updates")
     assert archive.options == ("signed-by=/usr/share/keyrings/debian-archive-keyring.gpg",)
@@ -56,11 +56,11 @@ def test_a_key_inside_a_stanza_is_left_to_apts_own_keyrings() -> None:
         "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg",
         ("Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQINBF"),
     )
-    assert debian.parse_deb822(inline)[0].options == ()
+    assert debian_packages.parse_deb822(inline)[0].options == ()
 
 
 def test_one_line_sources_keep_the_options_that_other_releases_need() -> None:
-    sources = debian.parse_one_line(ONE_LINE)
+    sources = debian_packages.parse_one_line(ONE_LINE)
     assert [source.uri for source in sources] == [
         "http://mirror.test/debian",
         "http://mirror.test/debian-security",
@@ -71,9 +71,9 @@ def test_one_line_sources_keep_the_options_that_other_releases_need() -> None:
 
 
 def test_another_release_comes_from_the_same_mirrors_and_pockets() -> None:
-    sources = debian.parse_deb822(DEB822) + debian.parse_one_line(ONE_LINE)
+    sources = debian_packages.parse_deb822(DEB822) + debian_packages.parse_one_line(ONE_LINE)
     keyring = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg"
-    assert debian.retarget(sources, host="bookworm", suite="trixie") == [
+    assert debian_packages.retarget(sources, host="bookworm", suite="trixie") == [
         f"deb [{keyring}] http://mirror.test/debian trixie main",
         f"deb [{keyring}] http://mirror.test/debian trixie-updates main",
         "deb http://mirror.test/debian-security trixie-security main",
@@ -82,16 +82,18 @@ def test_another_release_comes_from_the_same_mirrors_and_pockets() -> None:
 
 
 def test_archives_of_others_are_left_out() -> None:
-    others = debian.parse_one_line("deb https://packages.test/cloud cloud-sdk-bookworm main")
-    assert debian.retarget(others, host="bookworm", suite="trixie") == []
+    others = debian_packages.parse_one_line(
+        "deb https://packages.test/cloud cloud-sdk-bookworm main"
+    )
+    assert debian_packages.retarget(others, host="bookworm", suite="trixie") == []
 
 
 def test_on_a_system_other_than_debian_the_error_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(debian, "host_release", lambda: ("ubuntu", "noble"))
+    monkeypatch.setattr(debian_packages, "host_release", lambda: ("ubuntu", "noble"))
     with pytest.raises(ClusterError, match="use Debian 12 or newer, or a Docker"):
-        debian.sources("trixie")
+        debian_packages.sources("trixie")
 
 
 def test_mmdebstrap_of_the_cache_finds_the_programs_beside_it(
@@ -100,9 +102,9 @@ def test_mmdebstrap_of_the_cache_finds_the_programs_beside_it(
     """It runs mmtarfilter by name, and the machine may have neither of them."""
     monkeypatch.setenv("ROLLCALL_CACHE", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(debian, "sources", lambda _: [])
-    monkeypatch.setattr(debian, "apt_options", list)
-    monkeypatch.setattr(debian, "architecture", lambda: "amd64")
+    monkeypatch.setattr(debian_packages, "sources", lambda _: [])
+    monkeypatch.setattr(debian_packages, "apt_options", list)
+    monkeypatch.setattr(debian_packages, "architecture", lambda: "amd64")
     monkeypatch.setattr(shutil, "which", lambda name, path=None: path and name)
     folder = tmp_path / "host-tools" / "mmdebstrap" / "usr" / "bin"
     folder.mkdir(parents=True)
@@ -112,4 +114,4 @@ def test_mmdebstrap_of_the_cache_finds_the_programs_beside_it(
     ):
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")
         (folder / name).chmod(0o755)
-    assert debian.root_file_system("bookworm", [], name="any").exists()
+    assert debian_packages.root_file_system("bookworm", [], name="any").exists()

@@ -13,8 +13,8 @@ import torch
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.sync.bindings.hccl_library import locate
-from tests.unit.rollcall_runtime.sync.cases import Case
-from tests.unit.rollcall_runtime.sync.places import REAL_GPU, REAL_NPU
+from tests.unit.rollcall_runtime.sync.engine_cases import Case
+from tests.unit.rollcall_runtime.sync.staging_memory import REAL_GPU, REAL_NPU
 
 DEVICES = 4
 _SPREAD = "ROLLCALL_TEST_SPREAD"

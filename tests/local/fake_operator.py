@@ -1,4 +1,4 @@
-"""Plays the operator: pushes rosters to the coordinator and follows its stream."""
+"""Stands in for the operator: pushes rosters to the coordinator and follows its stream."""
 
 import asyncio
 import json
@@ -19,14 +19,14 @@ CONNECT_SECONDS = 90.0  # importing torch on a machine that does ten other thing
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A snapshot and when it came (seconds of time.monotonic)."""
+class ReceivedSnapshot:
+    """A snapshot and when it arrived (seconds of time.monotonic)."""
 
     at: float
     snapshot: JobSnapshot
 
 
-class Roll:
+class FakeOperator:
     """Follows one coordinator from `start` to `stop`; reconnects, as the operator does."""
 
     def __init__(
@@ -39,13 +39,13 @@ class Roll:
         ended: Callable[[], str],
     ) -> None:
         self.epoch = 0
-        self.history: list[Seen] = []
+        self.history: list[ReceivedSnapshot] = []
         self.members: tuple[RosterMember, ...] = ()
         self.token = token
         self._ended = ended  # why the coordinator's process is gone, if it is
         self._job_uid, self._coordinator_uid = job_uid, coordinator_uid
         self._base = f"http://{address}:{pod_contract.MEMBERSHIP_PORT}"
-        self._news = asyncio.Condition()
+        self._received = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -98,17 +98,19 @@ class Roll:
         ):
             return answer.status, await answer.json()
 
-    async def until(self, what: Callable[[JobSnapshot], bool], *, seconds: float) -> Seen:
+    async def until(
+        self, what: Callable[[JobSnapshot], bool], *, seconds: float
+    ) -> ReceivedSnapshot:
         """The first state, from the newest on, of which `what` holds."""
         start = max(0, len(self.history) - 1)
         try:
-            async with asyncio.timeout(seconds), self._news:
+            async with asyncio.timeout(seconds), self._received:
                 while True:
                     for seen in self.history[start:]:
                         if what(seen.snapshot):
                             return seen
                     start = len(self.history)
-                    await self._news.wait()
+                    await self._received.wait()
         except TimeoutError as error:
             state = self.last if self.history else None
             raise AssertionError(f"not within {seconds} s; last state: {state}") from error
@@ -131,7 +133,7 @@ class Roll:
 
     async def _take(self, line: bytes) -> None:
         if line.strip():
-            seen = Seen(time.monotonic(), loads(line, JobSnapshot))
-            async with self._news:
+            seen = ReceivedSnapshot(time.monotonic(), loads(line, JobSnapshot))
+            async with self._received:
                 self.history.append(seen)
-                self._news.notify_all()
+                self._received.notify_all()

@@ -25,9 +25,9 @@ from rollcall_runtime.train.train_engine import EngineSetup
 ROLLOUT, TRAINER = "slow", "recording"
 _ENTRY_POINTS = f"""
 [rollcall.inference_engines]
-{ROLLOUT} = tests.local.recording:SlowEngine
+{ROLLOUT} = tests.local.recording_engines:SlowEngine
 [rollcall.train_engines]
-{TRAINER} = tests.local.recording:RecordingEngine
+{TRAINER} = tests.local.recording_engines:RecordingEngine
 """
 
 
