@@ -64,7 +64,7 @@ async def test_a_rank_that_rank_0_leaves_behind_starts_again_with_it(tmp_path: P
         assert "rank 0 has stopped, and this rank was not told to" in other.log()
         leader.start()
         other.start()
-        seen = await job.roll.until(
+        seen = await job.operator.until(
             lambda s: s.boot == 2 and in_sync(s, *job.rollouts), seconds=START_SECONDS
         )
         assert seen.snapshot.progress.step >= 5, "it saved what would have been lost"
