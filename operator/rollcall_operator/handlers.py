@@ -14,7 +14,7 @@ import aiohttp
 import kopf
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.backoff import Backoff
+from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import (
     DEPLOYMENTS,
@@ -43,7 +43,7 @@ class EndlessBackoffs(Iterable[float]):
 
     def __iter__(self) -> Iterator[float]:
         """A fresh series; kopf takes one for each request."""
-        backoff = Backoff(first=0.7, longest=15.0)
+        backoff = BackoffPolicy(first=0.7, longest=15.0)
         for failures in itertools.count(1):
             yield backoff.delay(failures)
 

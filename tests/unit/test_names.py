@@ -15,11 +15,6 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("operator", "workloads", "hack")
 PRODUCT = ("operator", "workloads")
 
-# Public classes that two modules define, each with the reason why the name is the same.
-SAME_NAME = {
-    "Backoff": "the operator and the runtime share nothing but the protocol, which does no waiting",
-}
-
 # Words that leave open who does what to what. In messages, help and descriptions that users read.
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|told|tells|what there is|what is the case|struck off|made anew)\b",
@@ -42,9 +37,7 @@ def test_no_public_class_name_is_defined_twice() -> None:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(name_of(path))
-    twice = {name: paths for name, paths in found.items() if len(paths) > 1}
-    assert {n: p for n, p in twice.items() if n not in SAME_NAME} == {}
-    assert set(SAME_NAME) <= set(twice), "an exception that is not needed any more"
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
 def test_formatting_is_never_switched_off() -> None:

@@ -11,10 +11,11 @@ _LARGEST_EXPONENT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class BackoffPolicy:
     """Delays in seconds: `first`, doubled with each further failure up to `longest`.
 
-    Each delay is shortened by a random half at most, so that retries spread out.
+    Each delay is shortened by a random half at most, so that retries spread out. The policy holds
+    no state: callers count the failures.
     """
 
     first: float

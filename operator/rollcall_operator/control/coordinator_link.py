@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from rollcall_operator.control.backoff import Backoff
+from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
@@ -47,7 +47,7 @@ class LinkSettings:
     connect_timeout: float = 3.0
     silence_timeout: float = 15.0
     push_timeout: float = 5.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=1.0))
+    backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=1.0))
     confirm_delay: float = 1.0
     progress_delay: float = 5.0
 

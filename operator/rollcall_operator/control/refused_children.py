@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rollcall_operator.control.backoff import Backoff
+from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.errors import RefusedError, TerminatingError
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.model import Refusal
 
-_BACKOFF = Backoff(first=20.0, longest=300.0)
+_BACKOFF = BackoffPolicy(first=20.0, longest=300.0)
 
 
 @dataclass(slots=True)

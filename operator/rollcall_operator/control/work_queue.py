@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from rollcall_operator.control.backoff import Backoff
+from rollcall_operator.control.backoff import BackoffPolicy
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class QueueSettings:
 
     workers: int = 10
     min_interval: float = 0.05
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=60.0))
+    backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=60.0))
     event_delay: float = 1.0
     run_timeout: float = 60.0
 

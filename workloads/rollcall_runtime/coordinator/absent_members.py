@@ -18,7 +18,7 @@ from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import RosterMember
 from rollcall_runtime.membership.bearer_token import bearer
-from rollcall_runtime.worker.backoff import Backoff
+from rollcall_runtime.worker.backoff import BackoffDelays
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class _MissingMember:
 
     since: float
     due: float
-    backoff: Backoff
+    backoff: BackoffDelays
     answered: int = 0
     reported: bool = False
 
@@ -120,7 +120,7 @@ class ReconnectRequester:
         ]
 
     def _new(self, now: float) -> _MissingMember:
-        backoff = Backoff(first=self._bound, longest=max(self._bound, LONGEST_DELAY))
+        backoff = BackoffDelays(first=self._bound, longest=max(self._bound, LONGEST_DELAY))
         return _MissingMember(now, now + self._bound, backoff)
 
     async def _ask(

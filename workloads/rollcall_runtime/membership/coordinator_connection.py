@@ -23,7 +23,7 @@ from rollcall_runtime.membership.bearer_token import CredentialsRefusedError, be
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.long_messages import load_message
 from rollcall_runtime.worker.asyncio_helpers import first_of
-from rollcall_runtime.worker.backoff import Backoff
+from rollcall_runtime.worker.backoff import BackoffDelays
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +96,8 @@ class MemberStream:
 
     async def run(self) -> None:
         """Keep a stream open until `close`. CredentialsRefusedError if the token is refused."""
-        attempts = Backoff(first=FIRST_DELAY, longest=LONGEST_DELAY)
-        streams = Backoff(first=FIRST_DELAY, longest=LONGEST_DELAY)
+        attempts = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
+        streams = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         opening = min(OPEN_SECONDS, self._bounds.suspect_after)
         async with aiohttp.ClientSession(
             # The name leads to another pod when rank 0 was replaced.
@@ -123,7 +123,7 @@ class MemberStream:
                         streams.reset()
                     await self._wait(streams)
 
-    async def _wait(self, backoff: Backoff) -> None:
+    async def _wait(self, backoff: BackoffDelays) -> None:
         """Wait before the next attempt, or until `reconnect` or `close` is called."""
         try:
             async with asyncio.timeout(backoff.next_delay()):

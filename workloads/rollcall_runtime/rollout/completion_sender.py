@@ -11,7 +11,7 @@ import aiohttp
 from rollcall_protocol.wire.messages import Completion, dumps
 from rollcall_runtime.membership.bearer_token import CredentialsRefusedError, bearer
 from rollcall_runtime.worker.asyncio_helpers import first_of
-from rollcall_runtime.worker.backoff import Backoff
+from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class CompletionSender:
 
     async def _deliver(self, session: aiohttp.ClientSession, completion: Completion) -> str:
         body, give_up = dumps(completion).encode(), time.monotonic() + GIVE_UP_SECONDS
-        backoff, outcome = Backoff(first=FIRST_DELAY, longest=LONGEST_DELAY), ""
+        backoff, outcome = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY), ""
         while time.monotonic() < give_up:
             with suppress(TimeoutError):  # `retry` was called during the attempt or the delay
                 async with self._unless_retried():

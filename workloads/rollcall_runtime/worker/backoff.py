@@ -1,10 +1,12 @@
-"""Delays between attempts."""
+"""Delays between attempts of a worker process."""
 
 import random
 
 
-class Backoff:
-    """Exponential delays with jitter: from `first` seconds, doubled each time, up to `longest`.
+class BackoffDelays:
+    """The delays of one series of attempts, in seconds: exponential, with jitter.
+
+    The bound of the first is `first`; it doubles with each delay, up to `longest`.
 
     Each delay is random, in the upper half of its bound, so that many clients do not retry at once.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rollcall_operator.control.backoff import Backoff
+from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_protocol.pod_contract import (
@@ -149,7 +149,9 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
     def make(*, token: str = TOKEN, **changes: Any) -> tuple[CoordinatorLink, Counts]:
         counts = Counts()
         settings = LinkSettings(
-            port=coordinator.port, backoff=Backoff(first=0.02, longest=0.05), confirm_delay=0.1
+            port=coordinator.port,
+            backoff=BackoffPolicy(first=0.02, longest=0.05),
+            confirm_delay=0.1,
         )
         link = CoordinatorLink(
             pod=POD,
@@ -286,7 +288,7 @@ async def test_a_refused_roster_asks_for_a_reconcile_and_backs_off(
     coordinator: Coordinator, link_to: Linked
 ) -> None:
     coordinator.answer = 409
-    link, counts = link_to(backoff=Backoff(first=0.1, longest=10.0))
+    link, counts = link_to(backoff=BackoffPolicy(first=0.1, longest=10.0))
     link.set_roster(roster(1, "a"))
     await eventually(lambda: counts.pushes)
     await asyncio.sleep(0.3)
@@ -339,7 +341,7 @@ async def test_news_of_the_pod_end_the_wait_for_the_next_try(
 ) -> None:
     port = coordinator.port
     await coordinator.stop()
-    link, _ = link_to(backoff=Backoff(first=30.0, longest=30.0))
+    link, _ = link_to(backoff=BackoffPolicy(first=30.0, longest=30.0))
     await asyncio.sleep(0.05)
     await coordinator.start(port)
     link.retry_now()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rollcall_operator.control.backoff import Backoff
+from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.control.work_queue import QueueSettings, RetryError, WorkQueue
 
 Run = Callable[[str], Awaitable[float | None]]
@@ -15,7 +15,7 @@ Run = Callable[[str], Awaitable[float | None]]
 FAST = QueueSettings(
     workers=3,
     min_interval=0.0,
-    backoff=Backoff(first=0.02, longest=0.1),
+    backoff=BackoffPolicy(first=0.02, longest=0.1),
     event_delay=0.02,
     run_timeout=0.3,
 )
@@ -160,7 +160,9 @@ async def test_news_of_a_failed_key_does_not_make_it_spin() -> None:
         runs += 1
         raise RetryError("conflict")
 
-    settings = QueueSettings(workers=1, backoff=Backoff(first=10.0, longest=60.0), event_delay=0.5)
+    settings = QueueSettings(
+        workers=1, backoff=BackoffPolicy(first=10.0, longest=60.0), event_delay=0.5
+    )
     async with queue_of(run, settings=settings) as queue:
         queue.add("a")
         await eventually(lambda: runs == 1)

@@ -21,7 +21,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_runtime.membership.bearer_token import CredentialsRefusedError
 from rollcall_runtime.membership.coordinator_connection import MemberStream
-from rollcall_runtime.worker.backoff import Backoff
+from rollcall_runtime.worker.backoff import BackoffDelays
 
 SPOKEN: tuple[type[Hello | PromptCredit], ...] = (Hello, PromptCredit)
 HELLO = Hello("job", "default", MemberId("uid-1", "boot-1"), "pod", "cpu", "127.0.0.2", "")
@@ -125,7 +125,7 @@ async def test_a_long_wait_for_a_coordinator_does_not_delay_the_way_back_to_it(
     member = Member(unused_tcp_port)
     delays, wait = list[float](), member.stream._wait
 
-    async def noted(backoff: Backoff) -> None:
+    async def noted(backoff: BackoffDelays) -> None:
         delays.append(backoff._bound)
         await wait(backoff)
 
