@@ -132,7 +132,7 @@ class SyncEngine(ABC):
     name: ClassVar[str]
     kind: ClassVar[EngineKind]
     devices: ClassVar[frozenset[str]]  # torch device types whose workers it serves
-    package: ClassVar[str] = "torch"  # the distribution whose version is shown
+    library: ClassVar[str] = "torch"  # the module whose distribution's version is shown
     buffer_devices: ClassVar[frozenset[str]] = HOST  # torch device types: where buffers may be
     settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
     selective: ClassVar[bool] = False  # whether a receiver can leave buckets out

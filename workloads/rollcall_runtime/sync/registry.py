@@ -7,7 +7,7 @@ still be listed; a test compares the two.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distribution, packages_distributions
 
 import torch
 
@@ -27,27 +27,27 @@ _PREFERRED = {CPU: "gloo", "cuda": "nccl", "npu": "hccl"}
 class BuiltIn:
     """Where an engine's class is ("module:Class"), and what is known without importing it.
 
-    `devices` are torch device types; `package` is the distribution whose version is shown.
+    `devices` are torch device types; `library` is the module, maybe a nested one, that the engine needs:
+    the version of the distribution that provides it is shown.
     """
 
     target: str
     kind: EngineKind
     devices: tuple[str, ...]
-    package: str
+    library: str
 
 
 _ENGINES = "rollcall_runtime.sync.engines"
 _GROUP, _PEER = EngineKind.GROUP, EngineKind.PEER
-_MOONCAKE = "mooncake-transfer-engine-non-cuda"
 _BUILTINS = {
     "gloo": BuiltIn(f"{_ENGINES}.gloo:GlooEngine", _GROUP, ("cpu",), "torch"),
-    "mooncake": BuiltIn(f"{_ENGINES}.mooncake:MooncakeEngine", _PEER, ("cpu",), _MOONCAKE),
-    "kimi": BuiltIn(f"{_ENGINES}.kimi.engine:KimiEngine", _GROUP, ("cpu",), "checkpoint-engine"),
+    "mooncake": BuiltIn(f"{_ENGINES}.mooncake:MooncakeEngine", _PEER, ("cpu",), "mooncake"),
+    "kimi": BuiltIn(f"{_ENGINES}.kimi.engine:KimiEngine", _GROUP, ("cpu",), "checkpoint_engine"),
     "store": BuiltIn(f"{_ENGINES}.store:StoreEngine", _PEER, ("cpu",), "fsspec"),
     "nixl": BuiltIn(f"{_ENGINES}.nixl.engine:NixlEngine", _PEER, ("cpu",), "nixl"),
     "ray": BuiltIn(f"{_ENGINES}.ray.engine:RayEngine", _GROUP, ("cpu",), "ray"),
-    "hccl": BuiltIn(f"{_ENGINES}.hccl.engine:HcclEngine", _GROUP, ("npu",), "torch-npu"),
-    "nccl": BuiltIn(f"{_ENGINES}.nccl.engine:NcclEngine", _GROUP, ("cuda",), "nvidia-nccl-cu13"),
+    "hccl": BuiltIn(f"{_ENGINES}.hccl.engine:HcclEngine", _GROUP, ("npu",), "torch_npu"),
+    "nccl": BuiltIn(f"{_ENGINES}.nccl.engine:NcclEngine", _GROUP, ("cuda",), "nvidia.nccl"),
 }
 
 
@@ -57,7 +57,7 @@ class EngineInfo:
 
     `reason` says why it cannot be used here, None if it can. `kind`, None, and `devices`, none, are
     unknown for an engine of another distribution (`origin`) that cannot be imported. `version` is
-    its package's, None where that is not installed.
+    its library's, None where that is not installed; several, where several distributions have it.
     """
 
     name: str
@@ -132,25 +132,38 @@ def engines() -> tuple[EngineInfo, ...]:
 def _info(known: Availability) -> EngineInfo:
     kind: EngineKind | None = None
     devices: tuple[str, ...] = ()
-    package: str | None = None
+    library: str | None = None
     row, engine = _BUILTINS.get(known.name), known.found
     if engine is not None:
-        kind, devices, package = engine.kind, tuple(sorted(engine.devices)), engine.package
+        kind, devices, library = engine.kind, tuple(sorted(engine.devices)), engine.library
     elif row is not None:
-        kind, devices, package = row.kind, row.devices, row.package
+        kind, devices, library = row.kind, row.devices, row.library
     return EngineInfo(
         name=known.name,
         kind=kind,
         devices=devices,
         available=known.reason is None,
         reason=known.reason,
-        version=_version(package),
+        version=library_version(library) if library else None,
         origin=known.origin,
     )
 
 
-def _version(package: str | None) -> str | None:
-    try:
-        return version(package) if package else None
-    except PackageNotFoundError:
-        return None
+def library_version(module: str) -> str | None:
+    """The version of the installed distribution that provides `module`; None without one.
+
+    A library's distribution has another name for each kind of device (Mooncake's, NCCL's). Several
+    may provide the module, where which one is imported is a matter of luck: all their versions.
+    """
+    folder = module.replace(".", "/") + "/"
+    found = {
+        distribution(name)
+        for name in set(packages_distributions().get(module.partition(".")[0], ()))
+    }
+    if "." in module:  # such as nvidia.nccl: all of nvidia's distributions have files in nvidia
+        found = {
+            candidate
+            for candidate in found
+            if any(str(file).startswith(folder) for file in candidate.files or ())
+        }
+    return ", ".join(sorted({candidate.version for candidate in found})) or None

@@ -1,13 +1,22 @@
 """Engines by name and device; errors say what there is and why the rest is not."""
 
+import sys
+from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from rollcall_runtime.sync import registry
 from rollcall_runtime.sync.engine import EngineKind
 from rollcall_runtime.sync.engines.gloo import GlooEngine
-from rollcall_runtime.sync.registry import BuiltIn, EngineInfo, create_engine, engines
+from rollcall_runtime.sync.registry import (
+    BuiltIn,
+    EngineInfo,
+    create_engine,
+    engines,
+    library_version,
+)
 from rollcall_runtime.worker.errors import SpecError
 
 
@@ -49,7 +58,7 @@ def test_an_engine_of_another_device_is_refused_and_those_that_fit_are_named(
     assert isinstance(create_engine("auto", device="cuda"), CudaEngine)
 
 
-WARP = BuiltIn("no_such_package.warp:Engine", EngineKind.PEER, ("cpu", "cuda"), "no-such-package")
+WARP = BuiltIn("no_such_package.warp:Engine", EngineKind.PEER, ("cpu", "cuda"), "no_such_package")
 
 
 @pytest.fixture
@@ -89,9 +98,61 @@ def test_rows_say_the_same_as_their_classes(name: str) -> None:
     except SpecError as error:
         pytest.skip(str(error))
     row = registry._BUILTINS[name]
-    assert (name, row.kind, frozenset(row.devices), row.package) == (
+    assert (name, row.kind, frozenset(row.devices), row.library) == (
         engine.name,
         engine.kind,
         engine.devices,
-        engine.package,
+        engine.library,
     )
+
+
+# --- versions of libraries -----------------------------------------------------------------------
+
+Install = Callable[[str, str, str], None]
+"""Takes a distribution's name, its version and a file that it has."""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Makes distributions; no others can be seen."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    def add(name: str, number: str, file: str) -> None:
+        folder = tmp_path / f"{name.replace('-', '_')}-{number}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: {number}\n")
+        (folder / "RECORD").write_text(f"{file},,\n")
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+
+    return add
+
+
+@pytest.mark.parametrize("kind", ["", "-non-cuda", "-npu", "-cuda13"])
+def test_a_librarys_version_is_found_whatever_its_distribution_is_called(
+    install: Install, kind: str
+) -> None:
+    install(f"mooncake-transfer-engine{kind}", "0.3.13", "mooncake/__init__.py")
+    assert library_version(registry._BUILTINS["mooncake"].library) == "0.3.13"
+
+
+@pytest.mark.parametrize("name", ["nvidia-nccl-cu12", "nvidia-nccl-cu13"])
+def test_other_distributions_in_a_shared_package_are_not_the_library(
+    install: Install, name: str
+) -> None:
+    install("nvidia-cublas", "13.1", "nvidia/cublas/__init__.py")
+    nccl = registry._BUILTINS["nccl"].library
+    assert library_version(nccl) is None
+    install(name, "2.29.7", "nvidia/nccl/__init__.py")
+    assert library_version(nccl) == "2.29.7"
+
+
+def test_two_distributions_of_one_library_are_both_shown(install: Install) -> None:
+    install("mooncake-transfer-engine", "0.3.14", "mooncake/__init__.py")
+    install("mooncake-transfer-engine-npu", "0.3.13", "mooncake/__init__.py")
+    assert library_version("mooncake") == "0.3.13, 0.3.14"
+
+
+def test_a_library_that_is_not_installed_has_no_version(install: Install) -> None:
+    install("mooncake-tools", "1", "mooncake_tools/shell.py")
+    assert library_version("mooncake") is None

@@ -47,7 +47,7 @@ class MooncakeEngine(PullEngine):
     name = "mooncake"
     kind = EngineKind.PEER
     devices = frozenset({"cpu"})  # versions are in host memory
-    package = "mooncake-transfer-engine-non-cuda"
+    library = "mooncake"
     settings_type = MooncakeSettings
 
     def _open_transport(self, role: Role) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class StoreEngine(ThreadedEngine):
     name = "store"
     kind = EngineKind.PEER
     devices = frozenset({"cpu"})  # versions are in host memory
-    package = "fsspec"
+    library = "fsspec"
     settings_type = StoreSettings
 
     def _open_transport(self, role: Role) -> dict[str, Any]:

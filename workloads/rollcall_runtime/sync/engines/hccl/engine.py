@@ -74,7 +74,7 @@ class HcclEngine(ThreadedEngine):
     name = "hccl"
     kind = EngineKind.GROUP
     devices = frozenset({"npu"})
-    package = "torch-npu"
+    library = "torch_npu"
     buffer_devices = frozenset({"cpu", "npu"}) if _can_share_memory(_ACL) else HOST
     settings_type = HcclSettings
 

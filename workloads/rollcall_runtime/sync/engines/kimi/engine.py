@@ -88,7 +88,7 @@ class KimiEngine(MooncakeEngine):
 
     name = "kimi"
     kind = EngineKind.GROUP
-    package = "checkpoint-engine"
+    library = "checkpoint_engine"
     settings_type = KimiSettings
     selective = False  # a node's receivers share one broadcast
 

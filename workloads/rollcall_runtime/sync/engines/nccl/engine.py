@@ -76,7 +76,7 @@ class NcclEngine(ThreadedEngine):
     name = "nccl"
     kind = EngineKind.GROUP
     devices = frozenset({"cuda"})
-    package = "nvidia-nccl-cu13"
+    library = "nvidia.nccl"
     buffer_devices = frozenset({"cpu", "cuda"})
     settings_type = NcclSettings
 

@@ -81,7 +81,7 @@ class NixlEngine(PullEngine):
     name = "nixl"
     kind = EngineKind.PEER
     devices = frozenset({"cpu"})  # versions are in host memory
-    package = "nixl"
+    library = "nixl"
     settings_type = NixlSettings
 
     def _open_transport(self, role: Role) -> dict[str, Any]:

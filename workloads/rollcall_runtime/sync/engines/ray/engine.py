@@ -76,7 +76,7 @@ class RayEngine(ThreadedEngine):
     name = "ray"
     kind = EngineKind.GROUP
     devices = frozenset({"cpu"})
-    package = "ray"
+    library = "ray"
     settings_type = RaySettings
 
     def __init__(self) -> None:
