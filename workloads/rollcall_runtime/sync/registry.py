@@ -27,8 +27,8 @@ _PREFERRED = {CPU: "gloo", "cuda": "nccl", "npu": "hccl"}
 class BuiltIn:
     """Where an engine's class is ("module:Class"), and what is known without importing it.
 
-    `devices` are torch device types; `library` is the module, maybe a nested one, that the engine needs:
-    the version of the distribution that provides it is shown.
+    `devices` are torch device types; `library` is the module that the engine needs, maybe a nested
+    one: the version of the distribution that provides it is shown.
     """
 
     target: str
