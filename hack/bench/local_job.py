@@ -65,11 +65,11 @@ async def throughput(rollouts: int, steps: int) -> dict[str, float]:
             after, seconds = await sample(running), time.monotonic() - began
     trainer = [b - a for a, b in zip(before[0], after[0], strict=True)]
     done = trainer[0]
-    drawn = [after[i][1] - before[i][1] for i in range(1, len(after))]
+    used = [after[i][1] - before[i][1] for i in range(1, len(after))]
     found = {
         "steps_per_second": done / seconds,
         "trainer_cpu_seconds_per_step": trainer[1] / done,
-        "rollouts_cpu_seconds_per_step": sum(drawn) / done,
+        "rollouts_cpu_seconds_per_step": sum(used) / done,
     }
     for number, name in enumerate(MEANS):
         total, count = trainer[2 + 2 * number : 4 + 2 * number]

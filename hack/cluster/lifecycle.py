@@ -45,7 +45,7 @@ def up() -> None:
         return
     with cache.lock("cluster"), progress.plan(steps()):
         cache.sweep()
-        _note_settings()
+        _save_settings()
         chosen = docker_engine.select()
         if chosen is None:
             raise ClusterError("no Docker engine")
@@ -109,25 +109,29 @@ def _check_existing() -> None:
     say(f"using the existing cluster of {kubeconfig()}, Kubernetes {version}")
 
 
-def _note() -> Path:
+def _saved_settings() -> Path:
     return cache.root() / "cluster" / "settings-before.json"
 
 
-def _note_settings() -> None:
-    if _note().exists():  # from an earlier `up` that had no `down`: that is the state to go back to
+def _save_settings() -> None:
+    if (
+        _saved_settings().exists()
+    ):  # from an earlier `up` that had no `down`: that is the state to go back to
         return
-    with cache.fresh(_note()) as made:
+    with cache.fresh(_saved_settings()) as made:
         made.write_text(json.dumps(machine.read_sysctls(), indent=2))
 
 
 def _restore_settings() -> None:
-    if not _note().exists():
+    if not _saved_settings().exists():
         return
     try:
-        changed = machine.restore_sysctls(json.loads(_note().read_text()))
+        changed = machine.restore_sysctls(json.loads(_saved_settings().read_text()))
     except OSError as error:
-        say(f"kernel settings noted in {_note()} cannot be set back without root: {error}")
+        say(
+            f"kernel settings saved in {_saved_settings()} cannot be restored without root: {error}"
+        )
         return
     if changed:
-        say(f"kernel settings set back: {', '.join(changed)}")
-    _note().unlink()
+        say(f"kernel settings restored: {', '.join(changed)}")
+    _saved_settings().unlink()

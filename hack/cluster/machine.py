@@ -72,16 +72,16 @@ def read_sysctls(names: Iterable[str] = WATCHED_SYSCTLS) -> dict[str, str]:
     return values
 
 
-def restore_sysctls(noted: Mapping[str, str]) -> list[str]:
-    """Sets back the watched settings that differ from `noted`; returns their names.
+def restore_sysctls(saved: Mapping[str, str]) -> list[str]:
+    """Sets back the watched settings that differ from `saved`; returns their names.
 
     Raises:
         OSError: a setting cannot be written.
     """
-    now = read_sysctls(noted)
-    changed = [name for name, value in noted.items() if now.get(name, value) != value]
+    now = read_sysctls(saved)
+    changed = [name for name, value in saved.items() if now.get(name, value) != value]
     for name in changed:
-        (PROC / "sys" / name).write_text(noted[name])
+        (PROC / "sys" / name).write_text(saved[name])
     return changed
 
 

@@ -26,9 +26,9 @@ class JobProgress:
 
     @property
     def rewards(self) -> dict[str, float]:
-        """Mean reward of the samples that each rollout drew itself."""
+        """Mean reward of the samples that each rollout generated itself."""
         found = {pod: m.get("rollcall_rollout_reward") for pod, m in self.rollouts.items()}
-        # Not a number before the first sample was drawn.
+        # Not a number before the first sample was generated.
         return {pod: r for pod, r in found.items() if r is not None and not math.isnan(r)}
 
     def line(self) -> str:

@@ -6,13 +6,13 @@ LEARNED = 0.9
 
 
 def check_learned(seen: JobProgress, *, max_staleness: int) -> None:
-    """Raise AssertionError unless rollouts themselves drew good samples with current weights.
+    """Raise AssertionError unless rollouts themselves generated good samples with current weights.
 
     Trainer-side reward proves nothing: with weight sync broken it still rises, because a nearly
     uniform policy covers everything.
     """
     if not seen.rollouts:
-        raise AssertionError("no rollout is alive")
+        raise AssertionError("no rollout reports metrics")
     for pod, metrics in seen.rollouts.items():
         reward = seen.rewards.get(pod)
         if reward is None or reward < LEARNED:

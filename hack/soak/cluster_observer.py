@@ -90,7 +90,7 @@ def look(kubectl: Kubectl, job: str) -> ApiObservation:
         i.get("status", {}) for i in items if i["kind"] == "RLJob" and i["metadata"]["name"] == job
     )
     epochs: dict[int, str] = {}
-    # Of all groups: an epoch is the job's, and each group that it changed notes the cause.
+    # Of all groups: an epoch is the job's, and each group that it changed records the cause.
     for group in status.get("syncGroups", []):
         epochs |= {entry["epoch"]: entry.get("cause", "") for entry in group.get("history", [])}
     ready, gates = {}, {}

@@ -1,4 +1,4 @@
-"""Which fault comes when: drawn from a seed alone, before anything runs."""
+"""Which fault comes when: random numbers of a seed decide it, before anything runs."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def _worker_processes(namespace: str) -> Iterator[tuple[Path, WorkerInstance]]:
                 pod=values[pod_contract.POD_NAME],
                 uid=values[pod_contract.POD_UID],
                 role=role,
-                life=f"{entry.name}.{started}",
+                incarnation=f"{entry.name}.{started}",
                 address=values[pod_contract.POD_IP],
                 pid=int(entry.name),
             ),

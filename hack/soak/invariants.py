@@ -29,7 +29,7 @@ def violations(history: SoakHistory) -> list[str]:
 
 
 def no_prompt_lost_or_counted_twice(history: SoakHistory) -> Iterator[str]:
-    """The ledger always adds up, and its counters never go back in a trainer's life."""
+    """The ledger always adds up, and its counters never go back in a trainer's incarnation."""
     before: dict[tuple[str, str], float] = {}
     for reading in _of(history, TRAINER):
         prompts = {name: reading.values.get(f"prompts_total{{{name}}}") for name in _OUTCOMES}
@@ -40,7 +40,7 @@ def no_prompt_lost_or_counted_twice(history: SoakHistory) -> Iterator[str]:
         if found["dispatched"] != parts:
             yield f"{_when(history, reading.time)}: {found} does not add up"
         for name in _COUNTERS:
-            key = (reading.worker.life, name)
+            key = (reading.worker.incarnation, name)
             if found[name] < before.get(key, 0):
                 yield f"{_when(history, reading.time)}: {name} went back to {found[name]:.0f}"
             before[key] = found[name]
@@ -50,19 +50,22 @@ _OUTCOMES = (*_COUNTERS, "in_flight")
 
 
 def versions_never_go_back(history: SoakHistory) -> Iterator[str]:
-    """In one life of a rollout its version grows, but where another life of the trainer began.
+    """A rollout incarnation's version grows, unless another trainer incarnation has begun.
 
     A trainer that comes back continues from the highest version that any rollout reported; a
-    rollout that was out of reach then may hold a higher one of the old life.
+    rollout that was out of reach then may hold a higher one of the old incarnation.
     """
-    held: dict[str, tuple[str, float]] = {}  # rollout's life to version, and the trainer it is of
+    # By rollout incarnation: the trainer incarnation, and the version that it published.
+    held: dict[str, tuple[str, float]] = {}
     trainer = ""
     for readings in history.readings:
-        trainer = next((r.worker.life for r in readings if r.worker.role == TRAINER), trainer)
+        trainer = next(
+            (r.worker.incarnation for r in readings if r.worker.role == TRAINER), trainer
+        )
         for reading in (r for r in readings if r.worker.role == ROLLOUT):
             version = reading.values.get("weight_version", -1.0)
-            life = reading.worker.life
-            under, last = held.get(life, (trainer, -1.0))
+            incarnation = reading.worker.incarnation
+            under, last = held.get(incarnation, (trainer, -1.0))
             if version == last:
                 continue  # it may be the old trainer's still
             if version < last and under == trainer:
@@ -70,39 +73,39 @@ def versions_never_go_back(history: SoakHistory) -> Iterator[str]:
                     f"{_when(history, reading.time)}: {reading.worker.pod} went from version "
                     f"{last:.0f} to {version:.0f}"
                 )
-            held[life] = (trainer, version)
+            held[incarnation] = (trainer, version)
 
 
 def no_prompt_is_trained_on_that_is_too_stale(history: SoakHistory) -> Iterator[str]:
-    """No batch has a prompt drawn with weights older than maxStaleness allows."""
+    """No batch has a prompt sampled with weights older than maxStaleness allows."""
     for reading in _of(history, TRAINER):
-        drawn = reading.values.get("staleness_count")
+        counted = reading.values.get("staleness_count")
         fresh = reading.values.get(f"staleness_bucket{{{float(history.max_staleness)}}}")
-        if drawn is not None and fresh is not None and drawn > fresh:
-            yield f"{_when(history, reading.time)}: {drawn - fresh:.0f} prompts were staler"
+        if counted is not None and fresh is not None and counted > fresh:
+            yield f"{_when(history, reading.time)}: {counted - fresh:.0f} prompts were staler"
 
 
 def ready_means_current(history: SoakHistory) -> Iterator[str]:
     """A rollout stays Ready with weights older than maxStaleness allows for no longer than the
     way from the coordinator to its gate takes, unless operator, API or a node is away.
     """
-    late: dict[str, float] = {}  # rollout's life to since when
+    late: dict[str, float] = {}  # rollout's incarnation to since when
     reported: set[str] = set()
     for readings in history.readings:
         trainer = next((r for r in readings if r.worker.role == TRAINER), None)
         for reading in readings:
-            life = reading.worker.life
+            incarnation = reading.worker.incarnation
             lag = _lag(trainer, reading)
             ready = _ready(history, reading)
             if reading.worker.role != ROLLOUT or not ready or lag <= history.max_staleness:
-                late.pop(life, None)
+                late.pop(incarnation, None)
                 continue
             if _away(history, reading.time):
-                late.pop(life, None)
+                late.pop(incarnation, None)
                 continue
-            since = late.setdefault(life, reading.time)
-            if reading.time - since > GATE_GRACE_S and life not in reported:
-                reported.add(life)
+            since = late.setdefault(incarnation, reading.time)
+            if reading.time - since > GATE_GRACE_S and incarnation not in reported:
+                reported.add(incarnation)
                 yield (
                     f"{_when(history, since)}: {reading.worker.pod} was Ready and "
                     f"{lag:.0f} versions behind for over {GATE_GRACE_S:.0f} s"
@@ -135,7 +138,7 @@ def no_epoch_without_a_cause(history: SoakHistory) -> Iterator[str]:
 
 
 def rollouts_have_learned(history: SoakHistory) -> Iterator[str]:
-    """At the end all rollouts that are wanted serve, and draw good samples themselves."""
+    """At the end all rollouts that are wanted serve, and generate good samples themselves."""
     if len(history.final) != history.wanted:
         yield f"{len(history.final)} rollouts serve at the end, {history.wanted} are wanted"
     for reading in history.final:
@@ -197,7 +200,7 @@ def _lag(trainer: MetricsReading | None, rollout: MetricsReading) -> float:
 
 
 def _ready(history: SoakHistory, reading: MetricsReading) -> bool:
-    """Whether the pod was Ready before and after it was read, as far as anybody looked."""
+    """Whether the pod was Ready before and after it was read, as far as that was observed."""
     before = after = None
     for sight in history.sights:
         if sight.time <= reading.time:

@@ -74,7 +74,7 @@ class SharedVolume:
 
     @property
     def bytes_free(self) -> int:
-        """What is left for anybody."""
+        """Free bytes of the volume."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize
 

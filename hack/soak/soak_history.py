@@ -29,12 +29,12 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInstance:
-    """A worker's process as the machine sees it; `life` differs after each restart."""
+    """A worker's process as the machine sees it; `incarnation` differs after each restart."""
 
     pod: str
     uid: str
     role: str
-    life: str
+    incarnation: str
     address: str
     pid: int
 

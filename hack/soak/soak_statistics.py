@@ -119,7 +119,7 @@ def stall_seconds(history: SoakHistory) -> dict[FaultKind, list[float]]:
 
 
 def step_times(history: SoakHistory) -> list[float]:
-    """When the trainer's steps ended, over all of its lives."""
+    """When the trainer's steps ended, over all of its incarnations."""
     return sorted(line.time for line in history.lines if _STEP.match(line.message))
 
 
@@ -144,7 +144,7 @@ def _last_of_each_life(history: SoakHistory) -> list[dict[str, float]]:
     for readings in history.readings:
         for reading in readings:
             if reading.worker.role == TRAINER:
-                last[reading.worker.life] = dict(reading.values)
+                last[reading.worker.incarnation] = dict(reading.values)
     return list(last.values())
 
 

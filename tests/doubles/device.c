@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 struct block {
-    char *address; /* what is told: no access */
+    char *address; /* what callers get: no access */
     char *bytes;   /* the same memory, for the double itself */
     size_t size;
     int file; /* of shared memory, else -1 */

@@ -25,5 +25,5 @@ def test_the_rollouts_learn_a_task_from_a_config_map(kubectl: Kubectl) -> None:
 
 
 def both_reach(seen: JobProgress, reward: float) -> bool:
-    """Whether the samples that each of the two rollouts drew itself reach this mean reward."""
+    """Whether the samples that each of the two rollouts generated itself reach this mean reward."""
     return len(seen.rewards) == 2 and min(seen.rewards.values()) >= reward

@@ -17,7 +17,15 @@ from tests.golden.scenarios import SCENARIOS
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 PLAN = Path(plan.__file__).parent
-SPEAKERS = {"ConditionState", "PodProblem", "JobOutcome", "EventNote", "about", "_false", "_failed"}
+SPEAKERS = {
+    "ConditionState",
+    "PodProblem",
+    "JobOutcome",
+    "PlannedEvent",
+    "about",
+    "_false",
+    "_failed",
+}
 YIELDED = {"validate.py", "refusals.py", "session_history.py"}
 
 
@@ -50,7 +58,7 @@ def collect() -> Spoken:
     finally:
         sys.settrace(before)
     for simulator in played:
-        _hear(spoken, simulator)
+        _collect(spoken, simulator)
     return spoken
 
 
@@ -72,7 +80,7 @@ def _trace(spoken: Spoken, frame: FrameType) -> Any:
     return line
 
 
-def _hear(spoken: Spoken, simulator: JobSimulator) -> None:
+def _collect(spoken: Spoken, simulator: JobSimulator) -> None:
     for made in simulator.plans:
         statuses = [("RolloutPool", status) for status in made.pool_statuses.values()]
         if made.job_status is not None:
@@ -81,9 +89,9 @@ def _hear(spoken: Spoken, simulator: JobSimulator) -> None:
             for c in status["conditions"]:
                 what = f"{c['type']}={c['status']}"
                 spoken.conditions.add(Message(kind, what, c["reason"], c["message"]))
-        for note in made.events:
-            kind = note.regarding["kind"]
-            spoken.events.add(Message(kind, note.type, note.reason, note.message))
+        for event in made.events:
+            kind = event.regarding["kind"]
+            spoken.events.add(Message(kind, event.type, event.reason, event.message))
 
 
 def render_conditions(spoken: Spoken) -> str:

@@ -74,7 +74,7 @@ def example(name: str = "reverse", *, replicas: int = 2, **spec: Any) -> Object:
 
 
 def extra_pool(job: str, *, name: str = "lent", replicas: int = 1) -> Object:
-    """A pool that somebody applies by itself."""
+    """A pool that a user applies without a job."""
     template = copy.deepcopy(example()["spec"]["rollouts"][0]["template"])
     return {
         "apiVersion": "rollcall.dev/v1alpha1",

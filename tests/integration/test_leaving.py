@@ -43,13 +43,13 @@ async def nodes(user: ClusterUser) -> AsyncIterator[list[str]]:
     for name in names:
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
         await user.client.create(NODES, body)
-        await tell(user, name, "True")
+        await set_ready(user, name, "True")
     yield names
     for name in names:
         await user.client.delete(NODES, namespace=None, name=name)
 
 
-async def tell(user: ClusterUser, node: str, ready: str) -> None:
+async def set_ready(user: ClusterUser, node: str, ready: str) -> None:
     """Set a node's Ready condition."""
     await user.client.transport.request(
         "PATCH",
@@ -117,7 +117,7 @@ async def test_of_equals_the_newest_go(user: ClusterUser) -> None:
 
 
 async def event(user: ClusterUser, reason: str) -> str:
-    """Wait for an event, which is written after what it tells of; its note."""
+    """Wait for an event, which is written after what it reports; its note."""
 
     async def note() -> str | None:
         events = await user.events("reverse", reason)
@@ -193,7 +193,7 @@ async def test_a_trainer_on_a_lost_node_is_force_deleted_and_starts_elsewhere(
         before = await user.get(PODS, "reverse-trainer-0")
         node.stuck.add(nodes[0])
         await user.delete(PODS, "reverse-trainer-0")  # as the node controller does
-        await tell(user, nodes[0], "Unknown")
+        await set_ready(user, nodes[0], "Unknown")
 
         async def another() -> bool:
             now = await user.get(PODS, "reverse-trainer-0")

@@ -55,7 +55,7 @@ def assert_epochs_are_sound(node: Kubelet) -> None:
 
 
 async def settled(user: ClusterUser, node: Kubelet, count: int, *, seconds: float = 60) -> None:
-    """Wait until so many rollouts run, are ready, and are the roster that status tells of; none
+    """Wait until so many rollouts run, are ready, and are the roster that status reports; none
     of those that have ended is among them.
     """
 
@@ -67,10 +67,12 @@ async def settled(user: ClusterUser, node: Kubelet, count: int, *, seconds: floa
         if roster is None or not group or len(alive) != count or not all(map(is_ready, alive)):
             return False
         named = {member.pod_uid for member in roster.members}
-        told = (group[0]["epoch"], group[0]["rosterDigest"])
+        reported = (group[0]["epoch"], group[0]["rosterDigest"])
         running = {pod["metadata"]["uid"] for pod in alive}
         return (
-            named == running and not running & node.failed and told == (roster.epoch, roster.digest)
+            named == running
+            and not running & node.failed
+            and reported == (roster.epoch, roster.digest)
         )
 
     await eventually(there, f"{count} rollouts are ready, and the roster", seconds=seconds)
@@ -202,26 +204,26 @@ def own_cluster() -> Iterator[Cluster]:
 
 @contextlib.asynccontextmanager
 async def kept_running(cluster: Cluster, log: Path) -> AsyncIterator[list[OperatorProcess]]:
-    """An operator that is started again whenever it ends, as a kubelet would; all lives of it."""
-    lives = [OperatorProcess(kubeconfig=cluster.operator, log=log / "life-0", flags=LEASE)]
+    """An operator that is started again whenever it ends, as a kubelet would; all runs of it."""
+    runs = [OperatorProcess(kubeconfig=cluster.operator, log=log / "run-0", flags=LEASE)]
 
     async def restart() -> None:
         while True:
             await asyncio.sleep(0.2)
-            if lives[-1].process.poll() is not None:
-                assert lives[-1].process.returncode == 1, lives[-1].log.read_text()
-                path = log / f"life-{len(lives)}"
-                lives.append(OperatorProcess(kubeconfig=cluster.operator, log=path, flags=LEASE))
+            if runs[-1].process.poll() is not None:
+                assert runs[-1].process.returncode == 1, runs[-1].log.read_text()
+                path = log / f"run-{len(runs)}"
+                runs.append(OperatorProcess(kubeconfig=cluster.operator, log=path, flags=LEASE))
 
     task = asyncio.create_task(restart())
     try:
-        yield lives
+        yield runs
         assert not task.done()
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        for life in lives:
-            life.close()
+        for run in runs:
+            run.close()
 
 
 @pytest.mark.timeout(OUTAGE_SECONDS + 240)
@@ -231,7 +233,7 @@ async def test_pods_that_die_while_the_api_server_is_away_cost_epochs_only_after
     async with (
         open_user(own_cluster.admin, namespace="away") as user,
         kubelet(user) as node,
-        kept_running(own_cluster, log_folder) as lives,
+        kept_running(own_cluster, log_folder) as runs,
     ):
         await user.apply(job(3))
         await settled(user, node, 3)
@@ -248,5 +250,5 @@ async def test_pods_that_die_while_the_api_server_is_away_cost_epochs_only_after
             own_cluster.control.start_apiserver()
         await settled(user, node, 3, seconds=90)
         opened = len(rosters(node)) - len(before)
-        print(f"{opened} epochs, {len(lives)} lives of the operator")
+        print(f"{opened} epochs, {len(runs)} runs of the operator")
         assert 1 <= opened <= 4, "two lost, two joined"

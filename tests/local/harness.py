@@ -152,7 +152,7 @@ class LocalJob:
         )
 
     def step_seconds(self) -> list[float]:
-        """Seconds between steps' ends in the trainer's present life, by its log."""
+        """Seconds between steps' ends in the trainer's current run, by its log."""
         lines = (json.loads(line) for line in self.trainer.log().splitlines() if line[:1] == "{")
         ends = [
             datetime.fromisoformat(line["time"]).timestamp()

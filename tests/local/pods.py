@@ -89,11 +89,11 @@ class Pod:
             self.process.wait(5)
 
     def log(self) -> str:
-        """What its newest life wrote."""
+        """What its latest run wrote."""
         return self.logs[-1].read_text(errors="replace") if self.logs else ""
 
     async def logs_line(self, text: str, *, seconds: float) -> None:
-        """Wait until its newest life has written `text`."""
+        """Wait until its latest run has written `text`."""
         deadline = time.monotonic() + seconds
         while text not in self.log():
             assert time.monotonic() < deadline, f"{self.name} has not said {text!r}"

@@ -1,4 +1,4 @@
-"""Engines that take their time and write down what they do; pods find them by entry points."""
+"""Engines that are slow and record what they do; worker processes find them by entry points."""
 
 import json
 import os
@@ -42,10 +42,10 @@ def install(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a rollout knew of a prompt's group: told to the coordinator, or given by it."""
+    """What a rollout knew of a prompt's group: reported to the coordinator, or received from it."""
 
     pod: str
-    kind: str  # told, given
+    kind: str  # reported, given
     prompt: tuple[int, ...]
     group: tuple[Response, ...]
 
@@ -75,8 +75,8 @@ class SlowEngine(TinyEngine):
         assert on_partial is not None
         followed = on_partial
 
-        def tell(groups: list[list[Response]]) -> bool:
-            self._write("told", prompts, groups)
+        def report(groups: list[list[Response]]) -> bool:
+            self._write("reported", prompts, groups)
             return followed.callback(groups)
 
         if partials is not None:
@@ -87,7 +87,7 @@ class SlowEngine(TinyEngine):
             seed=seed,
             timeout=timeout,
             partials=partials,
-            on_partial=PartialOutputCallback(on_partial.interval, tell),
+            on_partial=PartialOutputCallback(on_partial.interval, report),
         )
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
@@ -98,9 +98,9 @@ class SlowEngine(TinyEngine):
             scratch.rename(self._folder / f"weights-{version}-{self._pod}.pt")
         super().load_weights(state.items(), version=version)
 
-    def _step(self, rows: BatchDecoder, ticket: Ticket, draws: torch.Generator) -> bool:
+    def _step(self, rows: BatchDecoder, ticket: Ticket, generator: torch.Generator) -> bool:
         time.sleep(self._delay)
-        return super()._step(rows, ticket, draws)
+        return super()._step(rows, ticket, generator)
 
     def _write(
         self, kind: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Response]]
@@ -159,8 +159,8 @@ def trained_rows(folder: Path, *, prompt_length: int) -> list[Row]:
         for tokens, mask, logprobs, versions in zip(*torch.load(file), strict=True):
             prompt = tuple(tokens[:prompt_length].tolist())
             columns = (tokens[1:], logprobs, versions)
-            drawn = (tuple(column[mask].tolist()) for column in columns)
-            rows.append(Row(prompt, *drawn))
+            masked = (tuple(column[mask].tolist()) for column in columns)
+            rows.append(Row(prompt, *masked))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""How workers that die, hang or are cut off are found out, and that nobody else is accused."""
+"""How workers that die, hang or are cut off are detected, and that no other member is suspected."""
 
 import asyncio
 import signal
@@ -106,7 +106,7 @@ async def test_a_rollout_that_hangs_in_a_transfer_does_not_cost_the_transfers_ti
             report = member_report(seen.snapshot, victim)
             assert report is not None
             assert report.cause is Cause.HEARTBEAT_MISSED
-            assert in_sync(seen.snapshot, job.rollouts[1]), "nobody else is accused"
+            assert in_sync(seen.snapshot, job.rollouts[1]), "no other rollout is suspected"
             await job.operator.until(lambda s: members(s) == 2, seconds=5)
             await job.steps(1, seconds=STEP_SECONDS)
             stage = (await job.trainer.metrics())["weight_sync_stage_seconds_sum"] - before

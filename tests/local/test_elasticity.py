@@ -75,7 +75,7 @@ async def test_a_rollout_that_gets_sigterm_finishes_its_work_first(tmp_path: Pat
 
 
 async def test_a_stopped_rollout_is_left_behind(tmp_path: Path) -> None:
-    """SIGSTOP: no reset tells the coordinator; a missed heartbeat does."""
+    """SIGSTOP: no reset ends the connection; missed heartbeats do."""
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         await job.train(rollouts=2)
         stopped = job.rollouts[0]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 async def readiness(pod: Pod) -> tuple[int, str]:
-    """What the kubelet's probe would get; 0 while nobody listens."""
+    """What the kubelet's probe would get; 0 while the port is closed."""
     url = f"http://{pod.address}:{pod_contract.METRICS_PORT}/readyz"
     try:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
@@ -89,7 +89,7 @@ async def test_without_an_operator_training_loses_a_rollout_and_has_it_back(
         job.operator.history.clear()
         job.operator.start()
         seen = await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
-        assert seen.snapshot.roster_epoch == 1, "nobody pushed another"
+        assert seen.snapshot.roster_epoch == 1, "no other roster was pushed"
         assert seen.snapshot.session is not None
         assert seen.snapshot.session.members == 4
         assert (await job.prompts()).balanced

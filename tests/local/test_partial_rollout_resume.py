@@ -1,4 +1,4 @@
-"""Prompts of a rollout that is killed go on elsewhere with the tokens that it had drawn."""
+"""Prompts of a rollout that is killed go on elsewhere with the tokens that it had sampled."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ PROMPT_LENGTH = len(reverse.prompt(0, seed=0))
 
 class SlowJob(LocalJob):
     """Its first rollout takes `step_delay` seconds more for each token, the others still more; what
-    they draw goes to `record`, if it is to be recorded, and so do the batches that are trained on.
+    they sample goes to `record`, if given, and so do the batches that are trained on.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ def all_in_sync(job: LocalJob) -> Any:
 
 
 async def in_mid_generation(job: SlowJob, pod: Pod) -> None:
-    """Wait until `pod` has just told of tokens of something that it has not finished."""
+    """Wait until `pod` has just reported tokens of a response that it has not finished."""
     seen = len(moments(job.record))
     deadline = time.monotonic() + STEP_SECONDS
     while time.monotonic() < deadline:
         found = [moment for moment in moments(job.record) if moment.pod == pod.name]
-        if len(moments(job.record)) > seen and found and found[-1].kind == "told":
+        if len(moments(job.record)) > seen and found and found[-1].kind == "reported":
             counts = {len(generation.tokens) for generation in found[-1].group}
             if max(counts) in {2, 3}:
                 return
         await asyncio.sleep(0.02)
-    raise AssertionError(f"{pod.name} drew nothing: {pod.log()[-2000:]}")
+    raise AssertionError(f"{pod.name} sampled nothing: {pod.log()[-2000:]}")
 
 
 async def kill_with_tokens_saved(job: SlowJob, folder: Path) -> None:
@@ -110,20 +110,20 @@ async def kill_with_tokens_saved(job: SlowJob, folder: Path) -> None:
 
 
 def moved_from(job: SlowJob, victim: Pod) -> list[Moment]:
-    """What other rollouts were given of what `victim` had told."""
+    """What other rollouts were given of what `victim` had reported."""
     found = moments(job.record)
-    told = {(m.prompt, m.group) for m in found if m.pod == victim.name and m.kind == "told"}
+    reported = {(m.prompt, m.group) for m in found if m.pod == victim.name and m.kind == "reported"}
     return [
         moment
         for moment in found
         if moment.pod != victim.name
-        and (moment.prompt, moment.group) in told
+        and (moment.prompt, moment.group) in reported
         and not all(generation.finished for generation in moment.group)
     ]
 
 
 def are_right(folder: Path, rows: list[Row]) -> bool:
-    """Whether each token's log-probability is that under the version which it says drew it."""
+    """Whether each token's log-probability is that under the version which it says sampled it."""
     return all(row.logprobs == pytest.approx(recomputed(folder, row), abs=1e-4) for row in rows)
 
 
@@ -184,7 +184,7 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
         await job.trainer.exited(seconds=20)
 
     moved = moved_from(job, victim)
-    assert moved, "the survivor was given what the victim had told, token for token"
+    assert moved, "the survivor was given what the victim had reported, token for token"
     count = sum(len(generation.tokens) for moment in moved for generation in moment.group)
     assert count <= values["resumed_tokens_total"]
     rows = trained_rows(job.record, prompt_length=PROMPT_LENGTH)
@@ -226,7 +226,7 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
     given = [moment for moment in after if moment.kind == "given"]
     rows = trained_rows(job.record, prompt_length=PROMPT_LENGTH)
     continued = [row for row in rows if any(goes_on(row, begun) for begun in given)]
-    assert any(len(set(row.versions)) > 1 for row in continued), "drawn before and after"
+    assert any(len(set(row.versions)) > 1 for row in continued), "sampled before and after"
     assert are_right(job.record, continued)
 
 

@@ -1,4 +1,4 @@
-"""How a trainer ends: exit code 0 says that it was told to stop, and nothing else."""
+"""How a trainer ends: exit code 0 means that a signal stopped it, and nothing else."""
 
 import signal
 from pathlib import Path
@@ -59,9 +59,9 @@ async def test_a_rank_that_rank_0_leaves_behind_starts_again_with_it(tmp_path: P
         leader, other = job.trainers
         leader.send(signal.SIGTERM)
         assert await leader.exited(seconds=EXIT_SECONDS) == ExitCode.OK
-        assert "told to stop (SIGTERM) after step" in leader.log()
+        assert "stopped by SIGTERM after step" in leader.log()
         assert await other.exited(seconds=EXIT_SECONDS) == ExitCode.FAILED
-        assert "rank 0 has stopped, and this rank was not told to" in other.log()
+        assert "rank 0 has stopped, and this rank got no SIGTERM" in other.log()
         leader.start()
         other.start()
         seen = await job.operator.until(

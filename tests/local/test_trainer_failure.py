@@ -186,7 +186,7 @@ def deterministic(folder: Path) -> JobConfig:
 
 
 async def logged(pod: Pod, step: int) -> None:
-    """Wait until it has trained `step`; the coordinator's stream tells that later."""
+    """Wait until it has trained `step`; the coordinator's stream shows that later."""
     async with asyncio.timeout(START_SECONDS):
         while step not in losses(pod):
             await asyncio.sleep(0.02)

@@ -21,7 +21,7 @@ def matches(node: str, test: str) -> bool:
 
 
 class Outcomes:
-    """A plugin of pytest: keeps the tests wanted, notes (outcome, message) of each."""
+    """A plugin of pytest: keeps the tests wanted, records (outcome, message) of each."""
 
     def __init__(self, wanted: list[str], answer: Path) -> None:
         self.wanted = wanted

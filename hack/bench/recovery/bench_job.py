@@ -108,12 +108,12 @@ class BenchJob:
         self.stream.close()
         self._remove()
 
-    def follow(self, process: WorkerProcess | None = None, *, life: int = 0) -> None:
+    def follow(self, process: WorkerProcess | None = None, *, restarts: int = 0) -> None:
         """Follow one start of the trainer's container, by default the first one of its pod."""
         pod = wait_for("the trainer's pod", self._trainer_pod, seconds=START_SECONDS)
         uid = pod["metadata"]["uid"]
         self.trainer = process or worker(uid, seconds=START_SECONDS)
-        self.trainer_log = WorkerLog(uid, life=life)
+        self.trainer_log = WorkerLog(uid, restarts=restarts)
         self._connect(pod["status"]["podIP"])
 
     def _connect(self, address: str) -> None:

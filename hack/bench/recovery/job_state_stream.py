@@ -1,4 +1,4 @@
-"""Follows the coordinator's stream for operators, and notes when each state came."""
+"""Follows the coordinator's stream for operators, and records when each state arrived."""
 
 import threading
 import time

@@ -23,7 +23,7 @@ COUNTER = "rollcall_tokens_total"
 
 
 def cost(job: BenchJob) -> list[TrialResult]:
-    """Tokens that the old ones draw while newcomers catch up, and a second before that."""
+    """Tokens that serving rollouts sample while newcomers catch up, and a second before that."""
     old = job.rollouts()
     addresses = job.pods()
     trainer = job.stream.address
@@ -40,15 +40,15 @@ def cost(job: BenchJob) -> list[TrialResult]:
         seen = job.serving(MANY, seconds=SCALE_SECONDS)
     streams = [j.first("stream to the coordinator is open", after=opened) for j in logs]
     began = min(at for at in streams if at is not None)
-    # From then on they draw too, and the trainer needs no more tokens than before.
+    # From then on newcomers sample too, and the trainer needs no more tokens than before.
     end = min(s.at for s in job.stream.history if s.at > began and s.in_sync - set(old))
-    before = tokens.drawn(opened - BEFORE_SECONDS, opened) / BEFORE_SECONDS
+    before = tokens.sampled(opened - BEFORE_SECONDS, opened) / BEFORE_SECONDS
     if not before:
-        raise ValueError("no tokens were drawn before the newcomers came")
+        raise ValueError("no tokens were sampled before the newcomers came")
     job.kubectl.run("scale", f"rolloutpool/{POOL}", f"--replicas={FEW}")
     job.serving(FEW, seconds=SCALE_SECONDS)
     drained({process.pod_uid for process in newcomers} | set(old), still=FEW)
-    details = {"before": before, "seconds": end - began, "drawn": tokens.drawn(began, end)}
+    details = {"before": before, "seconds": end - began, "drawn": tokens.sampled(began, end)}
     return [TrialResult("join_cost", seen.at - began, details)]
 
 
@@ -75,8 +75,8 @@ class TokenCounters:
         for thread in self._threads:
             thread.join()
 
-    def drawn(self, since: float, until: float) -> float:
-        """Tokens that all of them together drew between two times."""
+    def sampled(self, since: float, until: float) -> float:
+        """Tokens that all of them together sampled between two times."""
         return sum(total_at(s, until) - total_at(s, since) for s in self._samples)
 
     def _ask(

@@ -59,5 +59,5 @@ def table(records: Iterable[TrialResult]) -> str:
             lines.append(f"\n`{event}`, medians of its phases: {spent}")
     kept = kept_up(records)
     if kept is not None:
-        lines.append(f"\n`join_cost`: the others drew {kept:.0%} of their tokens meanwhile")
+        lines.append(f"\n`join_cost`: the others kept {kept:.0%} of their token rate meanwhile")
     return "\n".join(lines).strip()

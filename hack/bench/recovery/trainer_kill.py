@@ -23,12 +23,12 @@ def kill(job: BenchJob, *, replace: bool) -> list[TrialResult]:
     if replace:
         at = time.time()
         job.delete_now(TRAINER)
-        uid, life = other_pod(job, old.pod_uid), 0
+        uid, restarts = other_pod(job, old.pod_uid), 0
     else:
         at = old.send(signal.SIGKILL)
-        uid, life = old.pod_uid, 1
+        uid, restarts = old.pod_uid, 1
     new = worker(uid, other_than=old, seconds=AGAIN_SECONDS)
-    job.follow(new, life=life)
+    job.follow(new, restarts=restarts)
     first = job.trainer_log.wait(LoggedStep, after=new.started, seconds=AGAIN_SECONDS)
     record = TrialResult(
         "trainer_kill",

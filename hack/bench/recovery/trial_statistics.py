@@ -65,7 +65,7 @@ def summarize(records: Iterable[TrialResult]) -> dict[str, dict[str, float]]:
 
 
 def breakdown(records: Iterable[TrialResult], event: str) -> dict[str, float]:
-    """Medians of the phases that an event's trials noted, in their order."""
+    """Medians of the phases that an event's trials measured, in their order."""
     found = dict[str, list[float]]()
     for record in records:
         phases = record.details.get("phases", {}) if record.event == event else {}
@@ -75,14 +75,14 @@ def breakdown(records: Iterable[TrialResult], event: str) -> dict[str, float]:
 
 
 def kept_up(records: Iterable[TrialResult]) -> float | None:
-    """Tokens that were drawn while newcomers caught up, as a part of what would have been.
+    """Tokens sampled while newcomers caught up, as a part of the expected number.
 
     Over all trials of `join_cost` together: one lasts as long as a step or two. None without any.
     """
-    noted = [r.details for r in records if r.event == "join_cost" and r.seconds is not None]
-    expected = sum(details["before"] * details["seconds"] for details in noted)
-    drawn = sum(details["drawn"] for details in noted)
-    return rounded(drawn / expected) if expected else None
+    measured = [r.details for r in records if r.event == "join_cost" and r.seconds is not None]
+    expected = sum(details["before"] * details["seconds"] for details in measured)
+    sampled = sum(details["drawn"] for details in measured)
+    return rounded(sampled / expected) if expected else None
 
 
 def phases(marks: Sequence[tuple[str, float | None]]) -> dict[str, float]:

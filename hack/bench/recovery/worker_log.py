@@ -87,11 +87,11 @@ def event(line: WorkerLogLine) -> WorkerLogEvent | None:
 class WorkerLog:
     """Follows one container's log from its first line; `lines` has all that were read."""
 
-    def __init__(self, pod_uid: str, *, life: int = 0, seconds: float = 30.0) -> None:
-        """`life` counts the container's restarts. TimeoutError when there is no such log."""
+    def __init__(self, pod_uid: str, *, restarts: int = 0, seconds: float = 30.0) -> None:
+        """`restarts` counts the container's restarts. TimeoutError when there is no such log."""
         self.lines: list[WorkerLogLine] = []
         self.events: list[WorkerLogEvent] = []
-        self._path = _find(pod_uid, life, seconds)
+        self._path = _find(pod_uid, restarts, seconds)
         self._read, self._rest = 0, ""
 
     def look(self) -> None:
@@ -150,12 +150,14 @@ class WorkerLog:
         )
 
 
-def _find(pod_uid: str, life: int, seconds: float) -> Path:
+def _find(pod_uid: str, restarts: int, seconds: float) -> Path:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for folder in log_folders(pod_uid):
-            path = folder / f"{life}.log"
+            path = folder / f"{restarts}.log"
             if path.exists():
                 return path
         time.sleep(0.1)
-    raise TimeoutError(f"pod {pod_uid}: no log of life {life} within {seconds:.0f} s")
+    raise TimeoutError(
+        f"pod {pod_uid}: no log of its container after {restarts} restarts within {seconds:.0f} s"
+    )

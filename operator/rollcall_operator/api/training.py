@@ -169,7 +169,7 @@ class AlgorithmSpec(Model):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            message="must be 0 when deterministic is true: which of several versions draws a "
+            message="must be 0 when deterministic is true: which of several versions generates a "
             "sample depends on timing",
             cel="!self.deterministic || self.maxStaleness == 0",
             holds=lambda a: not a.deterministic or a.max_staleness == 0,

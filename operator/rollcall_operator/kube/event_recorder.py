@@ -68,13 +68,13 @@ class EventRecorder:
     async def run(self) -> None:
         """Post events until cancelled. One that cannot be posted is logged and dropped."""
         while True:
-            note = await self._pending.get()
+            event = await self._pending.get()
             try:
-                await self._post(note)
+                await self._post(event)
             except TerminatingError:
-                log.debug("Event %s: the namespace is being deleted", note.reason)
+                log.debug("Event %s: the namespace is being deleted", event.reason)
             except (ApiError, UnreachableError) as error:
-                log.warning("Event %s not posted: %s", note.reason, error)
+                log.warning("Event %s was not posted: %s", event.reason, error)
             finally:
                 self._pending.task_done()
 
@@ -85,48 +85,48 @@ class EventRecorder:
         except TimeoutError:
             log.warning("%d events were not posted before shutdown", self._pending.qsize())
 
-    async def _post(self, note: _PendingEvent) -> None:
+    async def _post(self, event: _PendingEvent) -> None:
         now = self._clock()
-        series = self._series.get(note.key)
+        series = self._series.get(event.key)
         if series is not None and now - series.last < _SERIES_SECONDS:
             series.count += 1
             series.last = now
             try:
-                await self._bump(note, series)
+                await self._bump(event, series)
             except ApiError as error:
                 if error.status != 404:
                     raise
             else:
                 return
-        name = f"{note.regarding['name'][:200]}.{secrets.token_hex(8)}"
-        await self._client.create(EVENTS, self._body(note, name=name))
-        self._series[note.key] = _Series(name=name, count=1, last=now)
-        self._series.move_to_end(note.key)
+        name = f"{event.regarding['name'][:200]}.{secrets.token_hex(8)}"
+        await self._client.create(EVENTS, self._body(event, name=name))
+        self._series[event.key] = _Series(name=name, count=1, last=now)
+        self._series.move_to_end(event.key)
         while len(self._series) > _KEPT_SERIES:
             self._series.popitem(last=False)
 
-    async def _bump(self, note: _PendingEvent, series: _Series) -> None:
+    async def _bump(self, event: _PendingEvent, series: _Series) -> None:
         last = {"count": series.count, "lastObservedTime": _micro_time()}
         await self._client.merge(
             EVENTS,
-            namespace=note.regarding["namespace"],
+            namespace=event.regarding["namespace"],
             name=series.name,
             patch={"series": last},
         )
 
-    def _body(self, note: _PendingEvent, *, name: str) -> dict[str, Any]:
+    def _body(self, event: _PendingEvent, *, name: str) -> dict[str, Any]:
         return {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
-            "metadata": {"name": name, "namespace": note.regarding["namespace"]},
+            "metadata": {"name": name, "namespace": event.regarding["namespace"]},
             "eventTime": _micro_time(),
             "reportingController": "rollcall.dev/operator",
             "reportingInstance": self._instance,
             "action": "Reconcile",
-            "reason": note.reason,
-            "type": note.type,
-            "note": note.note,
-            "regarding": dict(note.regarding),
+            "reason": event.reason,
+            "type": event.type,
+            "note": event.note,
+            "regarding": dict(event.regarding),
         }
 
 

@@ -14,11 +14,11 @@ from rollcall_operator.plan.membership.readiness_gates import readiness_gate_pat
 from rollcall_operator.plan.membership.removals import RemovalDecision, decide_removals
 from rollcall_operator.plan.membership.roster import RosterDecision, decide_roster
 from rollcall_operator.plan.model import (
-    EventNote,
     JobPlan,
     Manifest,
     ObjectDeletion,
     ObservedJob,
+    PlannedEvent,
     ReconcileMemory,
 )
 from rollcall_operator.plan.refusals import (
@@ -207,13 +207,13 @@ def _time_to_live(view: JobView) -> float | None:
 
 def _events(
     view: JobView, status: StatusWrite[RLJobStatus], pools: PoolWrites
-) -> tuple[EventNote, ...]:
-    notes = list(job_events(view.job, view.status, status.status)) if status.status else []
+) -> tuple[PlannedEvent, ...]:
+    events = list(job_events(view.job, view.status, status.status)) if status.status else []
     for pool in view.pools:
         new = pools[pool.name].status if pool.exists else None
         if new and not pool.owned:  # the job's events cover its own pools
-            notes += pool_events(pool.raw, pool.status, new)
-    return tuple(notes)
+            events += pool_events(pool.raw, pool.status, new)
+    return tuple(events)
 
 
 def _memory(
@@ -260,10 +260,10 @@ def _plan_without_job(observed: ObservedJob) -> JobPlan:
         if child["kind"] == "Deployment" and child["metadata"]["name"] in orphans
     )
     events = [
-        note
+        event
         for name, pool in orphans.items()
         if (new := writes[name].status) is not None
-        for note in pool_events(pool, RolloutPoolStatus.read(pool.get("status")), new)
+        for event in pool_events(pool, RolloutPoolStatus.read(pool.get("status")), new)
     ]
     waits = [write.wait for write in writes.values() if write.wait is not None]
     return JobPlan(

@@ -221,7 +221,7 @@ _LONGEST_EVENT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class EventNote:
+class PlannedEvent:
     """A Kubernetes event about the object that `regarding` refers to."""
 
     type: Severity
@@ -276,6 +276,6 @@ class JobPlan:
     pool_statuses: Mapping[str, Manifest] = field(default_factory=dict)
     gates: tuple[ReadinessGatePatch, ...] = ()
     roster: Roster | None = None
-    events: tuple[EventNote, ...] = ()
+    events: tuple[PlannedEvent, ...] = ()
     requeue_after: float | None = None
     memory: ReconcileMemory = field(default_factory=ReconcileMemory)

@@ -71,7 +71,7 @@ def panel_targets() -> list[Any]:
 
 @pytest.mark.parametrize(("expression", "legend"), panel_targets())
 def test_a_panel_follows_the_choice_of_namespace_and_job(expression: str, legend: str) -> None:
-    """And its legend tells jobs of one name in two namespaces apart."""
+    """And its legend separates jobs of one name in two namespaces."""
     for name, selectors in _NAME.findall(expression):
         for label in {"namespace", "job"} & known()[name]:
             assert f'{label}=~"${label}"' in selectors, expression

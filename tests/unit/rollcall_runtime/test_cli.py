@@ -1,4 +1,4 @@
-"""The two programs: what is wrong is told in one line, with an exit code that says whose fault."""
+"""The two programs: an error is one line, with an exit code that says whose fault it is."""
 
 import json
 import re

@@ -169,7 +169,7 @@ class MeasuredMember(members.GroupMember):
         """Receive what the shard needs; how many bytes were asked of others."""
         taken, engine = select(manifest, shard), self._engine
         if not isinstance(engine, ThreadedEngine):
-            raise TypeError(f"{type(engine).__name__} does not count what it reads")
+            raise TypeError(f"{type(engine).__name__} does not count the bytes that it reads")
         before = engine.read_bytes
         self._sessions[group].receive_buckets(
             self._part, manifest, only=taken.buckets, timeout=timeout

@@ -136,7 +136,7 @@ class MemberProcesses:
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | (environment or {}),
         )
         if self._fork_server.stdin is None:
-            raise RuntimeError("the fork_members has no standard input")
+            raise RuntimeError("the fork server has no standard input")
         self._stdin = self._fork_server.stdin
         self._numbers = itertools.count()
         self._members: queue.SimpleQueue[MemberProcess] = queue.SimpleQueue()

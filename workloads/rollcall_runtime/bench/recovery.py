@@ -59,7 +59,7 @@ class KillTrials:
             self._seconds = self._play_undisturbed()
         if self._seconds < _SHORTEST:
             raise RuntimeError(
-                f"a transfer takes {self._seconds:.3f} s, too little to kill anybody in the middle "
+                f"a transfer takes {self._seconds:.3f} s, too short to kill a member in the middle "
                 "of it; use a larger --size"
             )
 

@@ -48,7 +48,7 @@ class TcpBaseline:
             while view:
                 count = connection.recv_into(view)
                 if count == 0:
-                    raise EOFError("a sender hung up")
+                    raise EOFError("a sender closed its connection")
                 view = view[count:]
 
         pairs = zip(self._connections, parts, strict=True)

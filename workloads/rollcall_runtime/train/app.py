@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def run(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
-    """Run until told to stop; exit code 0 says that a signal did.
+    """Run until SIGTERM or SIGINT; the process then ends with exit code 0.
 
     SpecError when the job asks for what this container cannot do, FencedError when another trainer
     has taken over, RuntimeError when the work ends by itself.
@@ -81,7 +81,7 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
             leader = _Leader(environment, rank, thread, metrics, stop)
             await leader.run(state, PrometheusCoordinatorMetrics(metrics, log_fields))
         if not stop.is_set():  # also when training is done: the operator ends the pods
-            raise RuntimeError(f"rank {environment.rank} ended, and was not told to stop")
+            raise RuntimeError(f"rank {environment.rank} ended without a signal to stop")
     finally:
         await _in_thread(thread, rank.close)
         thread.shutdown(wait=False)
@@ -177,7 +177,7 @@ class _Leader:
         """Without a message `kubectl` shows "Completed", as if training were done."""
         last = self.environment.job.algorithm.max_steps
         report_stop(
-            f"told to stop (SIGTERM) after step {self.rank.step} of {last}: the pod is deleted, or "
+            f"stopped by SIGTERM after step {self.rank.step} of {last}: the pod is deleted, or "
             "it failed its liveness probe"
         )
 
@@ -219,7 +219,7 @@ class _Follower:
             async with asyncio.timeout(LEFT_BEHIND_SECONDS):
                 await self.stop.wait()
         except TimeoutError:
-            raise GangBrokenError("rank 0 has stopped, and this rank was not told to") from None
+            raise GangBrokenError("rank 0 has stopped, and this rank got no SIGTERM") from None
 
     async def _work(self, state: TrainState) -> None:
         if _senders(self.environment.job) == 1:

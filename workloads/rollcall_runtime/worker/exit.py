@@ -88,7 +88,7 @@ def termination_message(error: BaseException) -> bytes:
 
 def end_with_failure(error: BaseException) -> NoReturn:
     """End the process at once although a thread is in a call that cannot be interrupted."""
-    log.error("%s; the process ends, to be restarted", error)
+    log.error("%s; this process exits, and the kubelet restarts its container", error)
     exit_process(report_failure(error, pod_contract.ExitCode.FAILED))
 
 

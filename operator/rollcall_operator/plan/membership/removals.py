@@ -12,7 +12,7 @@ from rollcall_operator.plan.membership.nodes import (
     trainers_stuck_on_lost_nodes,
 )
 from rollcall_operator.plan.membership.replacement import decide_replacements
-from rollcall_operator.plan.model import AbsentPods, EventNote, PodDeletion, PodFacts
+from rollcall_operator.plan.model import AbsentPods, PlannedEvent, PodDeletion, PodFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class RemovalDecision:
     """Pods to delete, events, what to remember, and seconds until another may be due."""
 
     pods: tuple[PodDeletion, ...]
-    events: tuple[EventNote, ...]
+    events: tuple[PlannedEvent, ...]
     absences: AbsentPods | None
     warned_trainers: frozenset[str]
     wait: float | None
@@ -29,7 +29,7 @@ class RemovalDecision:
 def decide_removals(view: JobView) -> RemovalDecision:
     """Pods to delete now: each once, for the first reason that holds."""
     found: dict[str, PodDeletion] = {}
-    events: list[EventNote] = []
+    events: list[PlannedEvent] = []
     for deletion, event in _because_of_nodes(view):
         found[deletion.uid] = deletion
         events.append(event)
@@ -38,7 +38,9 @@ def decide_removals(view: JobView) -> RemovalDecision:
         if pod.uid not in found:
             found[pod.uid] = PodDeletion(pod=pod.name, uid=pod.uid)
             text = f"rollout {pod.name} is deleted and replaced: {why}"
-            events.append(EventNote.about(view.job, "Warning", EventReason.ROLLOUT_REPLACED, text))
+            events.append(
+                PlannedEvent.about(view.job, "Warning", EventReason.ROLLOUT_REPLACED, text)
+            )
     warned = view.observed.memory.warned_trainers & {pod.uid for pod in view.trainers}
     warnings = list(_trainer_warnings(view))
     events += [event for pod, event in warnings if pod.uid not in warned]
@@ -53,14 +55,14 @@ def decide_removals(view: JobView) -> RemovalDecision:
     )
 
 
-def _because_of_nodes(view: JobView) -> Iterator[tuple[PodDeletion, EventNote]]:
+def _because_of_nodes(view: JobView) -> Iterator[tuple[PodDeletion, PlannedEvent]]:
     if view.outcome is None:
         for pod, taint in rollouts_on_terminating_nodes(view):
             text = (
                 f"rollout {pod.name} is deleted so that it drains and is replaced elsewhere: node "
                 f"{pod.node} will terminate (taint {taint.key})"
             )
-            event = EventNote.about(view.job, "Normal", EventReason.ROLLOUT_MOVED, text)
+            event = PlannedEvent.about(view.job, "Normal", EventReason.ROLLOUT_MOVED, text)
             yield PodDeletion(pod.name, pod.uid), event
     for pod, wait in trainers_stuck_on_lost_nodes(view):
         if wait == 0:
@@ -68,11 +70,11 @@ def _because_of_nodes(view: JobView) -> Iterator[tuple[PodDeletion, EventNote]]:
                 f"trainer {pod.name} was force-deleted so that the StatefulSet can replace it: "
                 f"node {pod.node} does not respond, and the pod's grace period has passed"
             )
-            event = EventNote.about(view.job, "Warning", EventReason.TRAINER_FORCE_DELETED, text)
+            event = PlannedEvent.about(view.job, "Warning", EventReason.TRAINER_FORCE_DELETED, text)
             yield force_deletion(pod), event
 
 
-def _trainer_warnings(view: JobView) -> Iterator[tuple[PodFacts, EventNote]]:
+def _trainer_warnings(view: JobView) -> Iterator[tuple[PodFacts, PlannedEvent]]:
     for pod, taint in trainers_on_terminating_nodes(view):
         text = (
             f"node {pod.node} of trainer {pod.name} will terminate (taint {taint.key}); the "
@@ -80,5 +82,5 @@ def _trainer_warnings(view: JobView) -> Iterator[tuple[PodFacts, EventNote]]:
         )
         yield (
             pod,
-            EventNote.about(view.job, "Warning", EventReason.TRAINER_NODE_TERMINATING, text),
+            PlannedEvent.about(view.job, "Warning", EventReason.TRAINER_NODE_TERMINATING, text),
         )

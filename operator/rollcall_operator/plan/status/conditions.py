@@ -217,7 +217,7 @@ def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
             f"the coordinator in pod {pod} has not reported to the operator yet; if this lasts, "
             f"check the logs of both, and that the operator can reach port {MEMBERSHIP_PORT}"
             if running
-            else f"the coordinator in pod {pod} does not run"
+            else f"the coordinator in pod {pod} is not running"
         )
         return [_false(kind, Reason.NO_COORDINATOR, text)]
     groups = [labels.GROUP_DEFAULT, *(group.name for group in view.spec.weight_sync.groups)]

@@ -11,17 +11,17 @@ from rollcall_operator.api.conditions import (
     Reason,
 )
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
-from rollcall_operator.plan.model import EventNote, Manifest
+from rollcall_operator.plan.model import Manifest, PlannedEvent
 from rollcall_operator.plan.status.session_history import unexpected_session_messages
 
 _COVERED = {JobCondition.FAILED, JobCondition.RUNNING}
 """The event of the phase covers these; that of JobFound covers a pool that is not Ready for it."""
 
 
-def job_events(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> tuple[EventNote, ...]:
+def job_events(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> tuple[PlannedEvent, ...]:
     """What changed between the stored status of a job and the one about to be written."""
     rebuilt = (
-        EventNote.about(job, "Normal", EventReason.SESSION_REBUILT, text)
+        PlannedEvent.about(job, "Normal", EventReason.SESSION_REBUILT, text)
         for text in unexpected_session_messages(old, new)
     )
     return (
@@ -34,7 +34,7 @@ def job_events(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> tuple[Event
 
 def pool_events(
     pool: Manifest, old: RolloutPoolStatus, new: RolloutPoolStatus
-) -> tuple[EventNote, ...]:
+) -> tuple[PlannedEvent, ...]:
     """New problems of a pool."""
     return tuple(_problem_events(pool, old, new))
 
@@ -43,7 +43,7 @@ def _problem_events(
     subject: Manifest,
     old: RLJobStatus | RolloutPoolStatus,
     new: RLJobStatus | RolloutPoolStatus,
-) -> Iterator[EventNote]:
+) -> Iterator[PlannedEvent]:
     """A warning for each condition that has got a reason of PROBLEM_REASONS."""
     before = {(c.type, c.reason) for c in old.conditions}
     for condition in new.conditions:
@@ -53,10 +53,10 @@ def _problem_events(
             continue
         if (condition.type, condition.reason) not in before:
             reason = Reason(condition.reason)
-            yield EventNote.about(subject, "Warning", reason, condition.message)
+            yield PlannedEvent.about(subject, "Warning", reason, condition.message)
 
 
-def _epoch_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[EventNote]:
+def _epoch_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[PlannedEvent]:
     group = new.default_group
     if group is not None and new.epoch != old.epoch:
         record = group.history[-1]
@@ -64,10 +64,10 @@ def _epoch_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
             f"epoch {record.epoch} opened for the trainer and {record.members - 1} rollouts "
             f"({record.cause}): {record.message}"
         )
-        yield EventNote.about(job, "Normal", EventReason.EPOCH_OPENED, text)
+        yield PlannedEvent.about(job, "Normal", EventReason.EPOCH_OPENED, text)
 
 
-def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[EventNote]:
+def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[PlannedEvent]:
     now = new.phase
     if now == old.phase or now is None:
         return
@@ -75,14 +75,14 @@ def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
         ended = next(c for c in new.conditions if c.type == now)
         severity = "Warning" if now == JobPhase.FAILED else "Normal"
         text = f"the job {now.lower()}: {ended.message}"
-        yield EventNote.about(job, severity, Reason(ended.reason), text)  # type: ignore[arg-type]
+        yield PlannedEvent.about(job, severity, Reason(ended.reason), text)  # type: ignore[arg-type]
     elif now == JobPhase.RESTARTING:
         text = "training is interrupted: the trainer restarts"
-        yield EventNote.about(job, "Warning", Reason.RESTARTING, text)
+        yield PlannedEvent.about(job, "Warning", Reason.RESTARTING, text)
     elif now == JobPhase.RUNNING:
         before = old.phase or "not set"
         text = f"training is in progress (phase was {before})"
-        yield EventNote.about(job, "Normal", EventReason.RUNNING, text)
+        yield PlannedEvent.about(job, "Normal", EventReason.RUNNING, text)
     elif now == JobPhase.SUSPENDED:
         text = "spec.suspend is true: the job's pods are being deleted"
-        yield EventNote.about(job, "Normal", Reason.SUSPENDED, text)
+        yield PlannedEvent.about(job, "Normal", Reason.SUSPENDED, text)

@@ -51,9 +51,9 @@ def test_settings_are_set_back_only_where_they_differ(
     folder.mkdir(parents=True)
     (folder / "overcommit_memory").write_text("0\n")
     (folder / "panic_on_oom").write_text("0\n")
-    noted = machine.read_sysctls(["vm/overcommit_memory", "vm/panic_on_oom", "vm/absent"])
+    saved = machine.read_sysctls(["vm/overcommit_memory", "vm/panic_on_oom", "vm/absent"])
     (folder / "overcommit_memory").write_text("1\n")
-    assert machine.restore_sysctls(noted) == ["vm/overcommit_memory"]
+    assert machine.restore_sysctls(saved) == ["vm/overcommit_memory"]
     assert (folder / "overcommit_memory").read_text() == "0"
 
 

@@ -20,7 +20,7 @@ PODS = ("cpu-a", "cpu-b")
 CAUSES = {1: "JobStarted", 2: "MembersJoined"}
 
 
-def trainer(time: float, *, life: str = "t1", **values: float) -> MetricsReading:
+def trainer(time: float, *, incarnation: str = "t1", **values: float) -> MetricsReading:
     """A reading of the trainer; its step and version follow from the time unless given."""
     values_by_name = {
         "step": time * 10,
@@ -29,7 +29,7 @@ def trainer(time: float, *, life: str = "t1", **values: float) -> MetricsReading
         "staleness_bucket{2.0}": 100.0,
         **ledger(dispatched=100 + time * 10, accepted=60 + time * 10),
     }
-    worker = WorkerInstance("job-trainer-0", "uid-t", TRAINER, life, "10.0.0.1", 1)
+    worker = WorkerInstance("job-trainer-0", "uid-t", TRAINER, incarnation, "10.0.0.1", 1)
     return MetricsReading(worker, BEGAN + time, values_by_name | values)
 
 
@@ -46,9 +46,9 @@ def ledger(**counts: float) -> dict[str, float]:
     return {f"prompts_total{{{name}}}": count for name, count in (known | counts).items()}
 
 
-def rollout(time: float, pod: str, *, life: str = "", **values: float) -> MetricsReading:
+def rollout(time: float, pod: str, *, incarnation: str = "", **values: float) -> MetricsReading:
     """A reading of a rollout that serves the trainer's version."""
-    worker = WorkerInstance(pod, f"uid-{pod}", ROLLOUT, life or f"{pod}.1", "10.0.0.2", 2)
+    worker = WorkerInstance(pod, f"uid-{pod}", ROLLOUT, incarnation or f"{pod}.1", "10.0.0.2", 2)
     return MetricsReading(
         worker, BEGAN + time, {"weight_version": time * 10, "rollout_reward": 0.97} | values
     )

@@ -50,7 +50,7 @@ def test_a_counter_that_goes_back_though_the_sums_are_right() -> None:
 def test_counters_may_restart_with_another_incarnation_of_the_trainer() -> None:
     history = sound()
     history.readings[20:] = [
-        [trainer(s, life="t2", **ledger(dispatched=80 + s, accepted=40 + s)), *readings[1:]]
+        [trainer(s, incarnation="t2", **ledger(dispatched=80 + s, accepted=40 + s)), *readings[1:]]
         for s, readings in enumerate(history.readings[20:], start=20)
     ]
     assert violations(history) == []
@@ -69,9 +69,9 @@ def test_a_version_may_go_back_under_another_trainer_or_in_another_incarnation_o
     for second in range(20, 40):
         version = (second - 5) * 10
         history.readings[second] = [
-            trainer(second, life="t2", weight_version=version),
+            trainer(second, incarnation="t2", weight_version=version),
             rollout(second, "cpu-a", weight_version=version),
-            rollout(second, "cpu-b", life="cpu-b.2", weight_version=version),
+            rollout(second, "cpu-b", incarnation="cpu-b.2", weight_version=version),
         ]
     assert violations(history) == []
 
@@ -81,7 +81,7 @@ def test_a_rollout_may_hold_the_old_trainers_version_for_a_while_but_go_back_onl
     for second in range(20, 40):
         held = 190 if second < 25 else 170 + second
         history.readings[second] = [
-            trainer(second, life="t2", weight_version=170 + second),
+            trainer(second, incarnation="t2", weight_version=170 + second),
             rollout(second, "cpu-a", weight_version=held),
             rollout(second, "cpu-b"),
         ]

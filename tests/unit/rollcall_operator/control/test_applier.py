@@ -31,35 +31,35 @@ POOL = {
 
 
 class Calls:
-    """Stands in for client and recorder: notes every call in its order."""
+    """Stands in for client and recorder: records every call in its order."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, dict[str, Any]]] = []
         self.errors: dict[str, Exception] = {}
 
-    def _note(self, what: str, /, **details: Any) -> None:
+    def _record(self, what: str, /, **details: Any) -> None:
         self.made.append((what, details))
         if what in self.errors:
             raise self.errors[what]
 
     async def patch_status(self, resource: Any, **details: Any) -> None:
-        self._note(f"status of {resource.kind}", **details)
+        self._record(f"status of {resource.kind}", **details)
 
     async def delete(self, resource: Any, **details: Any) -> None:
-        self._note(f"delete {resource.kind}", **details)
+        self._record(f"delete {resource.kind}", **details)
 
     async def apply(self, body: Any, *, dry_run: bool = False) -> Any:
-        self._note(f"apply {body['kind']}", body=body, dry_run=dry_run)
+        self._record(f"apply {body['kind']}", body=body, dry_run=dry_run)
         return {"metadata": {"resourceVersion": "9"}}
 
     async def set_pod_condition(self, **details: Any) -> None:
-        self._note("gate", **details)
+        self._record("gate", **details)
 
     async def set_pod_annotation(self, **details: Any) -> None:
-        self._note("cost", **details)
+        self._record("cost", **details)
 
     def record(self, regarding: Any, **details: Any) -> None:
-        self._note("event", regarding=regarding, **details)
+        self._record("event", regarding=regarding, **details)
 
     def named(self, what: str) -> list[dict[str, Any]]:
         return [details for made, details in self.made if made == what]

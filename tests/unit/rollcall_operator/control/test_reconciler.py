@@ -25,7 +25,7 @@ KEY = (NAMESPACE, JOB)
 
 
 class Calls:
-    """Stands in for reader, applier and link: notes what is called, in its order."""
+    """Stands in for reader, applier and link: records what is called, in its order."""
 
     snapshot = None
 

@@ -15,7 +15,7 @@ Answer = dict[str, Any] | Exception
 
 
 class Requests:
-    """Stands in for the transport: notes requests, and answers with `answer`."""
+    """Stands in for the transport: records requests, and answers with `answer`."""
 
     def __init__(self, answer: Callable[[Request], Answer] = lambda _: {}) -> None:
         self.sent: list[Request] = []

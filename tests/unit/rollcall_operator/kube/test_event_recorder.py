@@ -1,4 +1,4 @@
-"""Events: one object for a note that repeats within minutes, and recording does not wait."""
+"""Events: one object for a message that repeats within minutes, and recording does not wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -70,14 +70,14 @@ async def recorder(posted: Posted, clock: Clock) -> AsyncIterator[EventRecorder]
     await asyncio.gather(task, return_exceptions=True)
 
 
-def note(recorder: EventRecorder, message: str = "Epoch 2: MembersJoined") -> None:
+def record(recorder: EventRecorder, message: str = "Epoch 2: MembersJoined") -> None:
     recorder.record(JOB, type_="Normal", reason="EpochOpened", message=message)
 
 
 async def test_an_event_names_the_object_and_the_reason(
     recorder: EventRecorder, posted: Posted
 ) -> None:
-    note(recorder)
+    record(recorder)
     await recorder.flush(seconds=1)
     (event,) = posted.created
     assert event["regarding"] == JOB
@@ -92,7 +92,7 @@ async def test_an_event_names_the_object_and_the_reason(
 
 async def test_a_message_that_repeats_is_a_series(recorder: EventRecorder, posted: Posted) -> None:
     for _ in range(3):
-        note(recorder)
+        record(recorder)
     await recorder.flush(seconds=1)
     name = posted.created[0]["metadata"]["name"]
     assert len(posted.created) == 1
@@ -102,11 +102,11 @@ async def test_a_message_that_repeats_is_a_series(recorder: EventRecorder, poste
 async def test_another_message_or_a_late_repetition_is_another_event(
     recorder: EventRecorder, posted: Posted, clock: Clock
 ) -> None:
-    note(recorder)
-    note(recorder, "Epoch 3: MemberLost")
+    record(recorder)
+    record(recorder, "Epoch 3: MemberLost")
     await recorder.flush(seconds=1)
     clock.now += 1000
-    note(recorder)
+    record(recorder)
     await recorder.flush(seconds=1)
     assert len(posted.created) == 3
     assert posted.bumped == []
@@ -115,10 +115,10 @@ async def test_another_message_or_a_late_repetition_is_another_event(
 async def test_a_series_whose_event_expired_starts_again(
     recorder: EventRecorder, posted: Posted
 ) -> None:
-    note(recorder)
+    record(recorder)
     await recorder.flush(seconds=1)
     posted.fail = NotFoundError(status=404, reason="NotFound", message="", what="patch")
-    note(recorder)
+    record(recorder)
     await recorder.flush(seconds=1)
     assert len(posted.created) == 2
 
@@ -127,10 +127,10 @@ async def test_an_event_that_cannot_be_posted_does_not_end_the_recorder(
     recorder: EventRecorder, posted: Posted
 ) -> None:
     posted.fail = ServerError(status=500, reason="InternalError", message="no", what="create")
-    note(recorder)
+    record(recorder)
     await recorder.flush(seconds=1)
     posted.fail = None
-    note(recorder)
+    record(recorder)
     await recorder.flush(seconds=1)
     assert len(posted.created) == 1
 
@@ -138,13 +138,13 @@ async def test_an_event_that_cannot_be_posted_does_not_end_the_recorder(
 async def test_a_full_queue_drops_and_counts_instead_of_waiting(posted: Posted) -> None:
     stuck = EventRecorder(cast("KubeClient", posted), clock=Clock())
     for _ in range(1005):
-        note(stuck)
+        record(stuck)
     assert stuck.dropped == 5
 
 
 async def test_a_long_message_is_cut_to_what_the_api_takes(
     recorder: EventRecorder, posted: Posted
 ) -> None:
-    note(recorder, "x" * 5000)
+    record(recorder, "x" * 5000)
     await recorder.flush(seconds=1)
     assert len(posted.created[0]["note"]) == 1024

@@ -211,7 +211,7 @@ def test_a_wrong_job_makes_nothing_and_says_why() -> None:
     condition = simulator.condition("Validated")
     assert (condition["status"], condition["reason"]) == ("False", "InvalidSpec")
     assert condition["message"].startswith("spec.trainer.template.spec.restartPolicy: must be")
-    assert [note.reason for note in simulator.plans[0].events] == ["InvalidSpec"]
+    assert [event.reason for event in simulator.plans[0].events] == ["InvalidSpec"]
 
 
 def test_a_spec_that_does_not_fit_the_types_is_reported_too() -> None:

@@ -126,8 +126,10 @@ class SimulatedGroup:
         worker.inbox.clear()
         worker.outbox.clear()
         held, session = worker.machine.held, worker.machine.session
-        note = Hello("job", "default", worker.id, worker.pod, "pool", worker.pod, "", session, held)
-        self.run(self.coordinator.hello(note, self.now))
+        greeting = Hello(
+            "job", "default", worker.id, worker.pod, "pool", worker.pod, "", session, held
+        )
+        self.run(self.coordinator.hello(greeting, self.now))
 
     def kill(self, worker: SimulatedMember, *, noticed: bool = True) -> None:
         worker.alive = False

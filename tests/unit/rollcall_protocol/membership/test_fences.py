@@ -57,8 +57,10 @@ def table(*, max_staleness: int = 1) -> MemberTable:
     made.take_roster(roster(1, "a", "b"))
     made.current = version(5)
     for pod in "ab":
-        note = hello(pod, held=version(5))
-        made.by_pod[f"uid-{pod}"] = MemberRecord(note, MemberState.IN_SYNC, version(5), ready=True)
+        greeting = hello(pod, held=version(5))
+        made.by_pod[f"uid-{pod}"] = MemberRecord(
+            greeting, MemberState.IN_SYNC, version(5), ready=True
+        )
     return made
 
 

@@ -30,8 +30,8 @@ def test_a_newcomer_gets_donors_that_hold_the_shard_it_needs(shard: str, donors:
     members.take_roster(roster(1, *HOLDERS, "late"))
     members.current = HELD
     for pod, held in HOLDERS.items():
-        note = replace(hello(pod, held=HELD), shard=held)
-        members.by_pod[f"uid-{pod}"] = MemberRecord(note, MemberState.IN_SYNC, HELD)
+        greeting = replace(hello(pod, held=HELD), shard=held)
+        members.by_pod[f"uid-{pod}"] = MemberRecord(greeting, MemberState.IN_SYNC, HELD)
     members.by_pod["uid-late"] = MemberRecord(replace(hello("late"), shard=shard))
     (asked,) = members.admit_waiting(0, but=set())
     assert isinstance(asked.message, CatchUp)

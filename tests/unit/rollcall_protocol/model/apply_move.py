@@ -80,7 +80,7 @@ class MoveApplier:
             transition.named += (pod,) * (epoch - len(transition.named))
             transition.step_coordinator(pod, "push_roster", self.tables.roster(epoch, pod))
         elif kind == "sender replies":
-            transition.hear_sender(pod, all_of_it=False)
+            transition.receive_at_sender(pod, all_of_it=False)
         elif kind == "sender joined":
             transition.step_sender(pod, "joined", "")
         else:
@@ -126,7 +126,7 @@ class MoveApplier:
         elif kind == "deliver":
             message = self.tables.messages.values[stream.down[0]]
             transition.slots[index] = slot._replace(stream=stream._replace(down=stream.down[1:]))
-            transition.step_member(index, "hear", message, (stream.pod, stream.boot))
+            transition.step_member(index, "receive", message, (stream.pod, stream.boot))
         else:  # the coordinator's side of the stream ends
             transition.slots[index] = slot._replace(stream=stream._replace(state=LEFT, up=()))
             if stream.registered:

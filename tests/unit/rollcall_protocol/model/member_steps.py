@@ -56,7 +56,7 @@ class MemberSteps:
     def step(self, number: int, event: Event) -> tuple[int, Replies]:
         """The process after `event`, and its replies to the coordinator.
 
-        Events: ("hear", message, leader), ("joined", error), ("moved", error, own_fault),
+        Events: ("receive", message, leader), ("joined", error), ("moved", error, own_fault),
             ("applied", which, error), ("fetched", which, error), ("late", session, version).
         """
         found = self._steps.get((number, event))
@@ -87,9 +87,9 @@ def _step(before: MemberProcess, event: Event) -> tuple[MemberProcess, Replies]:
     machine = clone(before.machine)
     after = replace(before, machine=machine)
     kind = event[0]
-    if kind == "hear":
+    if kind == "receive":
         _, message, leader = event
-        return _hear(before, after, message, leader)  # type: ignore[arg-type]
+        return _receive(before, after, message, leader)  # type: ignore[arg-type]
     if kind == "late":  # the outcome of work that an abort has ended
         session, version = event[1], event[2]
         late = machine.joined(session) + machine.staged(session, version)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def _step(before: MemberProcess, event: Event) -> tuple[MemberProcess, Replies]:
     return _perform(after, machine.fetched(version, error=error))
 
 
-def _hear(
+def _receive(
     before: MemberProcess, after: MemberProcess, message: SessionMessage, leader: tuple[int, int]
 ) -> tuple[MemberProcess, Replies]:
     session, machine = before.machine.session, after.machine

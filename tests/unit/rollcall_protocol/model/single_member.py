@@ -48,7 +48,7 @@ def events(process: MemberProcess) -> Iterator[Event]:
     for message, leader in MESSAGES:
         fetches = isinstance(message, CatchUp) and len(process.fetches) >= MAX_FETCHES
         if not fetches and not (isinstance(message, Commit) and applies >= MAX_APPLIES):
-            yield ("hear", message, leader)
+            yield ("receive", message, leader)
     for error in ("", "broken"):
         if process.joining is not None:
             yield ("joined", error)

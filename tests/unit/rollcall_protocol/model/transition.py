@@ -54,9 +54,9 @@ class Transition:
         for effect in effects:
             self._carry_out(pod, effect)
         if self.tables.scope.prompt_sender:
-            self.hear_sender(pod)
+            self.receive_at_sender(pod)
 
-    def hear_sender(self, pod: int, *, all_of_it: bool = True) -> None:
+    def receive_at_sender(self, pod: int, *, all_of_it: bool = True) -> None:
         """Deliver the replies of the trainer's own sender; collective work waits for the others."""
         while (trainer := self.trainers[pod]).replies and trainer.alive:
             message = self.tables.messages.values[trainer.replies[0]]
@@ -132,7 +132,7 @@ class Transition:
         trainer = self.trainers[pod]
         machine = self.tables.coordinators.get(trainer.machine)
         if effect.to == machine.sender:
-            self.step_sender(pod, "hear", effect.message, (pod, machine.boot))
+            self.step_sender(pod, "receive", effect.message, (pod, machine.boot))
             return
         if isinstance(effect.message, SessionReady):
             return  # changes nothing that is asked for later

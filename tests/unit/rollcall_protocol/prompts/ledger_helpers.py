@@ -43,7 +43,7 @@ def response(*tokens: int, version: int = FIRST, finished: bool = False) -> Resp
     return Response(tokens, tuple(-t / 8 for t in tokens), (version,) * count, finished)
 
 
-def drawn(
+def progress_of(
     lease: PromptLease, *responses: Response, since: int = 0, version: Version | None = None
 ) -> PartialReport:
     """A report of two responses, each from token `since` on."""

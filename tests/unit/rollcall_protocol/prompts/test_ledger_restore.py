@@ -14,9 +14,9 @@ from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     at,
     balanced,
     done,
-    drawn,
     leases,
     ledger,
+    progress_of,
     response,
     taken,
 )
@@ -39,7 +39,7 @@ def before(*, buffered: int = 2) -> PromptLedger:
     for lease in leases(prompts, A, buffered):
         prompts.complete(done(A, lease))
     running = leases(prompts, A, 2)
-    prompts.report_progress(drawn(running[0], response(3, 4), response(5)), A, 1)
+    prompts.report_progress(progress_of(running[0], response(3, 4), response(5)), A, 1)
     return prompts
 
 

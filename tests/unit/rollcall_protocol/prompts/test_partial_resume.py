@@ -20,9 +20,9 @@ from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     at,
     balanced,
     done,
-    drawn,
     leases,
     ledger,
+    progress_of,
     response,
     taken,
 )
@@ -33,7 +33,7 @@ WHOLE = (response(3, 4, 5), response(6, finished=True))
 def begun(prompts: PromptLedger) -> PromptLease:
     """A lease of A with tokens from two reports."""
     (lease,) = leases(prompts, A, 1)
-    assert prompts.report_progress(drawn(lease, response(3, 4), response()), A, 1)
+    assert prompts.report_progress(progress_of(lease, response(3, 4), response()), A, 1)
     new = (response(5), response(6, finished=True))
     assert prompts.report_progress(PartialReport(lease.lease_id, at(0), (2, 0), new), A, 2)
     return lease
@@ -70,8 +70,10 @@ def test_resumed_tokens_are_resumed_again_without_a_new_report() -> None:
 def test_a_report_with_a_gap_adds_nothing() -> None:
     prompts = ledger()
     lease = begun(prompts)
-    assert prompts.report_progress(drawn(lease, response(9), response(9), since=2), A, 3)
-    assert prompts.report_progress(drawn(lease, response(9)), A, 3), "of one response, not of two"
+    assert prompts.report_progress(progress_of(lease, response(9), response(9), since=2), A, 3)
+    assert prompts.report_progress(progress_of(lease, response(9)), A, 3), (
+        "of one response, not of two"
+    )
     prompts.rollout_lost(A)
     assert leases(prompts, B, 1)[0].partial == PartialResponses(at(0), WHOLE)
 
@@ -79,7 +81,7 @@ def test_a_report_with_a_gap_adds_nothing() -> None:
 def test_a_report_from_the_beginning_replaces_earlier_ones() -> None:
     prompts = ledger()
     lease = begun(prompts)
-    prompts.report_progress(drawn(lease, response(3, 4), response(6)), A, 3)
+    prompts.report_progress(progress_of(lease, response(3, 4), response(6)), A, 3)
     prompts.rollout_lost(A)
     (moved,) = leases(prompts, B, 1)
     assert moved.partial == PartialResponses(at(0), (response(3, 4), response(6)))
@@ -90,9 +92,11 @@ def test_a_report_for_a_lease_that_is_not_current_changes_nothing() -> None:
     lease = begun(prompts)
     prompts.rollout_lost(A)
     (moved,) = leases(prompts, B, 1)
-    more = drawn(lease, response(8), response(), since=1)
+    more = progress_of(lease, response(8), response(), since=1)
     assert not prompts.report_progress(more, A, 3)
-    assert not prompts.report_progress(drawn(moved, response(9), response()), A, 3), "B holds it"
+    assert not prompts.report_progress(progress_of(moved, response(9), response()), A, 3), (
+        "B holds it"
+    )
     prompts.rollout_lost(B)
     assert leases(prompts, A, 1)[0].partial == PartialResponses(at(0), WHOLE)
 
@@ -104,7 +108,7 @@ def test_tokens_that_are_too_old_or_of_a_former_trainer_are_sampled_again() -> N
     prompts.published(at(2))
     (anew,) = leases(prompts, B, 1)
     assert anew.partial is None
-    former = drawn(anew, *WHOLE, version=at(2, Lineage(0, 1)))
+    former = progress_of(anew, *WHOLE, version=at(2, Lineage(0, 1)))
     assert prompts.report_progress(former, B, 1)
     prompts.rollout_lost(B)
     assert leases(prompts, A, 1)[0].partial is None
@@ -142,10 +146,10 @@ def test_samples_are_as_old_as_their_oldest_token() -> None:
 
 def test_reports_cross_the_wire() -> None:
     news = Response((3, 4), (-0.125, -1.0), (7, 8))
-    drawing = GenerationProgress(
+    progress = GenerationProgress(
         (PartialReport("1.1.1", at(0), (0, 5), (news, news)), PartialReport("1.1.2"))
     )
-    assert loads(dumps(drawing), GenerationProgress) == drawing
+    assert loads(dumps(progress), GenerationProgress) == progress
     lease = PromptLease("1.1.1", 0, (1, 2), 2, 3, partial=PartialResponses(at(0), (news, news)))
     assert loads(dumps(lease), PromptLease) == lease
 

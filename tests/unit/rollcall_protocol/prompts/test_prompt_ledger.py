@@ -14,9 +14,9 @@ from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     B,
     balanced,
     done,
-    drawn,
     leases,
     ledger,
+    progress_of,
     response,
     taken,
 )
@@ -126,12 +126,12 @@ def test_a_lease_past_its_deadline_is_requeued_and_reports_put_it_off() -> None:
     prompts = ledger()
     (lease,) = leases(prompts, A, 1)
     assert prompts.expire(59) == []
-    assert prompts.report_progress(drawn(lease), A, 59), "even one without tokens"
+    assert prompts.report_progress(progress_of(lease), A, 59), "even one without tokens"
     assert prompts.next_deadline() == 119
     assert prompts.expire(118) == []
     assert prompts.expire(119) == [(A, lease.lease_id)]
     assert prompts.requeued == 1
-    assert not prompts.report_progress(drawn(lease), A, 120), "too late"
+    assert not prompts.report_progress(progress_of(lease), A, 120), "too late"
 
 
 def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger:
@@ -173,7 +173,7 @@ def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger
             oldest = Version(dice.choice([lineage, Lineage(1, lives - 1)]), FIRST + version)
             since = dice.randint(0, 2)
             prompts.report_progress(
-                drawn(lease, *reported, since=since, version=oldest), holder, now
+                progress_of(lease, *reported, since=since, version=oldest), holder, now
             )
         elif event == "take" and prompts.take_batch(FIRST + version):
             version += 1

@@ -98,7 +98,7 @@ def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]
     details = found.pop("details")
     assert list(found) == KEYS + RECOVERY_KEYS
     assert details["kills"] == 2
-    assert details["worst_seconds"] < 5  # nobody waited until gloo gave up
+    assert details["worst_seconds"] < 5  # no member waited until gloo gave up
     assert details["naive_seconds"] > 0  # gloo notices by itself at times
     assert 0 < found["detect_seconds"] < details["total_seconds"] <= details["worst_seconds"]
 
@@ -120,10 +120,10 @@ def test_mistakes_are_reported_in_one_line(
     capfd: pytest.CaptureFixture[str], arguments: list[str], message: str, code: int
 ) -> None:
     assert cli.main(["bench", *arguments]) == code
-    told = capfd.readouterr()
-    assert told.out == ""
-    assert message in told.err
-    assert len(told.err.splitlines()) == 1
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1
 
 
 def test_what_libraries_print_does_not_mix_with_the_result(
@@ -133,21 +133,21 @@ def test_what_libraries_print_does_not_mix_with_the_result(
         print("python")
         os.write(1, b"from C\n")
         output.write("result\n")
-    told = capfd.readouterr()
-    assert told.out == "result\n"
-    assert "python\n" in told.err
-    assert "from C\n" in told.err
+    printed = capfd.readouterr()
+    assert printed.out == "result\n"
+    assert "python\n" in printed.err
+    assert "from C\n" in printed.err
 
 
 def test_help_needs_no_torch() -> None:
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "rollcall_runtime.bench", "--help"],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": str(Path("workloads").resolve())},
     )
-    assert "torch" not in told.stderr
+    assert "torch" not in output.stderr
 
 
 @pytest.mark.parametrize(

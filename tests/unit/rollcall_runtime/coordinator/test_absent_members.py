@@ -1,4 +1,4 @@
-"""Members of the roster that do not come are called, and told of when that does not help."""
+"""Members that do not register get reconnect requests; those that still do not are reported."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -58,11 +58,11 @@ class FakeCoordinator:
 async def agent(
     port: int, *, status: int = 200
 ) -> AsyncIterator["asyncio.Queue[ReconnectRequest]"]:
-    heard: asyncio.Queue[ReconnectRequest] = asyncio.Queue()
+    received: asyncio.Queue[ReconnectRequest] = asyncio.Queue()
 
     async def summon(request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == f"Bearer {TOKEN}"
-        heard.put_nowait(loads(await request.text(), ReconnectRequest))
+        received.put_nowait(loads(await request.text(), ReconnectRequest))
         return web.json_response({"registering": True}, status=status)
 
     app = web.Application()
@@ -71,28 +71,28 @@ async def agent(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
-        yield heard
+        yield received
     finally:
         await runner.cleanup()
 
 
 async def test_a_member_that_is_missing_for_the_bound_is_called(unused_tcp_port: int) -> None:
     world = FakeCoordinator()
-    async with agent(unused_tcp_port) as heard, world.calling(unused_tcp_port):
-        assert await heard.get() == REQUEST
+    async with agent(unused_tcp_port) as received, world.calling(unused_tcp_port):
+        assert await received.get() == REQUEST
         world.members = ()
         await asyncio.sleep(4 * BOUND)
-        assert heard.qsize() <= 1, "it has come: nobody calls it any more"
+        assert received.qsize() <= 1, "it has registered: no more requests"
         assert world.reported.empty()
 
 
 async def test_missing_members_can_be_called_at_once(unused_tcp_port: int) -> None:
     world = FakeCoordinator()
     async with (
-        agent(unused_tcp_port) as heard,
+        agent(unused_tcp_port) as received,
         world.calling(unused_tcp_port, bound=100, at_once=True),
     ):
-        assert await heard.get() == REQUEST
+        assert await received.get() == REQUEST
     async with world.calling(unused_tcp_port, bound=100, at_once=True):
         await asyncio.sleep(BOUND)
         assert world.reported.empty(), "a refused connection is not reported"
@@ -103,8 +103,8 @@ async def test_a_container_that_does_not_listen_yet_is_no_news(unused_tcp_port: 
     async with world.calling(unused_tcp_port):
         await asyncio.sleep(6 * BOUND)
         assert world.reported.empty()
-        async with agent(unused_tcp_port) as heard:
-            assert await heard.get() == REQUEST, "it is called again when it may have started"
+        async with agent(unused_tcp_port) as received:
+            assert await received.get() == REQUEST, "it is called again when it may have started"
 
 
 async def test_a_member_that_hangs_is_reported_once(unused_tcp_port: int) -> None:
@@ -132,12 +132,12 @@ async def test_a_member_that_answers_and_never_registers_is_reported(
 ) -> None:
     monkeypatch.setattr(absent_members, "LONGEST_DELAY", BOUND)
     world = FakeCoordinator()
-    async with agent(unused_tcp_port) as heard, world.calling(unused_tcp_port):
+    async with agent(unused_tcp_port) as received, world.calling(unused_tcp_port):
         assert (
             await world.reported.get()
             == f"answered {MAX_ANSWERED} reconnect requests and opened no stream"
         )
-        assert heard.qsize() == MAX_ANSWERED
+        assert received.qsize() == MAX_ANSWERED
 
 
 async def test_an_invalid_answer_is_reported(unused_tcp_port: int) -> None:

@@ -149,7 +149,7 @@ async def test_completions_are_answered_while_512_mib_are_staged(tmp_path: Path)
                 took = time.monotonic() - began
             stop.set()
             delay = await asyncio.to_thread(worst.get, timeout=10)
-            assert took > 1.5 * (BOUND + delay), "too short to tell"
+            assert took > 1.5 * (BOUND + delay), "too short to measure"
             assert max(found) < BOUND + delay
             assert statistics.median(found) < 0.1
     finally:

@@ -48,8 +48,8 @@ async def test_members_form_a_session_and_get_a_version_and_prompts(tmp_path: Pa
         last = await asyncio.wait_for(b.leases.get(), 5)
         assert {lease.prompt for lease in (*leases, last)} == {0, 1, 2}
         assert await group.complete(a, leases[0]) == 200
-        assert await group.complete(a, leases[0]) == 409, "told twice"
-        assert await group.complete(a, last) == 409, "somebody else's lease"
+        assert await group.complete(a, leases[0]) == 409, "counted before"
+        assert await group.complete(a, last) == 409, "another rollout's lease"
         assert await group.complete(a, leases[1], token="guess") == 401
         assert await group.complete(a, leases[1], job_uid="other") == 409
         expected = ["duplicate_completion"] * 2 + ["unauthenticated", "wrong_job_completion"]
@@ -129,14 +129,14 @@ async def test_the_operator_receives_the_last_sessions_with_their_times(
         await eventually(lambda: len(group.counts.sessions) == 1)
         break_stream(a)
         await eventually(lambda: len(group.counts.sessions) == 2)
-        (told,) = group.coordinator.report().groups
-        assert [s.cause for s in told.sessions] == [
+        (reported,) = group.coordinator.report().groups
+        assert [s.cause for s in reported.sessions] == [
             SessionCause.NEW_ROSTER,
             SessionCause.MEMBER_LOST,
         ]
-        assert told.session == told.sessions[-1]
-        assert told.session.detail.startswith("a: ConnectionLost: ")
-        assert began <= told.sessions[0].time <= told.sessions[1].time <= time.time()
+        assert reported.session == reported.sessions[-1]
+        assert reported.session.detail.startswith("a: ConnectionLost: ")
+        assert began <= reported.sessions[0].time <= reported.sessions[1].time <= time.time()
 
 
 async def test_too_few_rollouts_pause_admission_and_say_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Streams of members: how their ends are found, told and survived."""
+"""Streams of members: how their ends are detected, reported and survived."""
 
 import asyncio
 import threading
@@ -168,7 +168,7 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
     names = (TensorSpec(f"layer.{i}.weight", "float32", (1, 1), 4 * i, 4) for i in range(5000))
     manifest = WeightManifest(tuple(names), 20000, 2**20, (0,))
     stage = Stage(SessionId(1, 1, 1), Version(Lineage(1, 1), 1), manifest)
-    heard: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
+    received: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening():
         stream = MemberStream(
@@ -176,15 +176,15 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
             token="t",
             hello=lambda: HELLO,
             opened=lambda: None,
-            received=heard.put_nowait,
+            received=received.put_nowait,
             bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
         )
         task = asyncio.create_task(stream.run())
         await coordinator.joined.get()
         coordinator.connections.send(MEMBER, stage)
         coordinator.connections.send(MEMBER, Join(SessionId(1, 1, 1)))
-        assert await heard.get() == stage
-        assert await heard.get() == Join(SessionId(1, 1, 1)), "the order is kept"
+        assert await received.get() == stage
+        assert await received.get() == Join(SessionId(1, 1, 1)), "the order is kept"
         stream.close()
         await task
     assert threading.main_thread().name in threads, "the short one"

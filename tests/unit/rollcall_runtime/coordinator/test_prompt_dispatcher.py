@@ -48,13 +48,13 @@ def report(group: Group, lease: PromptLease) -> PartialReport:
 
 async def test_a_lost_rollouts_tokens_come_with_the_next_lease(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path) as (group, a, b):
-        told = report(group, await leased(a))
-        await a.say(GenerationProgress((told,)))
+        progress = report(group, await leased(a))
+        await a.say(GenerationProgress((progress,)))
         await a.socket.close()
         await eventually(lambda: group.counts.suspicions)
         moved = await leased(b)
-        assert told.version is not None
-        assert (moved.prompt, moved.partial) == (0, PartialResponses(told.version, TOKENS))
+        assert progress.version is not None
+        assert (moved.prompt, moved.partial) == (0, PartialResponses(progress.version, TOKENS))
         assert await group.complete(b, moved) == 200
 
 
@@ -70,8 +70,8 @@ async def test_so_they_do_if_it_hands_the_lease_back(tmp_path: Path) -> None:
 
 async def test_so_they_do_once_it_is_a_suspect_though_its_stream_stands(tmp_path: Path) -> None:
     async with two_rollouts(tmp_path) as (group, a, b):
-        told = report(group, await leased(a))
-        await a.say(GenerationProgress((told, PartialReport("unknown"))))
+        progress = report(group, await leased(a))
+        await a.say(GenerationProgress((progress, PartialReport("unknown"))))
         await eventually(lambda: a.revoked == ["unknown"])  # so it was read
         alive = (RosterMember("uid-b", "b", "127.0.0.1", "pool", "default"),)
         lost = Roster("job-uid", "default", 2, "trainer-uid", EpochCause.MEMBER_LOST, alive)

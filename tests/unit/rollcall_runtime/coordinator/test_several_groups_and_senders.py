@@ -92,7 +92,7 @@ async def test_senders_get_a_versions_name_even_if_no_rollout_takes_it(tmp_path:
         await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, (7,))))
         await group.publish(1, WeightManifest((), 200, MIB, (5,)))
         await eventually(lambda: second.named)
-        assert [(told.number, told.version.number) for told in second.named] == [(0, 1)]
+        assert [(part.number, part.version.number) for part in second.named] == [(0, 1)]
 
 
 async def test_a_part_that_is_sealed_late_is_waited_for(tmp_path: Path) -> None:

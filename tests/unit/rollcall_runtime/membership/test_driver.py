@@ -1,4 +1,4 @@
-"""The half that agent and sender share: what goes wrong in an engine is told at once."""
+"""The half that agent and sender share: an error of an engine is reported at once."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The stream to the coordinator comes back by itself, and ends only when told to."""
+"""The stream to the coordinator reconnects by itself, and ends only on request."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ class Coordinator:
 
     def __init__(self, port: int, *, status: int | None = None, hangs: bool = False) -> None:
         self.port, self.status, self.hangs = port, status, hangs
-        self.heard: asyncio.Queue[MemberMessage] = asyncio.Queue()
+        self.received: asyncio.Queue[MemberMessage] = asyncio.Queue()
         self.sockets: list[web.WebSocketResponse] = []
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
@@ -47,7 +47,7 @@ class Coordinator:
             await asyncio.sleep(60)  # not even pings are answered
         async for frame in socket:
             message = loads(frame.data, SPOKEN)
-            self.heard.put_nowait(message)
+            self.received.put_nowait(message)
             if isinstance(message, Hello):
                 await socket.send_str(dumps(JOIN))
         return socket
@@ -66,17 +66,17 @@ class Coordinator:
 
 
 class Member:
-    """A stream, with what it heard."""
+    """A stream, with the messages that it received."""
 
     def __init__(self, port: int) -> None:
-        self.heard: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
+        self.received: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
         self.opened = 0
         self.stream = MemberStream(
             url=f"http://127.0.0.1:{port}/",
             token="secret",
             hello=lambda: HELLO,
             opened=self._opened,
-            received=self.heard.put_nowait,
+            received=self.received.put_nowait,
             bounds=BOUNDS,
         )
         self.task = asyncio.create_task(self.stream.run())
@@ -94,9 +94,9 @@ async def test_it_sends_hello_first_and_receives_from_the_coordinator(unused_tcp
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), asyncio.timeout(10):
         member = Member(unused_tcp_port)
-        assert await coordinator.heard.get() == HELLO
-        assert await coordinator.heard.get() == PromptCredit(8)
-        assert await member.heard.get() == JOIN
+        assert await coordinator.received.get() == HELLO
+        assert await coordinator.received.get() == PromptCredit(8)
+        assert await member.received.get() == JOIN
         assert member.stream.connected
         await member.stop()
         assert not member.stream.connected
@@ -109,11 +109,11 @@ async def test_it_waits_for_a_coordinator_and_comes_back_to_it(unused_tcp_port: 
     assert not member.stream.connected
     member.stream.send(PromptCredit(1))
     async with coordinator.listening(), asyncio.timeout(10):
-        assert await coordinator.heard.get() == HELLO
-        assert await coordinator.heard.get() == PromptCredit(8), "what was said before is dropped"
+        assert await coordinator.received.get() == HELLO
+        assert await coordinator.received.get() == PromptCredit(8), "earlier credits are dropped"
         await coordinator.sockets[0].close()
-        assert await coordinator.heard.get() == HELLO
-        assert await coordinator.heard.get() == PromptCredit(8)
+        assert await coordinator.received.get() == HELLO
+        assert await coordinator.received.get() == PromptCredit(8)
         assert member.opened == 2
         await member.stop()
 
@@ -125,20 +125,20 @@ async def test_a_long_wait_for_a_coordinator_does_not_delay_the_way_back_to_it(
     member = Member(unused_tcp_port)
     delays, wait = list[float](), member.stream._wait
 
-    async def noted(backoff: BackoffDelays) -> None:
+    async def record_backoff(backoff: BackoffDelays) -> None:
         delays.append(backoff._bound)
         await wait(backoff)
 
-    monkeypatch.setattr(member.stream, "_wait", noted)
+    monkeypatch.setattr(member.stream, "_wait", record_backoff)
     async with asyncio.timeout(10):
         while len(delays) < 4:
             await asyncio.sleep(0.01)
         assert delays[-1] > 4 * delays[0]
         async with coordinator.listening():
-            await coordinator.heard.get()
+            await coordinator.received.get()
             await coordinator.sockets[0].close()
             while member.opened < 2:
-                await coordinator.heard.get()
+                await coordinator.received.get()
             assert delays[-1] == delays[0]
             await member.stop()
 
@@ -187,7 +187,7 @@ async def test_a_call_of_the_coordinator_that_it_connects_to_just_now_changes_no
     async with coordinator.listening(), asyncio.timeout(10):
         member = Member(unused_tcp_port)
         assert member.stream.reconnect(ReconnectRequest("127.0.0.1", "uid"))
-        assert await member.heard.get() == JOIN
+        assert await member.received.get() == JOIN
         await asyncio.sleep(0.3)
         assert member.opened == 1
         await member.stop()

@@ -1,4 +1,4 @@
-"""A job names its model by a path; a wrong one is told with the field's name."""
+"""A job names its model by a path; the error of a wrong one names the field."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An inference engine that draws without a model and stops where a test wants it to."""
+"""An inference engine that samples without a model and stops where a test wants it to."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -33,10 +33,10 @@ def lease(
 class FakeEngine(InferenceEngine):
     """Each call waits for `go`, then answers; the first `cut_short` calls give one token each.
 
-    Before that it tells of one token each, so often as `tells` says, unless nobody wants more.
+    Before that it reports one token each, `partials` times, until the callback returns False.
     """
 
-    def __init__(self, *, cut_short: int = 0, blocked: bool = False, tells: int = 0) -> None:
+    def __init__(self, *, cut_short: int = 0, blocked: bool = False, partials: int = 0) -> None:
         self.calls: list[tuple[int, object]] = []  # prompts, partials
         self.go = threading.Event()
         self.called = threading.Semaphore(0)
@@ -46,8 +46,8 @@ class FakeEngine(InferenceEngine):
         self.error: Exception | None = None  # of `generate`
         self.refuse: Exception | None = None  # of `load_weights`
         self._version: int | None = 0
-        self._cut_short, self._tells = cut_short, tells
-        self.wanted: list[bool] = []  # what those that were told said
+        self._cut_short, self._partials = cut_short, partials
+        self.wanted: list[bool] = []  # what the callback returned
         self.seeds: list[int] = []
         if not blocked:
             self.go.set()
@@ -69,10 +69,10 @@ class FakeEngine(InferenceEngine):
         self.calls.append((len(prompts), partials))
         self.seeds.append(seed)
         begun = partials or [[Response()] * group_size] * len(prompts)
-        for _ in range(self._tells):
+        for _ in range(self._partials):
             assert on_partial is not None
             self.wanted.append(
-                on_partial.callback([[self._draw(g, 1) for g in group] for group in begun])
+                on_partial.callback([[self._sample(g, 1) for g in group] for group in begun])
             )
         self.called.release()
         if not self.go.wait(WAIT_SECONDS):
@@ -80,9 +80,9 @@ class FakeEngine(InferenceEngine):
         if self.error is not None:
             raise self.error
         count = 1 if len(self.calls) <= self._cut_short else len(TOKENS)
-        return [[self._draw(part, count) for part in group] for group in begun]
+        return [[self._sample(part, count) for part in group] for group in begun]
 
-    def _draw(self, begun: Response, count: int) -> Response:
+    def _sample(self, begun: Response, count: int) -> Response:
         count = max(count, len(begun.tokens))
         new = count - len(begun.tokens)
         version = self._version or 0

@@ -56,7 +56,7 @@ class Coordinator:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.heard: asyncio.Queue[MemberMessage] = asyncio.Queue()
+        self.received: asyncio.Queue[MemberMessage] = asyncio.Queue()
         self.completions: asyncio.Queue[Completion] = asyncio.Queue()
         self._socket: web.WebSocketResponse | None = None
 
@@ -93,9 +93,9 @@ class Coordinator:
         while self._socket is None or not self._socket.closed:
             await asyncio.sleep(0.01)
 
-    async def hears(self, expected: type[MemberMessage]) -> MemberMessage:
+    async def receive(self, expected: type[MemberMessage]) -> MemberMessage:
         """The next message of a kind; others before it are passed over."""
-        while not isinstance(message := await self.heard.get(), expected):
+        while not isinstance(message := await self.received.get(), expected):
             pass
         return message
 
@@ -103,7 +103,7 @@ class Coordinator:
         self._socket = socket = web.WebSocketResponse()
         await socket.prepare(request)
         async for frame in socket:
-            self.heard.put_nowait(loads(frame.data, MEMBER_MESSAGES))
+            self.received.put_nowait(loads(frame.data, MEMBER_MESSAGES))
         return socket
 
     async def _complete(self, request: web.Request) -> web.Response:
@@ -145,7 +145,7 @@ class Bench:
             self.task = asyncio.create_task(self.agent.run())
             try:
                 async with asyncio.timeout(10):
-                    hello = await self.coordinator.hears(Hello)
+                    hello = await self.coordinator.receive(Hello)
                     assert isinstance(hello, Hello)
                     assert (hello.member, hello.address) == (MEMBER, self.address)
                     yield self
@@ -155,7 +155,7 @@ class Bench:
                 await asyncio.gather(self.task, return_exceptions=True)
 
     async def probe(self) -> tuple[int, str]:
-        """What the kubelet would be told."""
+        """What the probe answers the kubelet."""
         url = f"http://{self.address}:{pod_contract.METRICS_PORT}/readyz"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, (await answer.text()).strip()
@@ -170,11 +170,11 @@ class Bench:
         seats = (Seat(MemberId("t", "t"), self.coordinator.address, ""), Seat(MEMBER, "", ""))
         for message in (Prepare(SESSION, seats), Join(SESSION), Stage(SESSION, version, MANIFEST)):
             await self.coordinator.say(message)
-            ack = await self.coordinator.hears(Ack)
+            ack = await self.coordinator.receive(Ack)
             assert isinstance(ack, Ack)
             assert not ack.error
         await self.coordinator.say(Commit(SESSION, version))
-        ack = await self.coordinator.hears(Ack)
+        ack = await self.coordinator.receive(Ack)
         assert isinstance(ack, Ack)
         assert ack.phase is AckPhase.COMMIT
         return ack
@@ -182,7 +182,7 @@ class Bench:
 
 async def test_two_batches_are_kept_in_hand() -> None:
     async with Bench(FakeEngine(blocked=True)).running() as bench:
-        assert await bench.coordinator.hears(PromptCredit) == PromptCredit(4)
+        assert await bench.coordinator.receive(PromptCredit) == PromptCredit(4)
         await bench.commit(V1)
         for number in range(4):
             await bench.coordinator.say(lease(number))
@@ -190,7 +190,7 @@ async def test_two_batches_are_kept_in_hand() -> None:
         bench.engine.go.set()
         asked = 0
         while asked < 4:
-            wanted = await bench.coordinator.hears(PromptCredit)
+            wanted = await bench.coordinator.receive(PromptCredit)
             assert isinstance(wanted, PromptCredit)
             asked += wanted.prompts
         assert asked == 4
@@ -244,10 +244,10 @@ async def test_the_probe_says_not_current_while_it_is_behind_but_not_while_a_ses
         await bench.until_ready()
         later = SessionId(1, 1, 2)
         await bench.coordinator.say(Prepare(later, ()))
-        await bench.coordinator.hears(Ack)
+        await bench.coordinator.receive(Ack)
         assert (await bench.probe())[0] == 200
         await bench.coordinator.say(CatchUp(Version(V1.lineage, 2), ()))
-        await bench.coordinator.hears(CaughtUp)  # nobody gave it
+        await bench.coordinator.receive(CaughtUp)  # no donor had it
         assert await bench.probe() == (503, "not current: in no usable session")
         await bench.coordinator.say(SessionReady(later))
         await bench.until_ready()
@@ -259,7 +259,7 @@ async def test_the_probe_of_a_rollout_with_a_new_stream_waits_for_a_session_agai
         await bench.coordinator.say(SessionReady(SESSION))
         await bench.until_ready()
         await bench.coordinator.hang_up()
-        await bench.coordinator.hears(Hello)
+        await bench.coordinator.receive(Hello)
         status, why = await bench.probe()
         assert (status, why) == (503, "not current: in no usable session")
 
@@ -277,8 +277,8 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
             assert not bench.task.done()
             async with session.post(url, headers=TOKEN) as answer:
                 assert answer.status == 202
-        assert isinstance(await bench.coordinator.hears(Draining), Draining)
-        returned = [await bench.coordinator.hears(PromptLeaseReturned) for _ in range(2)]
+        assert isinstance(await bench.coordinator.receive(Draining), Draining)
+        returned = [await bench.coordinator.receive(PromptLeaseReturned) for _ in range(2)]
         assert returned == [
             PromptLeaseReturned(lease(2).lease_id),
             PromptLeaseReturned(lease(3).lease_id),
@@ -288,7 +288,7 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         assert await bench.probe() == (503, "draining")
         await asyncio.sleep(0.3)
         assert not bench.task.done(), "its pod would start it again"
-        assert bench.coordinator.heard.empty(), "it does not come back"
+        assert bench.coordinator.received.empty(), "it does not come back"
         bench.agent.stop("SIGTERM")
         await bench.task
         done = [bench.coordinator.completions.get_nowait().lease_id for _ in range(2)]
@@ -306,18 +306,18 @@ async def test_a_lease_that_arrives_during_the_drain_is_returned() -> None:
             await asyncio.sleep(0.01)
         bench.agent.drain("asked to")
         await bench.coordinator.say(lease(1))
-        returned = await bench.coordinator.hears(PromptLeaseReturned)
+        returned = await bench.coordinator.receive(PromptLeaseReturned)
         assert returned == PromptLeaseReturned(lease(1).lease_id)
 
 
 async def test_it_reports_new_tokens_and_stops_revoked_leases() -> None:
-    async with Bench(FakeEngine(blocked=True, tells=1)).running() as bench:
+    async with Bench(FakeEngine(blocked=True, partials=1)).running() as bench:
         await bench.commit(V1)
         for number in range(3):
             await bench.coordinator.say(lease(number))
-        drawing = await bench.coordinator.hears(GenerationProgress)
-        assert isinstance(drawing, GenerationProgress)
-        reports = {report.lease_id: report for report in drawing.reports}
+        progress = await bench.coordinator.receive(GenerationProgress)
+        assert isinstance(progress, GenerationProgress)
+        reports = {report.lease_id: report for report in progress.reports}
         assert [response.tokens for response in reports[lease(0).lease_id].responses] == [
             (3,),
             (3,),
@@ -325,7 +325,7 @@ async def test_it_reports_new_tokens_and_stops_revoked_leases() -> None:
         assert reports[lease(0).lease_id].version == V1
         assert not reports[lease(2).lease_id].responses, "it only waits"
         await bench.coordinator.say(PromptLeaseRevoked(lease(2).lease_id))
-        await bench.coordinator.hears(PromptCredit)
+        await bench.coordinator.receive(PromptCredit)
         bench.engine.go.set()
         done = [await bench.coordinator.completions.get() for _ in range(2)]
         assert {completion.lease_id for completion in done} == {
@@ -336,18 +336,20 @@ async def test_it_reports_new_tokens_and_stops_revoked_leases() -> None:
 
 
 async def test_on_a_new_stream_it_reports_all_active_leases_at_once() -> None:
-    async with Bench(FakeEngine(blocked=True, tells=1)).running() as bench:
+    async with Bench(FakeEngine(blocked=True, partials=1)).running() as bench:
         await bench.commit(V1)
         await bench.coordinator.say(lease(0))
-        first = await bench.coordinator.hears(GenerationProgress)
+        first = await bench.coordinator.receive(GenerationProgress)
         await bench.coordinator.hang_up()
-        await bench.coordinator.hears(Hello)
-        assert await bench.coordinator.hears(GenerationProgress) == first
+        await bench.coordinator.receive(Hello)
+        assert await bench.coordinator.receive(GenerationProgress) == first
 
 
 async def test_in_the_deterministic_mode_each_lease_is_generated_alone() -> None:
-    async with Bench(FakeEngine(tells=1), deterministic=True, max_staleness=0).running() as bench:
-        assert await bench.coordinator.hears(PromptCredit) == PromptCredit(2)
+    async with Bench(
+        FakeEngine(partials=1), deterministic=True, max_staleness=0
+    ).running() as bench:
+        assert await bench.coordinator.receive(PromptCredit) == PromptCredit(2)
         await bench.commit(V1)
         for number in range(2):
             await bench.coordinator.say(lease(number))
@@ -355,6 +357,6 @@ async def test_in_the_deterministic_mode_each_lease_is_generated_alone() -> None
             await bench.coordinator.completions.get()
         assert bench.engine.calls == [(1, None), (1, None)]
         assert bench.engine.seeds == [0, 1]
-        drawing = await bench.coordinator.hears(GenerationProgress)
-        assert isinstance(drawing, GenerationProgress)
-        assert not any(report.responses for report in drawing.reports)
+        progress = await bench.coordinator.receive(GenerationProgress)
+        assert isinstance(progress, GenerationProgress)
+        assert not any(report.responses for report in progress.reports)

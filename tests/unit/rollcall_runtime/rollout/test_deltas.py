@@ -74,10 +74,10 @@ class Job:
             weights[list(changed)] += 0.25
             parts.append(snapshotter.take([("w", weights)], timeout=0).finish())
         self.first.offer(version(number), parts[0])
-        told = await self.second.offer(number, parts[1])
+        offered = await self.second.offer(number, parts[1])
         self.second.assign_version(VersionAssigned(number, version(number)))
         self._manifest = combine_manifests([part.manifest for part in parts])
-        return await self.first.encode(version(number), version(number - 1), [told.delta])
+        return await self.first.encode(version(number), version(number - 1), [offered.delta])
 
     async def send(self, number: int, delta: WeightDelta | None) -> None:
         """Stage it on the rollout."""

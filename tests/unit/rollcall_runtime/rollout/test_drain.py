@@ -93,8 +93,8 @@ async def test_after_its_bound_what_runs_is_handed_back_too() -> None:
     drain.begin("scaled down")
     await asyncio.wait_for(drain.complete(), 5)
     assert sent[-1] == PromptLeaseReturned(RUNS.lease.lease_id)
-    told = next(message for message in sent if isinstance(message, GenerationProgress))
-    assert [response.tokens for response in told.reports[0].responses] == [(3,), (3,)]
+    progress = next(message for message in sent if isinstance(message, GenerationProgress))
+    assert [response.tokens for response in progress.reports[0].responses] == [(3,), (3,)]
     assert work.flushed
 
 

@@ -29,18 +29,18 @@ class Bench:
     """A generator over a fake engine, with what it delivered."""
 
     def __init__(self, engine: FakeEngine, *, keep: bool = True, **changes: Any) -> None:
-        self.engine, self.drawn = engine, list[FinishedLease]()
-        self.told = asyncio.Event()
+        self.engine, self.finished = engine, list[FinishedLease]()
+        self.reported = asyncio.Event()
         self.served, self.metrics = ServedVersions(), rollout_metrics()
         self.served.add(V0)
         values: dict[str, Any] = {
             "engine": engine,
             "reward": lambda _, response: len(response) / 4,
             "concurrency": 4,
-            "partial": PartialRollouts(0.01, self.told.set, keep=keep),
+            "partial": PartialRollouts(0.01, self.reported.set, keep=keep),
             "served": self.served,
             "metrics": self.metrics,
-            "done": self.drawn.append,
+            "done": self.finished.append,
         }
         self.generator = GenerationWorker(**values | changes)
 
@@ -69,7 +69,7 @@ async def test_waiting_leases_are_generated_in_one_call() -> None:
         bench.engine.go.set()
         await bench.generator.idle()
     assert [prompts for prompts, _ in bench.engine.calls] == [1, 4, 2]
-    assert [drawn.lease.prompt for drawn in bench.drawn] == list(range(7))
+    assert [done.lease.prompt for done in bench.finished] == list(range(7))
 
 
 async def test_a_sample_carries_its_tokens_versions_and_reward() -> None:
@@ -77,11 +77,11 @@ async def test_a_sample_carries_its_tokens_versions_and_reward() -> None:
     async with bench.running():
         bench.generator.add(lease(0, group_size=2))
         await bench.generator.idle()
-    (drawn,) = bench.drawn
-    assert drawn.version == V0
-    assert [sample.tokens for sample in drawn.samples] == [TOKENS] * 2
-    assert drawn.samples[0].versions == (0, 0, 0)
-    assert drawn.samples[0].reward == 0.75
+    (done,) = bench.finished
+    assert done.version == V0
+    assert [sample.tokens for sample in done.samples] == [TOKENS] * 2
+    assert done.samples[0].versions == (0, 0, 0)
+    assert done.samples[0].reward == 0.75
     assert bench.metrics.registry.get_sample_value(
         "rollcall_rollout_reward", bench.metrics.labels
     ) == pytest.approx(0.75)
@@ -95,10 +95,10 @@ async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token
         bench.served.add(V1)
         bench.engine.load_weights([], version=1)
         await bench.generator.idle()
-    (drawn,) = bench.drawn
-    assert drawn.version in {V0, V1}
+    (done,) = bench.finished
+    assert done.version in {V0, V1}
     assert [partials is None for _, partials in bench.engine.calls] == [True, False]
-    assert drawn.version.number == min(drawn.samples[0].versions)
+    assert done.version.number == min(done.samples[0].versions)
 
 
 async def test_without_partial_rollout_a_lease_is_generated_from_the_beginning() -> None:
@@ -107,7 +107,7 @@ async def test_without_partial_rollout_a_lease_is_generated_from_the_beginning()
         bench.generator.add(lease(0))
         await bench.generator.idle()
     assert [partials for _, partials in bench.engine.calls] == [None, None]
-    assert len(bench.drawn) == 1
+    assert len(bench.finished) == 1
 
 
 async def test_a_revoked_lease_is_thrown_away_whether_it_waits_or_runs() -> None:
@@ -120,7 +120,7 @@ async def test_a_revoked_lease_is_thrown_away_whether_it_waits_or_runs() -> None
         bench.generator.revoke(lease(1).lease_id)
         bench.engine.go.set()
         await bench.generator.idle()
-    assert [drawn.lease.prompt for drawn in bench.drawn] == [2]
+    assert [done.lease.prompt for done in bench.finished] == [2]
 
 
 async def test_waiting_leases_are_returned_first_then_all() -> None:
@@ -133,15 +133,15 @@ async def test_waiting_leases_are_returned_first_then_all() -> None:
         assert [s.lease for s in bench.generator.return_all()] == [lease(0)]
         bench.engine.go.set()
         await bench.generator.idle()
-    assert not bench.drawn
+    assert not bench.finished
 
 
 async def test_progress_of_leases_is_known_during_generation() -> None:
-    bench = Bench(FakeEngine(blocked=True, tells=1), concurrency=1)
+    bench = Bench(FakeEngine(blocked=True, partials=1), concurrency=1)
     async with bench.running():
         for number in range(2):
             bench.generator.add(lease(number))
-        await bench.told.wait()
+        await bench.reported.wait()
         running, waiting = bench.generator.lease_progress()
         assert (running.lease, running.version) == (lease(0), V0)
         assert running.group == (Response((3,), (-1.0,), (0,)),) * 2
@@ -153,15 +153,15 @@ async def test_progress_of_leases_is_known_during_generation() -> None:
 
 
 async def test_without_partial_rollout_reports_have_no_tokens() -> None:
-    bench = Bench(FakeEngine(blocked=True, tells=1), keep=False)
+    bench = Bench(FakeEngine(blocked=True, partials=1), keep=False)
     async with bench.running():
         bench.generator.add(
             lease(0, begun=PartialResponses(V0, (Response((3,), (-0.5,), (0,)),) * 2))
         )
-        await bench.told.wait()
+        await bench.reported.wait()
         (running,) = bench.generator.lease_progress()
         assert (running.version, running.group) == (None, ())
-    assert bench.engine.calls == [(1, None)], "drawn from the beginning"
+    assert bench.engine.calls == [(1, None)], "generated from the beginning"
 
 
 async def test_a_lease_goes_on_where_another_rollout_stopped() -> None:
@@ -172,12 +172,12 @@ async def test_a_lease_goes_on_where_another_rollout_stopped() -> None:
         begun = PartialResponses(elsewhere, (Response((3,), (-0.5,), (0,)), finished))
         bench.generator.add(lease(0, begun=begun))
         await bench.generator.idle()
-    (drawn,) = bench.drawn
-    assert drawn.version == elsewhere, "of its oldest token, whoever drew it"
-    assert [sample.tokens for sample in drawn.samples] == [TOKENS] * 2
-    assert [s.logprobs for s in drawn.samples] == [(-0.5, -1.0, -1.0), (-0.5,) * 3]
+    (done,) = bench.finished
+    assert done.version == elsewhere, "of its oldest token, on whichever rollout"
+    assert [sample.tokens for sample in done.samples] == [TOKENS] * 2
+    assert [s.logprobs for s in done.samples] == [(-0.5, -1.0, -1.0), (-0.5,) * 3]
     value, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
-    assert value("rollcall_tokens_total", labels) == 2, "drawn here"
+    assert value("rollcall_tokens_total", labels) == 2, "sampled here"
     assert value("rollcall_rollout_samples_total", labels) == 1
 
 
@@ -192,7 +192,7 @@ async def test_a_continued_response_is_sampled_with_another_seed() -> None:
 
 
 async def test_the_engines_callback_returns_false_once_no_lease_is_wanted() -> None:
-    bench = Bench(FakeEngine(blocked=True, tells=1))
+    bench = Bench(FakeEngine(blocked=True, partials=1))
     async with bench.running():
         bench.generator.add(lease(0))
         await bench.engine_called()
@@ -203,7 +203,7 @@ async def test_the_engines_callback_returns_false_once_no_lease_is_wanted() -> N
         bench.engine.go.set()
         await bench.generator.idle()
     assert running == [True]
-    assert not bench.drawn
+    assert not bench.finished
 
 
 async def test_a_prompt_that_the_model_cannot_take_is_the_specs_fault() -> None:
@@ -244,4 +244,4 @@ async def test_after_a_restart_of_the_trainer_the_same_number_is_of_the_new_line
         bench.served.add(restarted)
         bench.generator.add(lease(1))
         await bench.generator.idle()
-    assert [drawn.version for drawn in bench.drawn] == [V0, restarted]
+    assert [done.version for done in bench.finished] == [V0, restarted]

@@ -1,4 +1,4 @@
-"""Only what is new of a lease is told; together the reports make up all that there is."""
+"""Only new tokens of a lease are reported; together the reports hold all tokens."""
 
 import pytest
 
@@ -19,7 +19,9 @@ def generation(count: int, *, finished: bool = False) -> Response:
     return Response(tokens, tuple(-t / 8 for t in tokens), (0,) * count, finished)
 
 
-def standing(*counts: int, of: PromptLease | None = None, finished: bool = False) -> LeaseProgress:
+def progress_of(
+    *counts: int, of: PromptLease | None = None, finished: bool = False
+) -> LeaseProgress:
     group = [generation(count, finished=finished) for count in counts]
     return LeaseProgress(of or lease(0), V0, group)
 
@@ -29,18 +31,18 @@ class Bench:
         self.sent: list[GenerationProgress] = []
         self.reporter = LeaseProgressReporter(self.sent.append)
 
-    def tells(self, *lease_progress: LeaseProgress) -> list[PartialReport]:
+    def report(self, *lease_progress: LeaseProgress) -> list[PartialReport]:
         """What is sent of these."""
         self.sent.clear()
         self.reporter.report(lease_progress)
-        return [report for drawing in self.sent for report in drawing.reports]
+        return [report for progress in self.sent for report in progress.reports]
 
 
 def test_only_new_tokens_are_reported() -> None:
     bench = Bench()
-    (first,) = bench.tells(standing(2, 1))
+    (first,) = bench.report(progress_of(2, 1))
     assert first.since == (0, 0)
-    (second,) = bench.tells(standing(3, 1))
+    (second,) = bench.report(progress_of(3, 1))
     assert second.since == (2, 1)
     assert [response.tokens for response in second.responses] == [(2,), ()]
     draft = PartialBuilder(2)
@@ -53,29 +55,29 @@ def test_only_new_tokens_are_reported() -> None:
 
 def test_what_came_with_the_lease_is_known_already() -> None:
     begun = PartialResponses(V0, (Response((0, 1), (0.0, -0.125), (0, 0)), Response((), (), ())))
-    (report,) = Bench().tells(standing(3, 1, of=lease(0, begun=begun)))
+    (report,) = Bench().report(progress_of(3, 1, of=lease(0, begun=begun)))
     assert report.since == (2, 0)
 
 
 def test_on_a_new_stream_all_tokens_are_reported_again() -> None:
     bench = Bench()
-    bench.tells(standing(2, 1))
+    bench.report(progress_of(2, 1))
     bench.reporter.reset()
-    (report,) = bench.tells(standing(3, 1))
+    (report,) = bench.report(progress_of(3, 1))
     assert report.since == (0, 0)
 
 
 def test_a_lease_without_tokens_is_reported_to_keep_it() -> None:
     bench = Bench()
-    assert bench.tells(LeaseProgress(lease(3))) == [PartialReport(lease(3).lease_id)]
-    assert not bench.tells()
+    assert bench.report(LeaseProgress(lease(3))) == [PartialReport(lease(3).lease_id)]
+    assert not bench.report()
     assert not bench.sent
 
 
 def test_many_tokens_are_reported_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_progress, "MAX_TOKENS", 5)
     bench = Bench()
-    reports = bench.tells(standing(7, 4, finished=True), standing(2, 2, of=lease(1)))
+    reports = bench.report(progress_of(7, 4, finished=True), progress_of(2, 2, of=lease(1)))
     assert len(bench.sent) == 3
     draft = PartialBuilder(2)
     for report in reports[:-1]:

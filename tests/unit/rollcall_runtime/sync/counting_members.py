@@ -1,4 +1,4 @@
-"""Members that tell what has come over their TCP connections, as the kernel counts it."""
+"""Members that count the bytes received over their TCP connections, by the kernel's counters."""
 
 import gc
 import os
@@ -25,7 +25,7 @@ End = tuple[str, int]
 
 
 class CountingMember(FaultyMember):
-    """Whoever else is on the other end of a connection is found by its two ends."""
+    """A connection's two addresses identify the member at its other end."""
 
     def connections(self) -> dict[tuple[End, End], int]:
         """Bytes received by the ends, its own and the peer's, of each open connection."""
@@ -85,7 +85,7 @@ def _end(name: tuple[str, int]) -> End:
 
 
 def fork_members() -> None:
-    """Where such members come from."""
+    """The entry point of the fork server that starts such members."""
     members.fork_members(CountingMember)
 
 

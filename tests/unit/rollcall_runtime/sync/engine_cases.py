@@ -11,7 +11,7 @@ from tests.unit.rollcall_runtime.sync.staging_memory import DOUBLE_GPU, DOUBLE_N
 class Case:
     """An engine, its settings as in an RLJob, what its processes find in the environment, and
     the torch device type that it is to serve. FOLDER in a setting is one of the tests' own.
-    `variant` tells two cases of an engine apart.
+    `variant` distinguishes two cases of an engine.
     """
 
     engine: str

@@ -1,4 +1,4 @@
-"""Members that can be told to fail, and waiting until they have got over it."""
+"""Members that fail on request, and waiting until they have recovered."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ FORK_SERVER = "tests.unit.rollcall_runtime.sync.faulty_members:fork_members"
 
 
 class FaultyMember(members.GroupMember):
-    """What only tests have done."""
+    """A member with the operations that only tests need."""
 
     def __init__(self, member: MemberId) -> None:
         spread(member)
@@ -126,7 +126,7 @@ class _Deadly(threading.Event):
 
 
 def fork_members() -> None:
-    """Where such members come from."""
+    """The entry point of the fork server that starts such members."""
     members.fork_members(FaultyMember)
 
 

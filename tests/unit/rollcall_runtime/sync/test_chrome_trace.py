@@ -1,4 +1,4 @@
-"""Traces: one file a process, which tells of every call and every bucket of weight sync."""
+"""Traces: one file a process, with every call and every bucket of weight sync."""
 
 import json
 import threading
@@ -32,8 +32,8 @@ def sync(folder: Path) -> None:
     for number, engine in enumerate(engines):
         member, address = MemberId(f"pod-{number}", "boot"), "127.0.0.1"
         role = Role.RECEIVER if number else Role.SENDER
-        told = engine.open(member=member, address=address, role=role, settings=settings)
-        seats.append(Seat(member, address, encode_descriptor(told)))
+        descriptor = engine.open(member=member, address=address, role=role, settings=settings)
+        seats.append(Seat(member, address, encode_descriptor(descriptor)))
     sender, receiver = [
         engine.open_session(group=TRACK, session=SessionId(1, 1, 0), seats=seats, rank=rank)
         for rank, engine in enumerate(engines)

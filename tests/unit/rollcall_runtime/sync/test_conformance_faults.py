@@ -109,7 +109,7 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     receiving = receiver.start("receive", group=GROUP, number=18, manifest=manifest, timeout=2)
     sending = sender.start("publish", group=GROUP, timeout=2)
     time.sleep(0.3)
-    decoupled = processes.engine == "store"  # its sender waits for nobody
+    decoupled = processes.engine == "store"  # its sender waits for no receiver
     assert decoupled or not sending.done()
     for member, future in ((sender, sending), (receiver, receiving)):
         aborted = done(member.start("abort", group=GROUP))
@@ -118,7 +118,7 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
             assert member is receiver or decoupled, "a peer may have given it everything before"
             continue
         if member is receiver and reply.ended < aborted.began:
-            assert isinstance(reply.error, TransferFailedError), "the sender's end told it"
+            assert isinstance(reply.error, TransferFailedError), "the sender's end caused it"
             continue
         assert isinstance(reply.error, AbortedError)
         assert aborted.ended - aborted.began < 0.05

@@ -36,8 +36,8 @@ def group() -> Iterator[Group]:
         member, address = MemberId(f"pod-{index}", "b"), f"127.0.5.{index + 1}"
         role = Role.SENDER if index < SENDERS else Role.RECEIVER
         settings = GlooSettings(operation_timeout=2.0)
-        told = engine.open(member=member, address=address, role=role, settings=settings)
-        seats.append(Seat(member, address, encode_descriptor(told)))
+        descriptor = engine.open(member=member, address=address, role=role, settings=settings)
+        seats.append(Seat(member, address, encode_descriptor(descriptor)))
     session = SessionId(1, 1, 1)
     sessions = [
         open_session(engine, group="g", session=session, seats=seats, rank=rank, senders=SENDERS)

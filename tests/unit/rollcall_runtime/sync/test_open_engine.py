@@ -83,14 +83,14 @@ def test_traces_are_written_only_when_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "config", "told"),
+    ("engine", "config", "announced"),
     [("store", {"url": "memory://weights"}, "0/2"), ("gloo", {}, None)],
 )
 def test_the_descriptor_has_the_shard_where_only_the_shard_is_received(
-    engine: str, config: dict[str, Any], told: str | None
+    engine: str, config: dict[str, Any], announced: str | None
 ) -> None:
     group, shard = GroupConfig("default", EngineRef(engine, config)), RowShard(0, 2)
     made = open_engine(group, member=MEMBER, address="127.0.0.9", role=Role.RECEIVER, shard=shard)
     made.engine.close()
-    assert made.shard == (shard if told else None)
-    assert json.loads(b64decode(made.descriptor)).get("shard") == told
+    assert made.shard == (shard if announced else None)
+    assert json.loads(b64decode(made.descriptor)).get("shard") == announced

@@ -54,9 +54,9 @@ def test_members_meet_and_exchange_values(server: RendezvousServer) -> None:
         rendezvous = enter(server.address, size=3)
         rendezvous.wait_for_all_seats(rank)
         rendezvous.put(str(rank), bytes([rank, 255]))
-        told = rendezvous.get(str((rank + 1) % 3))
+        received = rendezvous.get(str((rank + 1) % 3))
         rendezvous.close()
-        return told
+        return received
 
     with ThreadPoolExecutor(3) as threads:
         assert list(threads.map(member, range(3))) == [b"\x01\xff", b"\x02\xff", b"\x00\xff"]

@@ -1,4 +1,4 @@
-"""Prompts by number: the same number is the same prompt, whoever asks and whenever."""
+"""Prompts by number: the same number is always the same prompt."""
 
 from pathlib import Path
 

@@ -28,8 +28,8 @@ def test_a_prompt_is_five_symbols_between_bos_and_sep() -> None:
 
 
 def test_all_symbols_come_up_about_equally_often() -> None:
-    drawn = [token for index in range(400) for token in prompt(index, seed=0)[1:-1]]
-    counts = [drawn.count(symbol) for symbol in range(FIRST_SYMBOL, VOCABULARY)]
+    symbols = [token for index in range(400) for token in prompt(index, seed=0)[1:-1]]
+    counts = [symbols.count(symbol) for symbol in range(FIRST_SYMBOL, VOCABULARY)]
     assert sum(counts) == 2000
     assert min(counts) > 150
 

@@ -1,4 +1,4 @@
-"""A trainer rank ends because it was told to, or it has failed."""
+"""A trainer rank ends because of a signal, or it has failed."""
 
 import os
 import random
@@ -43,7 +43,7 @@ def test_work_that_ends_by_itself_is_a_failure(
 
     for role in (app._Leader, app._Follower):
         monkeypatch.setattr(role, "run", run)
-    with pytest.raises(RuntimeError, match=f"rank {environment.rank} ended, and was not told to"):
+    with pytest.raises(RuntimeError, match=f"rank {environment.rank} ended without a signal"):
         app.run(environment, {})
 
 

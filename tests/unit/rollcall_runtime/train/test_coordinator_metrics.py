@@ -5,9 +5,9 @@ from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     A,
     B,
-    drawn,
     leases,
     ledger,
+    progress_of,
     response,
 )
 
@@ -17,7 +17,7 @@ def test_resumed_tokens_are_counted_once() -> None:
     observer = PrometheusCoordinatorMetrics(metrics, {})
     prompts = ledger()
     (lease,) = leases(prompts, A, 1)
-    prompts.report_progress(drawn(lease, response(3, 4), response(5)), A, 1)
+    prompts.report_progress(progress_of(lease, response(3, 4), response(5)), A, 1)
     prompts.rollout_lost(A)
     leases(prompts, B, 1)
     for _ in range(2):

@@ -1,7 +1,7 @@
 """The reverse task is learnt, and only because the rollouts get the new weights.
 
-All in one process and thread: the tiny engine draws, fsdp2 trains. Reward is that of the samples
-drawn, never the trainer's own, which would rise without any weight sync.
+All in one process and thread: the tiny engine samples, fsdp2 trains. Reward is that of those
+samples, never the trainer's own, which would rise without any weight sync.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ class Run:
         return sum(self.rewards[-10:]) / 10
 
 
-def draw(rollout: TinyEngine, step: int, seed: int) -> tuple[Batch, float]:
+def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[Batch, float]:
     source = open_prompts(TASK, seed=seed)
     prompts = [source.prompt(step * PROMPTS + number) for number in range(PROMPTS)]
     groups = [
@@ -68,7 +68,7 @@ def learn(*, staleness: int, sync: bool = True, steps: int = STEPS, seed: int = 
         version = 0
         rollout.load_weights(trainer.named_weights(), version=version)
         for step in range(steps):
-            batch, mean = draw(rollout, step, seed)
+            batch, mean = sample(rollout, step, seed)
             rewards.append(mean)
             waiting.append(batch)
             if len(waiting) > staleness:

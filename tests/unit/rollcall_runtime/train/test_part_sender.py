@@ -75,7 +75,7 @@ async def test_the_newest_two_are_kept(duties: SnapshotPartSender) -> None:
     for number in range(4):
         await duties.offer(number, part(float(number)))
         duties.assign_version(VersionAssigned(number, version(number)))
-    assert [told.number for told in duties.parts] == [2, 3]
+    assert [part.number for part in duties.parts] == [2, 3]
     assert duties.held(version(1)) is None
     duties.close()
     assert duties.held(version(3)) is None

@@ -1,4 +1,4 @@
-"""The asynchronous loop: it trains while a version is on its way, and stops when told to."""
+"""The asynchronous loop: it trains while a version is on its way, and stops on request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -77,7 +77,7 @@ class FakeRollouts:
     def __init__(self, *, batches: int = 100, held: bool = False) -> None:
         self.published: list[tuple[int, float]] = []  # version number, its weight
         self.asked: list[int] = []
-        self.told: list[tuple[int, int]] = []  # step, published version
+        self.reports: list[tuple[int, int]] = []  # step, published version
         self.batches = batches
         self.go = asyncio.Event()
         self.error: Exception | None = None
@@ -113,7 +113,7 @@ class FakeRollouts:
         self.began = (incarnation, ahead)
 
     def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
-        self.told.append((step, number))
+        self.reports.append((step, number))
         self.warning = warning
 
     def ledger_state(self) -> LedgerState | None:
@@ -165,7 +165,7 @@ async def test_each_step_makes_a_version_after_that_of_the_first_weights() -> No
         assert await task
     assert bench.rollouts.published == [(7, 0.0), (8, 1.0), (9, 2.0), (10, 3.0)]
     assert bench.rollouts.asked == [7, 8, 9]
-    assert bench.rollouts.told[-1] == (3, 10)
+    assert bench.rollouts.reports[-1] == (3, 10)
     assert bench.rank.signals == [LeaderSignal.STOP]
     assert bench.rank.saved == TrainState(number=12, ledger=LEDGER, incarnation=LIFE)
 

@@ -226,7 +226,7 @@ def test_a_checkpoint_of_another_release_has_an_error_of_its_own(tmp_path: Path)
     files.begin_checkpoint(path)
     (files.scratch_path(path) / "updates").write_text("3")
     files.commit_checkpoint(path, state={"steps": 3})
-    with pytest.raises(ValueError, match="no checkpoint of this release"):
+    with pytest.raises(ValueError, match="was not written by this release"):
         rank_of(CountingEngine(), checkpoint=config).start()
 
 

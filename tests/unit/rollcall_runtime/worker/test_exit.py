@@ -157,5 +157,5 @@ def test_a_stop_before_the_end_is_told_in_the_termination_log(
     path = tmp_path / "termination-log"
     path.touch()
     monkeypatch.setattr(pod_contract, "TERMINATION_LOG", str(path))
-    report_stop("told to stop after step 3 of 10")
-    assert path.read_text() == "told to stop after step 3 of 10"
+    report_stop("stopped after step 3 of 10")
+    assert path.read_text() == "stopped after step 3 of 10"

@@ -42,7 +42,7 @@ def raise_reached(*_: Any, **__: Any) -> Any:
 
 
 def applications() -> dict[str, list[web.Application]]:
-    """The listeners' applications, with handlers that tell that they were reached."""
+    """The listeners' applications, with handlers that record that they were reached."""
     coordinator = SimpleNamespace(
         member=SimpleNamespace(pod_uid="uid"),
         config=SimpleNamespace(membership=SimpleNamespace(suspect_after=1.0)),

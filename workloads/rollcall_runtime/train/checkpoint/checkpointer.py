@@ -81,14 +81,16 @@ class Checkpointer:
         try:
             self._claim(engine, root, engine.gather)
         except OSError as error:
-            log.warning("cannot claim %s: %s", root, error)
+            log.warning("cannot claim the checkpoint folder %s: %s", root, error)
         path = _newest_whole(engine, root)
         if path is None:
             return TrainState()
         try:
             state = decode(TrainState, engine.load_checkpoint(path))
         except CodecError as error:
-            raise ValueError(f"{path} is no checkpoint of this release: {error}") from error
+            raise ValueError(
+                f"checkpoint {path} was not written by this release: {error}"
+            ) from error
         self._saved = state.step
         log.info("resumed from %s", path)
         return state
@@ -165,7 +167,7 @@ class Checkpointer:
             self._failed(step, str(error))
             tidy = files.discard_scratch
         except Exception as error:  # the training thread raises it
-            log.exception("the save of step %d failed", step)
+            log.exception("the checkpoint of step %d was not saved", step)
             self._fatal = error
             return
         else:
@@ -202,7 +204,7 @@ def _tidy(root: Path, remove: Callable[[Path], None]) -> None:
     try:
         remove(root)
     except OSError as error:
-        log.warning("cannot remove what is not needed from %s: %s", root, error)
+        log.warning("cannot remove old checkpoints from %s: %s", root, error)
 
 
 def _newest_whole(engine: TrainEngine, root: Path) -> Path | None:

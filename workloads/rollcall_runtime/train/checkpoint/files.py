@@ -44,7 +44,7 @@ class _Seal:
             found = json.loads((path / _STATE_FILE).read_text(encoding="utf-8"))
             crc = found.pop("crc32")
             if set(found) != {"files", "state"} or crc != _crc_of(found):
-                raise ValueError("its checksum is another")  # noqa: TRY301
+                raise ValueError("its checksum does not match its contents")  # noqa: TRY301
             files = {name: (int(size), int(sum_)) for name, (size, sum_) in found["files"].items()}
             return cls(found["state"], files)
         except OSError as error:

@@ -10,18 +10,18 @@ from pathlib import Path
 from rollcall_runtime.worker.errors import FencedError
 
 _FILE = ".owners"
-_KEPT = 256  # older ones are long gone
+_KEPT = 256  # pods; older ones no longer exist
 
 
 def claim(root: Path, pod_uid: str) -> None:
-    """Be the last in the list of those who write under `root`; for ever out, once another came.
+    """Make `pod_uid` the only pod that may write under `root`, until another pod claims it.
 
     FencedError if a later trainer has claimed it, OSError if it cannot be read or written.
     """
     owners = _read(root)
     if pod_uid in owners[:-1]:
         raise FencedError(
-            f"checkpoints in {root} are pod {owners[-1]}'s now, which resumed later than this one"
+            f"the checkpoints in {root} belong to pod {owners[-1]}, which resumed later"
         )
     if owners[-1:] == [pod_uid]:
         return

@@ -19,7 +19,7 @@ STOPPED = 1000.0
 
 
 class Pods:
-    """Stands in for the job and its processes: notes what is done, and when a step is logged."""
+    """Stands in for the job and its processes: records what is done, and when a step is logged."""
 
     trainer_log: WorkerLog
 

@@ -62,7 +62,7 @@ def test_half_a_line_is_read_when_it_is_whole(folder: Path) -> None:
 
 def test_an_event_that_is_missing_is_an_error(folder: Path) -> None:
     (folder / "2.log").write_text(entry("step 1: x"))
-    log = WorkerLog("uid", life=2)
+    log = WorkerLog("uid", restarts=2)
     with pytest.raises(TimeoutError, match="no LoggedStep"):
         log.wait(LoggedStep, after=AT, seconds=0.0)
 

@@ -209,7 +209,7 @@ def test_a_longer_grace_period_of_the_users_stays() -> None:
 @pytest.mark.parametrize(
     ("number_then", "live", "number_now", "replicas", "guarded"),
     [
-        pytest.param(2, 2, 2, 2, True, id="nobody touched it"),
+        pytest.param(2, 2, 2, 2, True, id="unchanged"),
         pytest.param(2, 5, 2, 5, True, id="kubectl scale or an autoscaler did"),
         pytest.param(2, 0, 2, 0, True, id="scaled to zero"),
         pytest.param(2, 5, 3, 3, False, id="the job's own number changed"),

@@ -70,9 +70,9 @@ def test_rollouts_leave_a_node_that_will_be_gone_at_once() -> None:
     victim = simulator.pods_of("bad-cpu")[0]
     plan = simulator.reconcile()
     assert [(gone.uid, gone.force) for gone in plan.pod_deletions] == [(victim.uid, False)]
-    (note,) = (note for note in plan.events if note.reason == "RolloutMoved")
-    assert victim.name in note.message
-    assert SPOT.key in note.message
+    (event,) = (event for event in plan.events if event.reason == "RolloutMoved")
+    assert victim.name in event.message
+    assert SPOT.key in event.message
 
 
 def test_a_rollout_on_its_way_out_is_left_alone() -> None:
@@ -104,8 +104,8 @@ def test_a_trainer_stays_on_a_terminating_node_and_one_event_reports_it() -> Non
     simulator = on_nodes(node_t=NodeFacts("node-t", (SPOT,)))
     plan = simulator.reconcile()
     assert plan.pod_deletions == ()
-    (note,) = plan.events
-    assert (note.type, note.reason) == ("Warning", "TrainerNodeTerminating")
+    (event,) = plan.events
+    assert (event.type, event.reason) == ("Warning", "TrainerNodeTerminating")
     assert simulator.reconcile(60).events == ()
 
 
@@ -129,7 +129,7 @@ def test_a_trainer_that_cannot_end_on_a_lost_node_is_force_deleted_after_its_gra
     assert first.requeue_after <= 31
     plan = simulator.reconcile(31)
     assert [(gone.uid, gone.force) for gone in plan.pod_deletions] == [(pod.uid, True)]
-    assert "TrainerForceDeleted" in [note.reason for note in plan.events]
+    assert "TrainerForceDeleted" in [event.reason for event in plan.events]
 
 
 def test_a_trainer_that_was_not_deleted_is_not_force_deleted() -> None:

@@ -47,8 +47,8 @@ def test_a_suspect_is_replaced_after_the_bound_and_no_sooner() -> None:
     assert removed(simulator.reconcile(BOUND - 1)) == []
     plan = simulator.reconcile(1)
     assert removed(plan) == [suspect]
-    (note,) = (note for note in plan.events if note.reason == "RolloutReplaced")
-    assert "heartbeat missed" in note.message
+    (event,) = (event for event in plan.events if event.reason == "RolloutReplaced")
+    assert "heartbeat missed" in event.message
 
 
 def test_one_that_never_registered_is_replaced_too() -> None:
@@ -213,11 +213,11 @@ def test_without_a_snapshot_of_the_current_epoch_no_rollout_is_replaced() -> Non
     simulator.report(states={suspect: SUSPECT})
     simulator.converge()
     assert simulator.snapshot is not None
-    heard = simulator.snapshot
-    for unknown in (None, replace(heard, roster_epoch=0)):
+    current = simulator.snapshot
+    for unknown in (None, replace(current, roster_epoch=0)):
         simulator.snapshot = unknown
         assert removed(simulator.reconcile(BOUND)) == []
-    simulator.snapshot = heard
+    simulator.snapshot = current
     assert removed(simulator.reconcile()) == [suspect]
 
 

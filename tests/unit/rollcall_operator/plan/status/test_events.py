@@ -5,7 +5,7 @@ from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 
 def reasons(simulator: JobSimulator) -> list[tuple[str, str]]:
-    return [(note.type, note.reason) for plan in simulator.plans for note in plan.events]
+    return [(event.type, event.reason) for plan in simulator.plans for event in plan.events]
 
 
 def test_a_good_start_is_three_events_at_most() -> None:
@@ -18,11 +18,11 @@ def test_the_event_of_an_epoch_has_its_cause() -> None:
     simulator = JobSimulator()
     simulator.to_running()
     victim = simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
-    (note,) = simulator.reconcile(1).events
-    assert note.reason == "EpochOpened"
+    (event,) = simulator.reconcile(1).events
+    assert event.reason == "EpochOpened"
     lost = f"lost: {victim.name} (terminating)"
-    assert note.message == (f"epoch 2 opened for the trainer and 1 rollouts (MemberLost): {lost}")
-    assert note.regarding["kind"] == "RLJob"
+    assert event.message == (f"epoch 2 opened for the trainer and 1 rollouts (MemberLost): {lost}")
+    assert event.regarding["kind"] == "RLJob"
 
 
 def test_a_problem_is_reported_once() -> None:

@@ -36,7 +36,7 @@ def engine() -> TinyEngine:
     return engine
 
 
-def draw(
+def sample(
     engine: TinyEngine,
     prompts: Sequence[Sequence[int]] = PROMPTS,
     *,
@@ -82,7 +82,7 @@ def recomputed(
 def test_logprobs_are_those_of_the_model(
     engine: TinyEngine, prompts: list[tuple[int, ...]]
 ) -> None:
-    for tokens, group in zip(prompts, draw(engine, prompts), strict=True):
+    for tokens, group in zip(prompts, sample(engine, prompts), strict=True):
         for generation in group:
             expected = recomputed(tokens, generation, {0: policy(0)})
             assert generation.logprobs == pytest.approx(expected, abs=1e-5)
@@ -102,19 +102,19 @@ def test_a_response_ends_with_eos_or_at_its_bound(engine: TinyEngine) -> None:
 
 def test_samples_follow_the_policy(engine: TinyEngine) -> None:
     (group,) = engine.generate(PROMPTS[:1], group_size=2000, seed=3, timeout=10)
-    drawn = torch.bincount(torch.tensor([g.tokens[0] for g in group]), minlength=13) / 2000
+    frequencies = torch.bincount(torch.tensor([g.tokens[0] for g in group]), minlength=13) / 2000
     expected = policy(0)(torch.tensor([PROMPTS[0]])).softmax(-1)[0, -1]
-    assert float((drawn - expected).abs().max()) < 0.05
+    assert float((frequencies - expected).abs().max()) < 0.05
 
 
 def test_a_seed_samples_the_same_tokens(engine: TinyEngine) -> None:
-    assert draw(engine, seed=5) == draw(engine, seed=5)
-    assert draw(engine, seed=5) != draw(engine, seed=6)
+    assert sample(engine, seed=5) == sample(engine, seed=5)
+    assert sample(engine, seed=5) != sample(engine, seed=6)
 
 
 def test_a_swap_in_mid_generation_shows_in_the_tokens_versions(engine: TinyEngine) -> None:
     after_steps(engine, 2, lambda: engine.load_weights(policy(9).state_dict().items(), version=7))
-    groups = draw(engine)
+    groups = sample(engine)
     longest = max((g for group in groups for g in group), key=lambda g: len(g.tokens))
     assert longest.versions == (0, 0, 7, 7, 7, 7)[: len(longest.tokens)]
     models = {0: policy(0), 7: policy(9)}
@@ -134,11 +134,11 @@ def test_what_an_abort_cut_short_is_continued_with_its_tokens(
             engine.pause(PauseMode.ABORT, timeout=0.001)
 
     after_steps(engine, 2, abort)
-    cut = draw(engine, prompts)
+    cut = sample(engine, prompts)
     assert {len(g.tokens) for group in cut for g in group} <= {1, 2}
     assert not all(g.finished for group in cut for g in group)
     engine.load_weights(policy(9).state_dict().items(), version=7)
-    whole = draw(engine, prompts, partials=cut)
+    whole = sample(engine, prompts, partials=cut)
     models = {0: policy(0), 7: policy(9)}
     for tokens, before, after in zip(prompts, cut, whole, strict=True):
         for begun, generation in zip(before, after, strict=True):
@@ -159,7 +159,7 @@ def test_a_pause_that_keeps_lets_the_generation_finish_afterwards(engine: TinyEn
 
     after_steps(engine, 2, pause)
     results: list[list[list[Response]]] = []
-    thread = threading.Thread(target=lambda: results.append(draw(engine)), daemon=True)
+    thread = threading.Thread(target=lambda: results.append(sample(engine)), daemon=True)
     thread.start()
     assert paused.wait(5)
     assert thread.is_alive()
@@ -169,18 +169,18 @@ def test_a_pause_that_keeps_lets_the_generation_finish_afterwards(engine: TinyEn
 
 
 def test_the_callback_gets_all_tokens_so_far_after_each_step(engine: TinyEngine) -> None:
-    told: list[list[list[Response]]] = []
+    reported: list[list[list[Response]]] = []
 
-    def tell(groups: list[list[Response]]) -> bool:
-        told.append(groups)
+    def report(groups: list[list[Response]]) -> bool:
+        reported.append(groups)
         return True
 
     (whole,) = engine.generate(
-        PROMPTS[:1], group_size=3, seed=1, timeout=10, on_partial=PartialOutputCallback(0.0, tell)
+        PROMPTS[:1], group_size=3, seed=1, timeout=10, on_partial=PartialOutputCallback(0.0, report)
     )
-    assert [whole] == draw(engine, PROMPTS[:1]), "being watched changes nothing"
-    assert len(told) == max(len(generation.tokens) for generation in whole)
-    for steps, (groups,) in enumerate(told, start=1):
+    assert [whole] == sample(engine, PROMPTS[:1]), "being watched changes nothing"
+    assert len(reported) == max(len(generation.tokens) for generation in whole)
+    for steps, (groups,) in enumerate(reported, start=1):
         for generation, end in zip(groups, whole, strict=True):
             count = min(steps, len(end.tokens))
             assert generation == Response(
@@ -192,7 +192,7 @@ def test_the_callback_gets_all_tokens_so_far_after_each_step(engine: TinyEngine)
 
 
 def test_the_callback_is_called_no_more_often_than_its_interval(engine: TinyEngine) -> None:
-    # A single call would end it: nobody wants the result.
+    # A single call would end it: its result is not wanted.
     on_partial = PartialOutputCallback(3600.0, lambda _: False)
     groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, on_partial=on_partial)
     assert all(generation.finished for group in groups for generation in group)
@@ -224,22 +224,22 @@ def test_a_deadline_gives_back_what_there_is(engine: TinyEngine) -> None:
 def test_weights_that_do_not_fit_change_nothing(
     engine: TinyEngine, change: Callable[[dict[str, torch.Tensor]], object], message: str
 ) -> None:
-    before = draw(engine)
+    before = sample(engine)
     state = dict(policy(9).state_dict())
     change(state)
     with pytest.raises(WeightMismatchError, match=message):
         engine.load_weights(state.items(), version=3)
     assert engine.version == 0
-    assert draw(engine) == before
+    assert sample(engine) == before
 
 
 def test_loaded_tensors_are_copied(engine: TinyEngine) -> None:
-    before = draw(engine)
+    before = sample(engine)
     state = policy(0).state_dict()
     engine.load_weights(state.items(), version=0)
     for tensor in state.values():
         tensor.zero_()
-    assert draw(engine) == before
+    assert sample(engine) == before
 
 
 @pytest.mark.parametrize(
@@ -255,25 +255,25 @@ def test_prompts_that_the_model_cannot_take_are_refused(
     engine: TinyEngine, prompts: list[tuple[int, ...]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        draw(engine, prompts)
+        sample(engine, prompts)
 
 
 def test_partials_must_match_the_prompts(engine: TinyEngine) -> None:
     with pytest.raises(ValueError, match="partials must hold"):
-        draw(engine, partials=[[Response()] * 2] * 4)
+        sample(engine, partials=[[Response()] * 2] * 4)
 
 
 def test_it_serves_only_what_was_loaded() -> None:
     engine = TinyEngine(model="builtin:reverse-tiny")
     assert engine.version is None
     with pytest.raises(RuntimeError, match="no weights"):
-        draw(engine)
+        sample(engine)
 
 
 def test_after_the_close_it_serves_nothing(engine: TinyEngine) -> None:
     engine.close()
     with pytest.raises(RuntimeError, match="closed"):
-        draw(engine)
+        sample(engine)
 
 
 def test_wrong_settings_name_their_field() -> None:

@@ -1,4 +1,4 @@
-"""What only gloo does: operations that nobody can end."""
+"""What only gloo does: operations that cannot be ended."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def test_stuck_sessions_are_bounded(processes: MemberProcesses) -> None:
     sender.do("snapshot", seed=21, megabytes=16, bucket_bytes=8 * MIB)
     for _ in range(3):  # max_abandoned
         join([sender, receiver])
-        sending = sender.start("publish", group=GROUP, timeout=2)  # nobody receives
+        sending = sender.start("publish", group=GROUP, timeout=2)  # no member receives
         time.sleep(0.05)
         sender.do("abort", group=GROUP)
         assert isinstance(sending.result(5).error, AbortedError)

@@ -38,10 +38,10 @@ def sessions(tmp_path: Path) -> Iterator[Open]:
         } | settings
         for index, engine in enumerate(pair):
             member, role = MemberId(f"pod-{index}", "b"), list(Role)[index]
-            told = engine.open(
+            descriptor = engine.open(
                 member=member, address="127.0.0.1", role=role, settings=StoreSettings(**values)
             )
-            seats.append(Seat(member, "127.0.0.1", encode_descriptor(told)))
+            seats.append(Seat(member, "127.0.0.1", encode_descriptor(descriptor)))
         engines.extend(pair)
         opened = [
             engine.open_session(group=group, session=SessionId(epoch, 1, 1), seats=seats, rank=r)

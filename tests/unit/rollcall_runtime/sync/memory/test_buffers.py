@@ -1,4 +1,4 @@
-"""Buffers are reused, but never while anybody still uses them."""
+"""Buffers are reused, but never while they are in use."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""A buffer in device memory is like one in host memory, but nobody on the host looks into it."""
+"""A buffer in device memory is like one in host memory, but host code cannot read it."""
 
 import ctypes
 import signal

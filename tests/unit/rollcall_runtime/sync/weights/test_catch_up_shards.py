@@ -1,4 +1,4 @@
-"""A newcomer that needs a part fetches that part, from whoever holds it."""
+"""A newcomer that needs a part fetches that part, from any member that holds it."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -13,11 +13,11 @@ def test_a_trainer_that_lost_its_claim_never_gets_it_back(tmp_path: Path) -> Non
     claim(root, "old")
     claim(root, "old")
     claim(root, "new")
-    with pytest.raises(FencedError, match="are pod new's now"):
+    with pytest.raises(FencedError, match="belong to pod new, which"):
         claim(root, "old")
     claim(root, "newest")
     for passed_over in ("old", "new"):
-        with pytest.raises(FencedError, match="are pod newest's now"):
+        with pytest.raises(FencedError, match="belong to pod newest, which"):
             claim(root, passed_over)
     claim(root, "newest")
 

@@ -14,7 +14,7 @@ from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, loss, setup
 
 Figures = list[tuple[int, float, float, float]]
-"""Step, loss, gradient norm, and a number drawn from the rank's generator after the step."""
+"""Step, loss, gradient norm, and a random number of the rank's generator after the step."""
 
 
 def figures_file(folder: Path, rank: int) -> Path:
@@ -32,8 +32,8 @@ def main(rank: int, size: int, port: int, folder: Path, every: int, last: int) -
         batch = engine.broadcast(random_batch(seed=step) if rank == 0 else None)
         assert isinstance(batch, Batch)
         stats = update_policy(engine, batch, loss=loss(), minibatches=MINIBATCHES)
-        drawn = float(torch.rand(()))
-        figures += [(step, item.loss, item.gradient_norm, drawn) for item in stats]
+        random_number = float(torch.rand(()))
+        figures += [(step, item.loss, item.gradient_norm, random_number) for item in stats]
         if checkpoints.due(step):
             checkpoints.save(engine, TrainState(step))
     assert checkpoints.wait(30)

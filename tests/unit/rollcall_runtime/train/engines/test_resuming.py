@@ -48,7 +48,7 @@ def test_resumed_losses_are_those_of_a_run_without_a_break(tmp_path: Path, size:
         assert before[rank] == [row for row in expected[rank] if row[0] <= 4]
         assert after[rank] == [row for row in expected[rank] if row[0] >= 4]
     if size > 1:
-        assert expected[0][-1][3] != expected[1][-1][3], "each rank draws from its own generator"
+        assert expected[0][-1][3] != expected[1][-1][3], "each rank has its own generator"
 
 
 def test_no_rank_waits_for_one_that_cannot_write(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ SENDER, RECEIVER = MemberId("pod-0", "boot"), MemberId("pod-1", "boot")
 
 def test_members_that_use_different_engines_fail_at_once() -> None:
     engine = GlooEngine()
-    told = engine.open(
+    descriptor = engine.open(
         member=SENDER, address="127.0.0.1", role=Role.SENDER, settings=SyncSettings()
     )
     other = json.dumps({"engine": "nccl"}).encode()
     seats = [
-        Seat(SENDER, "127.0.0.1", encode_descriptor(told)),
+        Seat(SENDER, "127.0.0.1", encode_descriptor(descriptor)),
         Seat(RECEIVER, "127.0.0.2", encode_descriptor(other)),
     ]
     session = engine.open_session(group="job", session=SessionId(1, 1, 0), seats=seats, rank=0)

@@ -40,7 +40,7 @@ def test_a_process_that_hangs_is_killed_before_its_buffer_is_lent_again(
     manifest = pair[0].do("snapshot", seed=1, megabytes=8, bucket_bytes=MIB)
     join(pair)
     kwargs = {"group": GROUP, "number": 1, "manifest": manifest, "timeout": 5.0}
-    waiting = receiver.start("receive", **kwargs)  # nobody sends
+    waiting = receiver.start("receive", **kwargs)  # no member sends
     settled(receiver, "in_use", 1)
     time.sleep(0.1)
     abort(pair)

@@ -106,7 +106,7 @@ def test_a_process_that_hangs_is_killed_and_another_takes_over(processes: Member
     manifest = trio[0].do("snapshot", seed=2, megabytes=16, bucket_bytes=8 * MIB)
     join(trio)
     before = children(trio[0].pid)
-    sending = trio[0].start("publish", group="job/default", timeout=5.0)  # nobody receives
+    sending = trio[0].start("publish", group="job/default", timeout=5.0)  # no member receives
     time.sleep(0.1)
     leave(trio)
     assert isinstance(sending.result(5).error, SyncError)

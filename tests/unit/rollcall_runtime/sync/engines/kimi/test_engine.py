@@ -180,8 +180,8 @@ def test_checkpoint_engine_chooses_on_accelerators(
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "npu"])
 def test_a_protocol_that_is_set_is_used_with_the_devices_that_are_set(kind: str) -> None:
-    told = stores.device_manager(kind, protocol="rdma", names="mlx5_0")
-    assert (told.transfer_engine_protocol, told.rdma_device(3)) == ("rdma", "mlx5_0")
+    manager = stores.device_manager(kind, protocol="rdma", names="mlx5_0")
+    assert (manager.transfer_engine_protocol, manager.rdma_device(3)) == ("rdma", "mlx5_0")
 
 
 def test_a_python_without_assertions_is_refused() -> None:

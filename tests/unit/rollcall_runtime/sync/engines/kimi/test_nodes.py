@@ -105,7 +105,7 @@ def await_stop(member: MemberProcess) -> None:
     """Wait until the member's process is stopped."""
     deadline = time.monotonic() + 5
     while Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < deadline, "nobody has stopped it"
+        assert time.monotonic() < deadline, "no reader stopped it"
         time.sleep(0.01)
 
 

@@ -74,12 +74,12 @@ def test_a_buffer_that_may_still_be_written_is_not_lent_again(processes: MemberP
     join(pair)
     waiting = receiver.start(
         "receive", group=GROUP, number=1, manifest=manifest, timeout=5.0
-    )  # nobody sends
+    )  # no member sends
     while receiver.do("begun", group=GROUP) == 0:
         time.sleep(0.02)
     leave(pair)
     assert isinstance(waiting.result(5).error, SyncError)
-    assert receiver.do("counts")["in_use"] == 1  # NCCL is to write there as soon as somebody sends
+    assert receiver.do("counts")["in_use"] == 1  # NCCL is to write there as soon as a member sends
     join(pair)  # ends the communicator that was kept
     assert receiver.do("counts")["in_use"] == 0
     send(pair, 2)

@@ -120,7 +120,7 @@ def test_a_member_killed_in_a_broadcast_is_shrunk_away(
     sending = trio[0].start("publish", group="job/default", timeout=5.0)
     time.sleep(0.1)  # the third does not receive, so all are in the middle
     trio[2].close()
-    error = sending.result(5).error  # the sender is told without waiting for a timeout
+    error = sending.result(5).error  # the sender fails without waiting for a timeout
     assert isinstance(error, TransferFailedError)
     assert "remote process exited" in str(error)
     leave(trio[:2])

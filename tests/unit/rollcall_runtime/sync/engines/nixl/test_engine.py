@@ -1,4 +1,4 @@
-"""What only NIXL does: whom it knows, what it tells UCX, how it ends."""
+"""What only NIXL does: which peers it keeps, how it configures UCX, how it ends."""
 
 import os
 import subprocess
@@ -22,22 +22,22 @@ MIB = 1 << 20
 
 
 class Library:
-    """An agent that only remembers what it was told."""
+    """An agent that only records its calls."""
 
     def __init__(self, name: str, *, backend: str, progress_seconds: float) -> None:
         self.name, self.backend, self.progress_seconds = name, backend, progress_seconds
-        self.told: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self.state_of_reads = ReadState.BUSY
 
     def add_peer(self, metadata: bytes) -> None:
-        self.told.append(("add", metadata.decode()))
+        self.calls.append(("add", metadata.decode()))
 
     def remove_peer(self, peer: str) -> None:
-        self.told.append(("remove", peer))
+        self.calls.append(("remove", peer))
 
     def read(self, peer: str, *, remote: int, local: int, nbytes: int) -> int:
         del remote, local, nbytes
-        self.told.append(("read", peer))
+        self.calls.append(("read", peer))
         return 1
 
     def state(self, handle: int) -> Any:
@@ -45,7 +45,7 @@ class Library:
         return self.state_of_reads
 
     def release(self, handle: int) -> None:
-        self.told.append(("release", str(handle)))
+        self.calls.append(("release", str(handle)))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made.close()
 
 
-def told(name: str, metadata: str) -> dict[str, Any]:
+def source(name: str, metadata: str) -> dict[str, Any]:
     return {"agent": f"{name}/boot", "metadata": b64encode(metadata.encode()).decode()}
 
 
@@ -75,8 +75,8 @@ def member(name: str) -> MemberId:
 
 def test_an_agent_is_connected_once_and_again_when_it_has_registered_more(engine: Any) -> None:
     for metadata in ("one buffer", "one buffer", "two buffers"):
-        engine.connect(told("a", metadata))
-    assert engine.agent.told == [
+        engine.connect(source("a", metadata))
+    assert engine.agent.calls == [
         ("add", "one buffer"),
         ("remove", "a/boot"),
         ("add", "two buffers"),
@@ -84,12 +84,12 @@ def test_an_agent_is_connected_once_and_again_when_it_has_registered_more(engine
 
 
 def test_an_agent_that_is_read_from_is_extended_and_not_removed(engine: Any) -> None:
-    peer = engine.connect(told("a", "one buffer"))
+    peer = engine.connect(source("a", "one buffer"))
     read = engine.read(peer, remote=0, local=0, nbytes=1)
-    engine.connect(told("a", "two buffers"))
+    engine.connect(source("a", "two buffers"))
     engine._keep_peers(set())
     assert engine.connected == {"a/boot"}
-    assert ("remove", "a/boot") not in engine.agent.told
+    assert ("remove", "a/boot") not in engine.agent.calls
     engine.agent.state_of_reads = ReadState.DONE
     assert read.done()
     read.release()
@@ -99,21 +99,21 @@ def test_an_agent_that_is_read_from_is_extended_and_not_removed(engine: Any) -> 
 
 def test_agents_of_members_that_left_are_forgotten(engine: Any) -> None:
     for name in ("a", "b"):
-        engine.connect(told(name, "metadata"))
+        engine.connect(source(name, "metadata"))
     engine._keep_peers({member("a"), member("c")})
     assert engine.connected == {"a/boot"}
-    assert engine.agent.told[-1] == ("remove", "b/boot")
+    assert engine.agent.calls[-1] == ("remove", "b/boot")
 
 
 def test_an_agent_whose_connection_failed_is_connected_again(engine: Any) -> None:
-    read = engine.read(engine.connect(told("a", "same")), remote=0, local=0, nbytes=1)
+    read = engine.read(engine.connect(source("a", "same")), remote=0, local=0, nbytes=1)
     engine.agent.state_of_reads = ReadState.FAILED
     with pytest.raises(RuntimeError, match="a read from a/boot failed"):
         read.done()
     read.release()
-    engine.connect(told("a", "same"))
-    engine.connect(told("a", "same"))
-    assert engine.agent.told[-2:] == [("remove", "a/boot"), ("add", "same")]
+    engine.connect(source("a", "same"))
+    engine.connect(source("a", "same"))
+    assert engine.agent.calls[-2:] == [("remove", "a/boot"), ("add", "same")]
 
 
 def test_ucx_is_configured_to_wait_and_not_to_spin(engine: Any) -> None:

@@ -68,7 +68,7 @@ def descendants(parent: int) -> dict[int, str]:
             command = status.with_name("cmdline").read_text().replace("\0", " ")
         except (OSError, ValueError):  # it has ended
             continue
-        if command:  # not one that has ended, and nobody was told
+        if command:  # not a zombie
             parents[int(status.parent.name)] = (int(fields["PPid"]), command)
     found: dict[int, str] = {}
     while True:
@@ -188,7 +188,7 @@ def test_a_rank_that_dies_is_reported(pair: tuple[MemberProcess, MemberProcess])
     before = descendants(sender.pid)
     join([sender, receiver])
     (rank,) = descendants(sender.pid).keys() - before.keys()
-    sending = sender.start("publish", group="job/default", timeout=5.0)  # nobody receives
+    sending = sender.start("publish", group="job/default", timeout=5.0)  # no member receives
     time.sleep(0.1)
     os.kill(rank, signal.SIGKILL)
     error = sending.result(2).error
@@ -231,7 +231,7 @@ def test_a_client_without_the_token_gets_no_data(
 
 def test_data_goes_over_the_interface_that_has_the_member_s_address() -> None:
     assert ray.interface_of("127.0.1.7") == "lo"
-    assert ray.interface_of("203.0.113.1") == "", "nobody has it"
+    assert ray.interface_of("203.0.113.1") == "", "no interface has it"
 
 
 def test_ipv6_is_refused() -> None:
