@@ -65,12 +65,12 @@ bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of
 chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1); prints JSON
 	$(BIN)/python -m hack.soak --seconds $(SECONDS) --seed $(SEED)
 
-lock: $(STAMP) ## Write requirements/*.txt anew from pyproject.toml
+lock: $(STAMP) ## Write requirements/*.txt again from pyproject.toml
 	requirements/lock.sh
 
 venv: $(STAMP) ## The Python environment alone
 $(TOOLS): requirements/bootstrap.txt requirements/cluster.txt
-	@test ! -L .venv || { echo ".venv is a link: make it anew where it points to (--clear would empty that)"; exit 1; }
+	@test ! -L .venv || { echo ".venv is a link: recreate it where it points to (--clear would empty that)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || hack/install-packages.sh python3-venv
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r requirements/bootstrap.txt

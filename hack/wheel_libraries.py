@@ -115,7 +115,7 @@ def digest(image: Image) -> str:
 
 
 def main() -> None:
-    """Write the file of facts anew, as far as requirement files have changed."""
+    """Write the file of facts again, as far as requirement files have changed."""
     before = json.loads(FACTS.read_text(encoding="utf-8")) if FACTS.exists() else {}
     facts = {}
     for name, image in IMAGES.items():

@@ -74,7 +74,7 @@ def load(images: Iterable[str]) -> None:
 
 
 def identity(image: str) -> str:
-    """The id of an image of the engine; it changes when the image is built anew.
+    """The id of an image of the engine; it changes when the image is rebuilt.
 
     Raises:
         ClusterError: the engine lacks it.

@@ -186,7 +186,7 @@ def _start_again(engine: Engine, states: dict[str, str]) -> bool:
                 engine.docker("start", *stopped, timeout_s=60)
             _wait_ready(engine)
     except CommandError as error:
-        say(f"the cluster did not become ready and is made anew: {error.failure}")
+        say(f"the cluster did not become ready and is recreated: {error.failure}")
         return False
     return True
 

@@ -60,7 +60,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="same seed, same plan")
     everything = ",".join(FaultKind)
     parser.add_argument("--faults", default=everything, help=f"some of {everything}")
-    parser.add_argument("--namespace", default=NAMESPACE, help="made anew and deleted")
+    parser.add_argument(
+        "--namespace", default=NAMESPACE, help="recreated first, deleted at the end"
+    )
     parser.add_argument(
         "--no-sync", action="store_true", help="the negative control: weights do not travel"
     )

@@ -39,7 +39,7 @@ class Member:
 class Coordinator:
     """One pod's. `rosters` are those that counted; `refused` counts the others.
 
-    Everybody on the roster is InSync unless `members` (by pod uid) says otherwise.
+    Every member of the roster is InSync unless `members` (by pod uid) says otherwise.
     """
 
     pod_uid: str

@@ -35,7 +35,7 @@ async def test_deletion_leaks_nothing(user: ClusterUser, operator: OperatorProce
 
     await eventually(forgotten, "no series of the job")
     await asyncio.sleep(1.0)
-    assert not await user.children("reverse")  # and nothing is made anew
+    assert not await user.children("reverse")  # and no child is recreated
 
 
 async def test_a_job_of_the_same_name_starts_afresh(

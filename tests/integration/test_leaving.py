@@ -245,10 +245,10 @@ async def test_a_rollout_drained_by_a_call_is_replaced(user: ClusterUser) -> Non
 async def test_suspects_are_replaced_one_at_a_time(user: ClusterUser) -> None:
     async with kubelet(user) as node:
         await user.apply(job(3, replaceAfterSeconds=3))
-        everybody = await rollouts(user, 3)
-        node.coordinator.say(dict.fromkeys(everybody, Member(MemberState.SUSPECT, "silent")))
-        await eventually(lambda: gone(user, everybody, 1), "one is replaced")
-        await eventually(lambda: gone(user, everybody, 2), "then another")
+        all_rollouts = await rollouts(user, 3)
+        node.coordinator.say(dict.fromkeys(all_rollouts, Member(MemberState.SUSPECT, "silent")))
+        await eventually(lambda: gone(user, all_rollouts, 1), "one is replaced")
+        await eventually(lambda: gone(user, all_rollouts, 2), "then another")
         assert "Suspect: silent" in await event(user, "RolloutReplaced")
 
 

@@ -17,9 +17,15 @@ PRODUCT = ("operator", "workloads")
 
 # Words that leave open who does what to what. In messages, help and descriptions that users read.
 UNCLEAR = re.compile(
-    r"\b(nobody|somebody|whoever|told|tells|what there is|what is the case|struck off|made anew)\b",
+    r"\b(nobody|somebody|anybody|everybody|whoever|tells?|told|hears?|heard|knock(s|ed)?|drew"
+    r"|what there is|what is the case|struck off|anew)\b",
     re.IGNORECASE,
 )
+# The same in names, where the verb of the field is report, receive, sample or wait for.
+UNCLEAR_IN_NAMES = {
+    *("nobody", "somebody", "anybody", "everybody", "whoever", "tell", "tells", "told"),
+    *("hear", "hears", "heard", "knock", "knocks", "knocked", "drew", "drawn", "noted", "anew"),
+}
 LOGGING = {"debug", "info", "warning", "error", "exception"}
 
 
@@ -49,6 +55,29 @@ def test_formatting_is_never_switched_off() -> None:
 def test_the_runtimes_root_holds_packages_and_the_command_line_alone() -> None:
     root = ROOT / "workloads" / "rollcall_runtime"
     assert {path.name for path in root.glob("*.py")} == {"__init__.py", "cli.py"}
+
+
+def defined(path: Path) -> Iterator[str]:
+    """The names that a module defines: of functions, classes, arguments, variables and fields."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def words_of(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+
+
+@pytest.mark.parametrize("folder", [*SOURCES, "tests", "images"])
+def test_names_say_who_does_what(folder: str) -> None:
+    names = {(name_of(path), name) for path in sources(folder) for name in defined(path)}
+    assert sorted((path, n) for path, n in names if words_of(n) & UNCLEAR_IN_NAMES) == []
 
 
 # --- words that users read -----------------------------------------------------------------------

@@ -3,7 +3,7 @@
     python -m hack.bench.sync_engines --rounds 5
     python -m hack.bench.sync_engines --draw results/sync-....jsonl --chart sync.svg
 
-Each run measures anew and writes to a file of its own in results/: the first line names commit,
+Each run measures again and writes to a file of its own in results/: the first line names commit,
 machine, date and load, each other line has the figures of one case.
 """
 

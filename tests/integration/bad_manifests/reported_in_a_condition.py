@@ -81,7 +81,7 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         before=(changed(pool(), {"metadata.name": "bad-cpu"}),),
     ),
     _reported(
-        "a training engine set anew while it runs",
+        "a training engine changed while it runs",
         ("spec.trainer.engine.config", "is immutable while the job is not suspended"),
         {},
         then={"spec.trainer.engine.config": {"cpuOffload": True}},

@@ -23,7 +23,7 @@ def test_its_tests_exist(mutant: Mutant) -> None:
 
 def test_their_patches_apply() -> None:
     failed = [mutant.name for mutant in MUTANTS if not applies(mutant.path)]
-    assert failed == [], "make these edits anew: docs/testing.md"
+    assert failed == [], "make these edits again: docs/testing.md"
 
 
 def applies(patch: Path) -> bool:

@@ -153,7 +153,7 @@ class MeasuredMember(members.GroupMember):
             torch.frombuffer(self._part.memory, dtype=torch.uint8).zero_()
 
     def spoil(self) -> None:
-        """Change a byte of every page, so that only what arrives anew can be right."""
+        """Change a byte of every page, so that only newly received bytes can be right."""
         for buffer in (self._target, self._part):
             if buffer.nbytes:
                 held = buffer.read(0, buffer.nbytes)

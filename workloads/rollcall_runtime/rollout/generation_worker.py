@@ -19,7 +19,7 @@ from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 SLICE_SECONDS = 30.0  # of one engine call; unfinished responses are continued in the next
-WHOLE_SECONDS = 600.0  # of one engine call when unfinished responses would be sampled anew
+WHOLE_SECONDS = 600.0  # of one engine call when unfinished responses would be sampled again
 STUCK_SECONDS = 30.0  # without a new token beyond the slice: the liveness probe fails
 
 
@@ -36,7 +36,7 @@ class FinishedLease:
 class PartialRollouts:
     """What happens to unfinished responses: `report` is called every `interval` seconds.
 
-    `keep`: they are continued, here or on another rollout; otherwise they are sampled anew.
+    `keep`: they are continued, here or on another rollout; otherwise they are sampled again.
     """
 
     interval: float

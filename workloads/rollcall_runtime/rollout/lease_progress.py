@@ -30,7 +30,7 @@ class LeaseProgressReporter:
         self._reported: dict[str, list[int]] = {}  # tokens of each response, by lease
 
     def reset(self) -> None:
-        """Start anew on a new stream: reports on the old one may not have arrived."""
+        """Start again on a new stream: reports on the old one may not have arrived."""
         self._reported = {}
 
     def report(self, lease_progress: Iterable[LeaseProgress]) -> None:

@@ -6,7 +6,7 @@ from rollcall_protocol.wire.messages import CatchUp, CoordinatorMessage, Session
 
 class Readiness:
     """Current from the first version that this process serves in a usable session, until it has to
-    catch up or its stream opens anew.
+    catch up or its stream is reopened.
 
     The pod's readiness gate is the operator's answer to the same question. The gate outlives a
     restart of the container and this answer does not; together they keep stale weights out of
@@ -18,7 +18,7 @@ class Readiness:
         self._in_session = False
 
     def stream_opened(self) -> None:
-        """A stream opened: the coordinator decides anew whether this member is current."""
+        """A stream opened: the coordinator decides again whether this member is current."""
         self._in_session = False
 
     def message_received(self, message: CoordinatorMessage) -> None:

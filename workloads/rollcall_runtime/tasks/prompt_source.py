@@ -36,7 +36,7 @@ class ReversePrompts:
 
 @dataclass(frozen=True, slots=True)
 class FilePrompts:
-    """The prompts of a file over and over, shuffled anew for each pass."""
+    """The prompts of a file over and over, shuffled again for each pass."""
 
     prompts: tuple[tuple[int, ...], ...]
     seed: int

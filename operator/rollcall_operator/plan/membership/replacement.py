@@ -34,7 +34,7 @@ def decide_replacements(view: JobView) -> ReplacementDecision:
     """Rollouts to replace now.
 
     Without the coordinator's report on the current epoch none is replaced, and absences go on.
-    They begin anew with a new incarnation of the coordinator, which the rollouts have yet to
+    They begin again with a new incarnation of the coordinator, which the rollouts have yet to
     find. After a restart of the operator an absence began when the readiness gate was closed.
     """
     if view.outcome is not None or view.spec.suspend:

@@ -1,4 +1,4 @@
-"""The plan: drawn from a seed alone, each kind once, nothing that does not heal in time."""
+"""The plan: random numbers of a seed alone, each kind once, nothing that does not heal in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordinator would say of a roster."""
+"""Snapshots that a coordinator would report for a roster."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,7 +28,7 @@ def snapshot_of(
     finished: TrainingResult | None = None,
     boot: int = 1,
 ) -> JobSnapshot:
-    """Everybody on the roster is InSync unless `states` says otherwise; `silent` never came."""
+    """Every member of the roster is InSync unless `states` says otherwise; `silent` never came."""
     members = tuple(
         MemberReport(
             pod_uid=member.pod_uid,

@@ -54,7 +54,7 @@ class Walk:
         assert {self.simulator.pods[cost.uid].pool for cost in plan.costs} <= lowered
 
     def settle(self) -> None:
-        """The faults stop: all pods run, everybody is in sync."""
+        """The faults stop: all pods run, all rollouts are in sync."""
         self.simulator.nodes.clear()
         self.simulator.edit({"spec.suspend": False})
         self.simulator.pools["bad-cpu"]["spec"].setdefault("replicas", 2)

@@ -69,7 +69,7 @@ def messages(effects: list[CoordinatorEffect]) -> list[tuple[MemberId, object]]:
 
 
 def acknowledge(coordinator: CoordinatorMachine, phase: AckPhase, *, now: float = 0) -> None:
-    """Everybody acknowledges the phase that is under way."""
+    """All members acknowledge the phase that is under way."""
     assert coordinator.session is not None
     ack = Ack(coordinator.session, phase)
     for member in (*coordinator.senders, *coordinator.seated):
@@ -101,8 +101,8 @@ def serving_one() -> CoordinatorMachine:
 
 def acknowledge_version(coordinator: CoordinatorMachine, phase: AckPhase) -> None:
     assert coordinator.session is not None
-    everybody = (*coordinator.senders, *coordinator.seated)
-    for member in coordinator.seated if phase is AckPhase.COMMIT else everybody:
+    members = (*coordinator.senders, *coordinator.seated)
+    for member in coordinator.seated if phase is AckPhase.COMMIT else members:
         coordinator.receive(member, Ack(coordinator.session, phase, version(1)), 0)
 
 
@@ -269,7 +269,7 @@ def test_a_newcomer_does_not_interrupt_a_version_that_is_being_sent() -> None:
     assert coordinator.session == session
 
 
-def test_the_sender_alone_may_be_silent_without_anybody_being_accused() -> None:
+def test_the_sender_alone_may_be_silent_and_no_member_is_suspected() -> None:
     coordinator = machine()
     coordinator.push_roster(roster(1, "a"), 0)
     coordinator.hello(hello("a"), 0)

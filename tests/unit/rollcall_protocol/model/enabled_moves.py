@@ -89,7 +89,7 @@ class EnabledMoves:
         written, newest = len(state.named), len(state.trainers) - 1
         last = len(self.tables.scope.rosters)
         if ModelFault.REPLACE not in self.tables.scope.kinds:
-            # Nobody but its coordinator knows a roster: it need not be written before it is pushed.
+            # Only its coordinator knows a roster: it need not be written before it is pushed.
             for epoch in range(self._epoch(state, newest) + 1, last + 1):
                 yield ("push", newest, epoch)
             return

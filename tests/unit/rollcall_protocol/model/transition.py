@@ -245,9 +245,9 @@ class Transition:
                 require(joined, f"1: {session} is usable before {member} has joined it")
 
     def _process_of(self, member: MemberId) -> int | None:
-        everybody = [slot.process for slot in self.slots]
-        everybody += [trainer.sender for trainer in self.trainers if trainer.alive]
-        for process in everybody:
+        processes = [slot.process for slot in self.slots]
+        processes += [trainer.sender for trainer in self.trainers if trainer.alive]
+        for process in processes:
             if process is not None and self.tables.members.id(process) == member:
                 return process
         return None

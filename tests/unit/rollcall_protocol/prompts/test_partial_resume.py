@@ -106,9 +106,9 @@ def test_tokens_that_are_too_old_or_of_a_former_trainer_are_sampled_again() -> N
     begun(prompts)
     prompts.rollout_lost(A)
     prompts.published(at(2))
-    (anew,) = leases(prompts, B, 1)
-    assert anew.partial is None
-    former = progress_of(anew, *WHOLE, version=at(2, Lineage(0, 1)))
+    (second,) = leases(prompts, B, 1)
+    assert second.partial is None
+    former = progress_of(second, *WHOLE, version=at(2, Lineage(0, 1)))
     assert prompts.report_progress(former, B, 1)
     prompts.rollout_lost(B)
     assert leases(prompts, A, 1)[0].partial is None

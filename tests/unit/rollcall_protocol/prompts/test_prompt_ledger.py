@@ -158,8 +158,8 @@ def walk(prompts: PromptLedger, dice: random.Random, steps: int) -> PromptLedger
             out += prompts.dispatch([A, B], now)
         elif event == "complete" and out:
             holder, lease = some()
-            drawn_by = version - dice.choice([0, 0, 0, 1, 2])
-            prompts.complete(done(holder, lease, version=drawn_by, lineage=lineage))
+            sampled_by = version - dice.choice([0, 0, 0, 1, 2])
+            prompts.complete(done(holder, lease, version=sampled_by, lineage=lineage))
         elif event == "forget":
             prompts.rollout_lost(member)
         elif event == "expire":

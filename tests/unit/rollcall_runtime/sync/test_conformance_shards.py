@@ -49,7 +49,7 @@ def member(
 @pytest.fixture
 def selective(processes: MemberProcesses) -> None:
     if processes.engine not in SELECTIVE:
-        pytest.skip("everybody gets everything")
+        pytest.skip("every receiver gets all buckets")
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_the_series_of_two_clients_do_not_touch_each_other() -> None:
     assert (one.next_delay(), other.next_delay()) == (0.2, 0.1)
 
 
-def test_each_delay_is_drawn_from_the_upper_half_of_its_bound() -> None:
+def test_each_delay_is_random_in_the_upper_half_of_its_bound() -> None:
     first = [BackoffDelays(first=1.0, longest=8.0).next_delay() for _ in range(1000)]
     assert min(first) >= 0.5
     assert max(first) <= 1.0

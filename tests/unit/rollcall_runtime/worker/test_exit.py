@@ -151,7 +151,7 @@ def test_the_message_is_written_where_kubernetes_reads_it(
     assert capfd.readouterr().err.startswith("OSError: no route (test_exit.py:")
 
 
-def test_a_stop_before_the_end_is_told_in_the_termination_log(
+def test_a_stop_before_the_end_is_written_to_the_termination_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "termination-log"

@@ -46,7 +46,7 @@ class TinySettings:
 class TinyEngine(InferenceEngine):
     """Batches all prompts of a call; a pause or new weights take effect between two tokens.
 
-    When weights change during a generation the key-value cache is computed anew, so that each
+    When weights change during a generation the key-value cache is computed again, so that each
     log-probability is that of one version and not of a mixture.
     """
 

@@ -51,7 +51,7 @@ def test_no_chart_without_figures() -> None:
         chart.draw([figures("kimi", 1, error="it broke")], caption="")
 
 
-def test_a_run_measures_anew_into_a_file_that_names_commit_machine_date_and_load(
+def test_each_run_writes_a_file_of_its_own_that_names_commit_machine_date_and_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_record, "RESULTS", tmp_path)

@@ -110,21 +110,21 @@ def test_a_container_that_the_kubelet_restarts_is_left_to_it() -> None:
     assert removed(simulator.reconcile(10 * BOUND)) == []
 
 
-# --- a mistake must not delete everybody ---------------------------------------------------------
+# --- a mistake must not delete all rollouts--------------------------------------------------------
 
 
 def test_of_a_small_pool_one_is_replaced_at_a_time() -> None:
     simulator = running(replicas=4)
-    everybody = uids(simulator)
-    simulator.report(states=dict.fromkeys(everybody, SUSPECT))
+    all_rollouts = uids(simulator)
+    simulator.report(states=dict.fromkeys(all_rollouts, SUSPECT))
     simulator.converge()
-    assert removed(simulator.reconcile(BOUND)) == everybody[:1]
+    assert removed(simulator.reconcile(BOUND)) == all_rollouts[:1]
     assert removed(simulator.reconcile(1)) == []  # another is still to come
     simulator.schedule()
     simulator.converge(1)
-    simulator.report(states=dict.fromkeys(everybody, SUSPECT))
+    simulator.report(states=dict.fromkeys(all_rollouts, SUSPECT))
     assert removed(simulator.reconcile(BOUND - 5)) == []  # it is young
-    assert removed(simulator.reconcile(5)) == everybody[1:2]
+    assert removed(simulator.reconcile(5)) == all_rollouts[1:2]
 
 
 def test_of_a_large_pool_a_tenth_is_replaced_at_a_time() -> None:

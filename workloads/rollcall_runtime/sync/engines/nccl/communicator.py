@@ -1,4 +1,4 @@
-"""How a session's communicator is made: anew, or from the one that the group had before.
+"""How a session's communicator is made: from nothing, or from the one that the group had before.
 
 Every member offers what it still has of the previous communicator, and the sender decides for all.
 A group that only lost members shrinks it, one that only gained some grows it; whenever that is not
