@@ -20,6 +20,8 @@ HERE = "not gpu and not alone"
 
 # Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
+# Where tests wait for half of their time, twice as many keep the cores busy.
+MANY_SIDE_BY_SIDE = "-n 4 --dist loadgroup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +58,17 @@ PARTS = (
         commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
     ),
     # Before the mutants: it builds the API server and Helm, which some of their tests need.
-    Part(name="integration", minutes=5, commands=("pytest tests/integration",)),
+    Part(
+        name="integration",
+        minutes=3,
+        commands=(f"pytest tests/integration {SIDE_BY_SIDE}",),
+    ),
     Part(name="mutants", minutes=1, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
-        minutes=12,
-        commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'slow and {HERE}'",),
+        minutes=6,
+        # The longest are in tests/local: begun last, they would run on with one core idle.
+        commands=(f"pytest tests/local tests/unit {MANY_SIDE_BY_SIDE} -m 'slow and {HERE}'",),
     ),
     Part(
         name="alone",
@@ -78,7 +85,7 @@ PARTS = (
     Part(
         name="e2e",
         minutes=3,
-        commands=(f"pytest tests/e2e {SIDE_BY_SIDE} -m 'not alone'",),
+        commands=(f"pytest tests/e2e {MANY_SIDE_BY_SIDE} -m 'not alone'",),
     ),
     Part(
         name="e2e-alone",

@@ -10,7 +10,6 @@ MAX_STALENESS = 2
 JOB, POOL = "reverse", "reverse-cpu"
 
 
-@pytest.mark.alone
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:

@@ -93,7 +93,13 @@ def test_rebuilding_a_hundred_times_leaves_nothing_behind(trio: list[MemberProce
         abort(trio)
         if turn == 9:
             before = [at_rest(member) for member in trio]
-    assert [at_rest(member) for member in trio] == before
+    after = [at_rest(member) for member in trio]
+    # Less is no fault: what a member was still closing at the tenth turn may be closed now.
+    grown = [
+        {name: (old[name], new[name]) for name in old if new[name] > old[name]}
+        for old, new in zip(before, after, strict=True)
+    ]
+    assert grown == [{}, {}, {}]
 
 
 @pytest.mark.alone
