@@ -85,7 +85,7 @@ PARTS = (
     Part(
         name="e2e",
         minutes=3,
-        commands=(f"pytest tests/e2e {MANY_SIDE_BY_SIDE} -m 'not alone'",),
+        commands=("pytest tests/e2e -n 3 --dist loadgroup -m 'not alone'",),
     ),
     Part(
         name="e2e-alone",

@@ -10,7 +10,7 @@ from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_WHE
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(420)
 def test_each_mistake_appears_in_a_condition(kubectl: Kubectl) -> None:
     waiting = {f"bad-{index}": case for index, case in enumerate(REPORTED_WHEN_PODS_RUN)}
     for name, case in waiting.items():
@@ -27,7 +27,7 @@ def test_each_mistake_appears_in_a_condition(kubectl: Kubectl) -> None:
         return not waiting
 
     try:
-        wait_for("all mistakes to be reported", all_reported, seconds=240, every=1)
+        wait_for("all mistakes to be reported", all_reported, seconds=360, every=1)
     except TimeoutError as error:
         unreported = {
             case.name: (case.expected, case.says, seen[case.name]) for case in waiting.values()
