@@ -111,7 +111,11 @@ def decide_outcome(
         if not done.error:
             message = f"training completed after {done.step} steps"
             return JobOutcome(JobCondition.SUCCEEDED, Reason.COMPLETED, message)
-        return _failed(Reason.TRAINING_FAILED, f"training failed at step {done.step}: {done.error}")
+        return _failed(
+            Reason.TRAINING_FAILED,
+            f"training failed at step {done.step}: {done.error}. Fix the cause, then delete and "
+            "recreate the RLJob",
+        )
     for pod in trainers:
         outcome = _exit_outcome(pod, spec.failure_policy)
         if outcome:
@@ -130,7 +134,8 @@ def decide_outcome(
     if limit is not None and running_for >= limit:
         return _failed(
             Reason.DEADLINE_EXCEEDED,
-            f"the job did not finish within {limit} s (spec.activeDeadlineSeconds)",
+            f"training was stopped: it took longer than spec.activeDeadlineSeconds ({limit}) "
+            "allows. Raise the limit, then delete and recreate the RLJob",
         )
     return None
 

@@ -77,7 +77,7 @@ def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
         text = f"the job {now.lower()}: {ended.message}"
         yield PlannedEvent.about(job, severity, Reason(ended.reason), text)  # type: ignore[arg-type]
     elif now == JobPhase.RESTARTING:
-        text = "training is interrupted: the trainer restarts"
+        text = "training is interrupted: the trainer restarts; condition TrainerReady says why"
         yield PlannedEvent.about(job, "Warning", Reason.RESTARTING, text)
     elif now == JobPhase.RUNNING:
         before = old.phase or "not set"
