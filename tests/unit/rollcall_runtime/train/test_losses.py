@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rollcall_protocol.job_config import LossConfig
 from rollcall_runtime.train.batch import Batch
@@ -126,6 +127,68 @@ def test_what_lies_outside_the_mask_has_no_say(kind: str, poison: float) -> None
     assert torch.equal(clean_gradient, dirty_gradient)
     assert all(torch.equal(clean.metrics[name], dirty.metrics[name]) for name in clean.metrics)
     assert float(clean_gradient[~batch.mask].abs().sum()) == 0
+
+
+@pytest.mark.parametrize("kind", ["decoupled", "tis", "grpo"])
+def test_padding_changes_no_sum(kind: str) -> None:
+    batch = random_batch(seed=5)
+    batch = batch.with_proximal(batch.logprobs - 0.1)
+    assert batch.proximal is not None
+    wider = Batch(
+        tokens=pad(batch.tokens, (0, 3)),
+        mask=pad(batch.mask, (0, 3)),
+        logprobs=pad(batch.logprobs, (0, 3)),
+        versions=pad(batch.versions, (0, 3)),
+        advantages=batch.advantages,
+        proximal=pad(batch.proximal, (0, 3)),
+    )
+    logprobs = batch.logprobs + 0.05
+    found, padded = loss_of(kind)(logprobs, batch), loss_of(kind)(pad(logprobs, (0, 3)), wider)
+    torch.testing.assert_close(padded.loss, found.loss)
+    torch.testing.assert_close(dict(padded.metrics), dict(found.metrics))
+
+
+@pytest.mark.parametrize(
+    ("kind", "probabilities", "advantage", "metrics"),
+    [
+        (
+            "decoupled",
+            {"pi": 0.6, "prox": 0.4, "behave": 0.2},
+            1.0,
+            {"ratio": 1.5, "clipped": 1, "weight": 2, "capped": 0, "kl": math.log(0.2 / 0.6)},
+        ),
+        (
+            "decoupled",  # a bad sample is pushed back in full, so the clip does not decide
+            {"pi": 0.6, "prox": 0.6, "behave": 0.1},
+            -1.0,
+            {"ratio": 1, "clipped": 0, "weight": 6, "capped": 1, "kl": math.log(0.1 / 0.6)},
+        ),
+        (
+            "tis",
+            {"pi": 0.9, "behave": 0.1},
+            1.0,
+            {"weight": 9, "capped": 1, "kl": math.log(0.1 / 0.9)},
+        ),
+        (
+            "grpo",
+            {"pi": 0.4, "behave": 0.2},
+            1.0,
+            {"ratio": 2, "clipped": 1, "kl": math.log(0.2 / 0.4)},
+        ),
+        (
+            "grpo",
+            {"pi": 0.4, "behave": 0.2},
+            -1.0,
+            {"ratio": 2, "clipped": 0, "kl": math.log(0.2 / 0.4)},
+        ),
+    ],
+)
+def test_metrics(
+    kind: str, probabilities: dict[str, float], advantage: float, metrics: dict[str, float]
+) -> None:
+    sums, _ = one_token(loss_of(kind), advantage=advantage, **probabilities)
+    found = {name: float(value) for name, value in sums.metrics.items()}
+    assert found == pytest.approx(metrics, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["decoupled", "tis", "grpo"])

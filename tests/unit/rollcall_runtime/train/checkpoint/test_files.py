@@ -1,5 +1,6 @@
 """A checkpoint is there as a whole or not at all."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -35,10 +36,18 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
+def rewrite(file: Path, old: str, new: str) -> None:
+    """Another text of the same form and length."""
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
 DAMAGE = {
     "state cut short": lambda path: os.truncate(path / "state.json", 20),
     "state empty": lambda path: os.truncate(path / "state.json", 0),
     "state changed": lambda path: flip(path / "state.json"),
+    "state of another step": lambda path: rewrite(path / "state.json", '"step": 1', '"step": 9'),
     "no state": lambda path: (path / "state.json").unlink(),
     "file missing": lambda path: (path / "weights").unlink(),
     "file cut short": lambda path: os.truncate(path / "weights", 3),
@@ -92,19 +101,80 @@ def test_values_of_any_json_type_keep_their_checksum(tmp_path: Path) -> None:
     assert read_state(path) == {"by number": {"2": [0.1, None], "10": []}, "text": "ä"}
 
 
-@pytest.mark.parametrize("staged", ["old", "new"])
-def test_a_commit_broken_between_its_renames_is_mended(tmp_path: Path, staged: str) -> None:
+@pytest.mark.parametrize(("staged", "kept"), [("nothing", "old"), ("new", "new"), ("torn", "old")])
+def test_a_commit_broken_between_its_renames_is_mended(
+    tmp_path: Path, staged: str, kept: str
+) -> None:
     """A crash while step 1 was saved a second time: the first one is aside, the second in wait."""
     path = save(tmp_path, 1, "old")
     aside = path.rename(tmp_path / ".step-00000001.old")
-    if staged == "new":
+    if staged != "nothing":
         save(tmp_path / "elsewhere", 1, "new").rename(scratch_path(path))
+    if staged == "torn":
+        os.truncate(scratch_path(path) / "weights", 1)
     mend_checkpoints(tmp_path)
     check_checkpoint(path)
-    assert (path / "weights").read_text(encoding="utf-8") == staged
-    assert aside.exists() == (staged == "new"), "the next save removes it"
+    assert (path / "weights").read_text(encoding="utf-8") == kept
+    assert aside.exists() == (kept == "new"), "the next save removes it"
     save(tmp_path, 2)
     assert not aside.exists()
+
+
+class Crash(BaseException):
+    """The machine loses power: no clean-up runs."""
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_crash_while_a_step_is_saved_again_leaves_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """The machine crashes after so many renames."""
+    path = save(tmp_path, 1, "old")
+    left, rename = renames, Path.rename
+
+    def crashing(source: Path, target: Path) -> Path:
+        nonlocal left
+        if left == 0:
+            raise Crash
+        left -= 1
+        return rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", crashing)
+        with pytest.raises(Crash):
+            save(tmp_path, 1, "new")
+    mend_checkpoints(tmp_path)
+    check_checkpoint(path)
+    assert (path / "weights").read_text(encoding="utf-8") == ("new" if renames else "old")
+
+
+def test_a_commit_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any other order a power failure leaves a checkpoint without some of its contents."""
+    done: list[str] = []
+    rename, fsync = Path.rename, os.fsync
+
+    def noted_fsync(descriptor: int) -> None:
+        file = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if file.is_file():
+            json.loads(file.read_text(encoding="utf-8"))  # nothing of it is left in a buffer
+        done.append(f"fsync {file.name}")
+        fsync(descriptor)
+
+    def noted_rename(source: Path, target: Path) -> Path:
+        done.append(f"rename {source.name} {target.name}")
+        return rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    save(tmp_path, 1)
+    assert done == [
+        "fsync state.json",
+        "fsync .step-00000001.new",
+        "rename .step-00000001.new step-00000001",
+        f"fsync {tmp_path.name}",
+    ]
 
 
 def test_the_next_try_removes_what_a_broken_one_left(tmp_path: Path) -> None:
@@ -130,9 +200,12 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_torn_one_is_not_kept_for_a_whole_one(tmp_path: Path) -> None:
-    """Steps 10 and 20 were torn, so training went on from 5 and has saved 15."""
+    """Steps 10 and 20 were damaged, so training went on from 5 and has saved 15.
+
+    Step 20 still looks whole: its file has the right length.
+    """
     whole, torn, newest, ahead = (save(tmp_path, step, "content") for step in (5, 10, 15, 20))
-    for path in (torn, ahead):
-        os.truncate(path / "weights", 3)
+    os.truncate(torn / "weights", 3)
+    flip(ahead / "weights")
     prune_checkpoints(tmp_path, keep=2, newest=newest)
     assert sorted(tmp_path.iterdir()) == [whole, newest]

@@ -1,5 +1,8 @@
 """Only the trainer that resumed last may write checkpoints."""
 
+import errno
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,19 @@ def test_a_damaged_list_is_nobodys_permission(tmp_path: Path, text: str) -> None
     (tmp_path / ".owners").write_text(text, encoding="latin-1")
     with pytest.raises(OSError, match="is damaged"):
         claim(tmp_path, "old")
+
+
+def test_a_claim_is_on_disk_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(tmp_path, "old")
+
+    def failing(descriptor: int) -> None:
+        assert json.loads(Path(f"/proc/self/fd/{descriptor}").read_text()) == ["old", "new"]
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            claim(tmp_path, "new")
+    claim(tmp_path, "old")
