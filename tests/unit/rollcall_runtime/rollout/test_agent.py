@@ -58,6 +58,8 @@ class Coordinator:
         self.address = address
         self.received: asyncio.Queue[MemberMessage] = asyncio.Queue()
         self.completions: asyncio.Queue[Completion] = asyncio.Queue()
+        self.refuses_streams = False
+        self.refused = asyncio.Event()
         self._socket: web.WebSocketResponse | None = None
 
     @asynccontextmanager
@@ -100,6 +102,9 @@ class Coordinator:
         return message
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        if self.refuses_streams:
+            self.refused.set()
+            return web.Response(status=503)
         self._socket = socket = web.WebSocketResponse()
         await socket.prepare(request)
         async for frame in socket:
@@ -262,6 +267,26 @@ async def test_the_probe_of_a_rollout_with_a_new_stream_waits_for_a_session_agai
         await bench.coordinator.receive(Hello)
         status, why = await bench.probe()
         assert (status, why) == (503, "not current: in no usable session")
+
+
+async def test_the_probe_of_a_rollout_without_a_stream_says_so() -> None:
+    async with Bench(FakeEngine()).running() as bench:
+        await bench.commit(V1)
+        await bench.coordinator.say(SessionReady(SESSION))
+        await bench.until_ready()
+        bench.coordinator.refuses_streams = True
+        await bench.coordinator.hang_up()
+        await bench.coordinator.refused.wait()
+        assert await bench.probe() == (503, "no stream to the coordinator")
+
+
+async def test_the_probe_takes_no_word_about_another_session() -> None:
+    async with Bench(FakeEngine()).running() as bench:
+        await bench.commit(V1)
+        await bench.coordinator.say(SessionReady(SessionId(1, 1, 9)))
+        await bench.coordinator.say(Stage(SESSION, Version(V1.lineage, 2), MANIFEST))
+        await bench.coordinator.hears(Ack)  # so it has handled what came before
+        assert await bench.probe() == (503, "not current: in no usable session")
 
 
 async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:

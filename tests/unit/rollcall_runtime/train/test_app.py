@@ -1,14 +1,18 @@
 """A trainer rank ends because of a signal, or it has failed."""
 
+import asyncio
 import os
 import random
 import signal
+import urllib.error
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rollcall_protocol import pod_contract
 from rollcall_runtime.train import app
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
@@ -58,3 +62,32 @@ def test_work_that_a_signal_ends_is_no_failure(
     for role in (app._Leader, app._Follower):
         monkeypatch.setattr(role, "run", run)
     app.run(environment, {})
+
+
+def test_a_rank_is_ready_when_it_has_its_model(
+    environment: TrainerEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://{environment.pod.address}:{pod_contract.METRICS_PORT}/readyz"
+    found: list[str] = []
+
+    def probe() -> None:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                found.append(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            found.append(f"{error.code} {error.read().decode()}")
+
+    def start() -> TrainState:
+        probe()
+        return TrainState()
+
+    async def run(role: Any, *_: Any) -> None:
+        await asyncio.to_thread(probe)
+        role.stop.set()
+
+    slow = SimpleNamespace(start=start, close=lambda: None)
+    monkeypatch.setattr(app, "_make_rank", lambda _: slow)
+    for role in (app._Leader, app._Follower):
+        monkeypatch.setattr(role, "run", run)
+    app.run(environment, {})
+    assert found == ["503 starting", "ok"]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -132,7 +133,8 @@ def test_what_lies_outside_the_mask_has_no_say(kind: str, poison: float) -> None
 @pytest.mark.parametrize("kind", ["decoupled", "tis", "grpo"])
 def test_padding_changes_no_sum(kind: str) -> None:
     batch = random_batch(seed=5)
-    batch = batch.with_proximal(batch.logprobs - 0.1)
+    # Advantages whose sum is not 0, so that what padding adds to a loss does not cancel out.
+    batch = replace(batch, advantages=batch.advantages + 1, proximal=batch.logprobs - 0.1)
     assert batch.proximal is not None
     wider = Batch(
         tokens=pad(batch.tokens, (0, 3)),
