@@ -120,7 +120,9 @@ def test_each_probe_is_added_where_the_user_gave_none() -> None:
         "port": pod_contract.METRICS_PORT,
     }
     assert result["startupProbe"]["httpGet"]["path"] == "/healthz"
-    assert worker(template())["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    readiness = worker(template())["readinessProbe"]
+    assert readiness["httpGet"]["path"] == "/readyz"
+    assert readiness["periodSeconds"] == 1, "a rollout that falls behind is seen within seconds"
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,31 @@ def test_what_another_rank_cannot_read_is_skipped_by_all(
     assert "step-00000010 is damaged and is skipped: updates cannot be read" in caplog.text
 
 
+def test_a_save_is_due_every_so_many_steps(tmp_path: Path) -> None:
+    made, without = checkpoints(tmp_path), Checkpointer(None, pod_uid="a-pod")
+    assert [step for step in range(1, 17) if made.due(step)] == [5, 10, 15]
+    assert not any(without.due(step) for step in range(1, 17))
+
+
+def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+    saved(tmp_path, 5, 10, 15)
+    assert list_checkpoints(tmp_path) == [checkpoint_path(tmp_path, step) for step in (15, 10)]
+
+
+def test_what_training_resumed_from_is_not_saved_again(tmp_path: Path) -> None:
+    saved(tmp_path, 5)
+    made = checkpoints(tmp_path)
+    made.restore(CountingEngine())
+    assert not made.unsaved(5)
+    assert made.unsaved(6)
+
+
+def test_training_resumes_from_a_commit_that_a_crash_broke(tmp_path: Path) -> None:
+    saved(tmp_path, 5)
+    checkpoint_path(tmp_path, 5).rename(tmp_path / ".step-00000005.old")
+    assert checkpoints(tmp_path).restore(CountingEngine()).step == 5
+
+
 def test_training_begins_again_when_no_checkpoint_is_whole(tmp_path: Path) -> None:
     saved(tmp_path, 5, 10)
     for path in list_checkpoints(tmp_path):
