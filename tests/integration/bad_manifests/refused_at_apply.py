@@ -59,6 +59,16 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.rollouts[0].replicas": 5, "spec.rollouts[0].maxReplicas": 2},
     ),
     _apply(
+        "replicas under minReplicas",
+        ("spec.rollouts[0].replicas", "must not be below minReplicas; raise replicas"),
+        {"spec.rollouts[0].replicas": 2, "spec.rollouts[0].minReplicas": 3},
+    ),
+    _apply(
+        "rollouts in a sync group with a name that is no label",
+        ("spec.rollouts[0].syncGroup", "it is part of the names of sessions and metrics"),
+        {"spec.rollouts[0].syncGroup": "NPU_1"},
+    ),
+    _apply(
         "suspected before the next heartbeat",
         ("spec.membership.suspectAfterMilliseconds", "must be more than heartbeatMilliseconds"),
         {"spec.membership.heartbeatMilliseconds": 3000},
@@ -115,6 +125,11 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.algorithm.loss.clip": "0,2"},
     ),
     _apply(
+        "importance sampling capped at zero",
+        ("spec.algorithm.loss.isCap", "must be a decimal string above 0.0 and at most 1000.0"),
+        {"spec.algorithm.loss.isCap": "0"},
+    ),
+    _apply(
         "learning rate zero",
         ("spec.algorithm.optimizer.learningRate", 'such as "1e-3"'),
         {"spec.algorithm.optimizer.learningRate": "0"},
@@ -128,6 +143,21 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "a bucket too small",
         ("spec.weightSync.bucketSize", "from 4Ki to 4Gi"),
         {"spec.weightSync.bucketSize": "512"},
+    ),
+    _apply(
+        "a delta of more than the whole",
+        ("spec.weightSync.delta.maxShare", "must be a decimal string above 0.0 and at most 1.0"),
+        {"spec.weightSync.delta": {"enabled": True, "maxShare": "1.5"}},
+    ),
+    _apply(
+        "blocks of a delta too small",
+        ("spec.weightSync.delta.blockSize", "from 4Ki to 4Gi"),
+        {"spec.weightSync.delta": {"enabled": True, "blockSize": "512"}},
+    ),
+    _apply(
+        "unknown engine of a sync group",
+        ("spec.weightSync.groups[0].engine", "unknown weight sync engine; builtin: auto, gloo"),
+        {"spec.weightSync.groups": [{"name": "npu", "engine": "glue"}]},
     ),
     _apply(
         "unknown staging",
@@ -238,6 +268,36 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         then={"spec.trainer.checkpoint": DELETE},
     ),
     _apply(
+        "prompts changed while it runs",
+        ("spec.data", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.data.prompts": "/data/prompts.jsonl"},
+    ),
+    _apply(
+        "reward changed while it runs",
+        ("spec.reward", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.reward.function": "my_package.rewards:score"},
+    ),
+    _apply(
+        "another source of weights after a restart while it runs",
+        ("spec.trainer.recoverFrom", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.trainer.recoverFrom": "Rollouts"},
+    ),
+    _apply(
+        "membership changed while it runs",
+        ("spec.membership", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.membership.settleSeconds": 7},
+    ),
+    _apply(
+        "another training engine, even though suspended",
+        ("spec.trainer.engine.name", "is immutable (checkpoints are in its format)"),
+        {"spec.suspend": True},
+        then={"spec.trainer.engine.name": "example.com/mine"},
+    ),
+    _apply(
         "another model, even though suspended",
         ("spec.model", "is immutable (checkpoints hold its weights); create another RLJob"),
         {"spec.suspend": True},
@@ -247,6 +307,26 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "pool: maxReplicas under minReplicas",
         ("spec.minReplicas", "must not be above maxReplicas"),
         {"spec.replicas": 2, "spec.minReplicas": 3, "spec.maxReplicas": 2},
+    ),
+    _pool(
+        "pool: replicas under minReplicas",
+        ("spec.replicas", "must not be below minReplicas; raise replicas"),
+        {"spec.replicas": 2, "spec.minReplicas": 3},
+    ),
+    _pool(
+        "pool: unknown inference engine",
+        ("spec.engine.name", "unknown inference engine; builtin: tiny"),
+        {"spec.engine.name": "tinny"},
+    ),
+    _pool(
+        "pool: a sync group with a name that is no label",
+        ("spec.syncGroup", "it is part of the names of sessions and metrics"),
+        {"spec.syncGroup": "NPU_1"},
+    ),
+    _pool(
+        "pool: name with a dot",
+        ("metadata.name must be at most 63 characters", "its pods carry it as a label"),
+        {"metadata.name": "my.pool"},
     ),
     _pool(
         "pool: scaled over maxReplicas",

@@ -1,6 +1,7 @@
 """The resource definitions: what Kubernetes and its tools rely on."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import yaml
 
 from rollcall_operator.api.crd import RESOURCES, RLJOB, ROLLOUTPOOL, crd, rendered
 from rollcall_operator.api.rules import VALIDATIONS
+from tests.integration.bad_manifests.case import Case
+from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
 
 CRDS = Path(__file__).parents[4] / "crds"
 PRESERVED = "x-kubernetes-preserve-unknown-fields"
@@ -148,3 +151,26 @@ def test_conditions_and_sync_groups_are_lists_with_keys() -> None:
 def test_what_does_nothing_yet_is_not_there() -> None:
     known = {path.rpartition(".")[2] for path, _ in (*spec_nodes(RLJOB), *spec_nodes(ROLLOUTPOOL))}
     assert not known & {"scheduling", "autoscaling"}
+
+
+def rules(resource: Any) -> Iterator[tuple[str, str]]:
+    """Path and message of each CEL rule; the path of a list's items has no index."""
+    for path, node in nodes(version(resource)["schema"]["openAPIV3Schema"]):
+        for rule in node.get(VALIDATIONS, ()):
+            yield f"{path}{rule.get('fieldPath', '')}".removeprefix("."), rule["message"]
+
+
+def refused_by(case: Case, path: str, message: str) -> bool:
+    """Whether a case expects this message at this path; a name's message holds the path itself."""
+    where, *more = case.says
+    if re.sub(r"\[\d+\]", "[]", where) == path:
+        return more[0].lower() in message.lower()
+    return path == "" and where in message
+
+
+@KINDS
+def test_each_rule_refuses_one_of_the_bad_manifests(resource: Any) -> None:
+    """A rule that the integration tests never see broken might as well not be there."""
+    cases = [case for case in REFUSED_AT_APPLY if case.kind == resource.kind]
+    untested = [rule for rule in rules(resource) if not any(refused_by(c, *rule) for c in cases)]
+    assert not untested
