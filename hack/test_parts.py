@@ -1,4 +1,6 @@
-"""`make test` in parts: all in order, or those that are named (`make test PARTS="unit e2e"`).
+"""`make test` in parts: in order, or those that are named (`make test PARTS="unit e2e"`).
+
+A part that is `named_only` runs if it is named, and not otherwise.
 
 This table is the only place that says what the parts are; CONTRIBUTING.md says which to run for
 which change.
@@ -32,11 +34,13 @@ class Part:
         name: what `PARTS=` calls it.
         minutes: what it usually takes on two cores with warm caches.
         commands: programs of the virtual environment, with arguments; run in order.
+        named_only: whether `make test` alone leaves it out.
     """
 
     name: str
     minutes: float
     commands: tuple[str, ...]
+    named_only: bool = False
 
 
 PARTS = (
@@ -92,6 +96,14 @@ PARTS = (
         minutes=6.5,
         commands=("pytest tests/e2e -m alone",),
     ),
+    # Its own cluster beside the one that the parts above use, and it compares all of the machine's
+    # mounts, interfaces, control groups and settings before and after: nothing else may run.
+    Part(
+        name="cluster-lifecycle",
+        minutes=5,  # an estimate: not measured yet
+        commands=("pytest tests/cluster/test_cluster_lifecycle.py",),
+        named_only=True,
+    ),
 )
 
 
@@ -99,8 +111,10 @@ def main() -> int:
     """Runs the parts; returns the exit status of the first command that failed, else 0."""
     known = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(prog="python -m hack.test_parts", description=__doc__)
-    parser.add_argument("part", nargs="*", choices=[[], *known], help="all, if none is named")
-    named = parser.parse_args().part or known
+    parser.add_argument(
+        "part", nargs="*", choices=[[], *known], help="those of make test, if none is named"
+    )
+    named = parser.parse_args().part or [part.name for part in PARTS if not part.named_only]
     chosen = [part for part in PARTS if part.name in named]
     for number, part in enumerate(chosen):
         status = run(part, number=number + 1, of=len(chosen), after=chosen[number + 1 :])

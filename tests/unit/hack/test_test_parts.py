@@ -1,4 +1,4 @@
-"""The parts of `make test` run every test exactly once."""
+"""The parts run every test exactly once; those that must be named are left out otherwise."""
 
 import itertools
 import shlex
@@ -40,6 +40,12 @@ def test_a_test_runs_once_whatever_its_marks(suite: str) -> None:
     for count in range(len(MARKS) + 1):
         for marks in itertools.combinations(MARKS, count):
             assert runs(suite, *marks) == 1, marks
+
+
+def test_each_test_of_the_local_cluster_runs_in_one_part() -> None:
+    files = sorted(path.name for path in (test_parts.ROOT / "tests/cluster").glob("test_*.py"))
+    assert len(files) == 2
+    assert [runs(f"tests/cluster/{name}") for name in files] == [1, 1]
 
 
 @pytest.mark.parametrize("suite", ["tests/unit", "tests/local"])
@@ -85,3 +91,23 @@ def test_parts_can_be_named(
     out = capfd.readouterr().out
     assert "two ran" in out
     assert "one ran" not in out
+
+
+def test_a_part_that_must_be_named_is_left_out_otherwise(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = [
+        test_parts.Part(
+            name=name,
+            minutes=1,
+            commands=(f"python -c 'print(\"{name} ran\")'",),
+            named_only=name == "two",
+        )
+        for name in ("one", "two")
+    ]
+    monkeypatch.setattr(test_parts, "PARTS", tuple(parts))
+    for arguments, ran in (([], "one"), (["two"], "two")):
+        monkeypatch.setattr(sys, "argv", ["test_parts", *arguments])
+        assert test_parts.main() == 0
+        out = capfd.readouterr().out
+        assert [line for line in out.splitlines() if line.endswith(" ran")] == [f"{ran} ran"]
