@@ -285,7 +285,7 @@ async def test_the_probe_takes_no_word_about_another_session() -> None:
         await bench.commit(V1)
         await bench.coordinator.say(SessionReady(SessionId(1, 1, 9)))
         await bench.coordinator.say(Stage(SESSION, Version(V1.lineage, 2), MANIFEST))
-        await bench.coordinator.hears(Ack)  # so it has handled what came before
+        await bench.coordinator.receive(Ack)  # so it has handled what came before
         assert await bench.probe() == (503, "not current: in no usable session")
 
 
