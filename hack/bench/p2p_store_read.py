@@ -131,12 +131,13 @@ def measure(nbytes: int, rounds: int) -> dict[str, object]:
     os.environ.setdefault("MC_TRANSFER_TIMEOUT", "5")
     command = [sys.executable, "-m", "hack.bench.p2p_store_read", "--source", str(nbytes)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            fields = next(
-                line.split() for line in process.stdout or () if line.startswith("SOURCE")
-            )
+            found = (line.split() for line in process.stdout or () if line.startswith("SOURCE"))
+            fields = next(found, None)
+            if fields is None:
+                raise RuntimeError("the source ended before it could be read from")
             reader = Reader(nbytes, fields[1], int(fields[2]))
             ways: dict[str, Callable[[], None]] = {
                 "blocking_1": lambda: reader.blocking(1),
@@ -166,10 +167,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--source", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    run = run_record(vars(args))
     if args.source:
         source(args.source)
         return
+    run = run_record(vars(args))
     finish("p2p-store-read", run, measure(args.mebibytes * MIB, args.rounds))
 
 

@@ -2,23 +2,31 @@
 
     python -m hack.bench.sync_engines --rounds 5
     python -m hack.bench.sync_engines --draw results/sync-....jsonl --chart sync.svg
+    python -m hack.bench.sync_engines --publish results/sync-....jsonl
 
 Each run measures again and writes to a file of its own in results/: the first line names commit,
-machine, date and load, each other line has the figures of one case.
+machine, date, load and the engines' versions, the last one the load at the end, each other line has
+the figures of one case. `--publish` makes docs/measurements/sync.json and sync.svg of such a file,
+and prints the table for docs/measurements.md.
 """
 
 import argparse
 import json
+import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hack.bench.run_record import caption, new_result, run_record
-from hack.bench.sync_engines import chart
+from hack.bench.run_record import ROOT, caption, new_result, run_end, run_record
+from hack.bench.sync_engines import chart, markdown_table
+from rollcall_protocol import __version__
 from rollcall_runtime.bench import suite
 from rollcall_runtime.bench.cli import add_case_arguments, bench_case, positive, size
 from rollcall_runtime.bench.host import own_output
+from rollcall_runtime.sync.registry import engines
+
+MEASUREMENTS = ROOT / "docs" / "measurements"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.draw is not None:
         _draw(options.draw, options.chart or options.draw.with_suffix(".svg"))
         return 0
+    if options.publish is not None:
+        _publish(options.publish, MEASUREMENTS)
+        return 0
     run = run_record(settings=sys.argv[1:] if arguments is None else list(arguments))
+    run["versions"] = _versions()
     path = new_result("sync", run)
     with own_output() as output, path.open("w", encoding="utf-8") as results:
         results.write(json.dumps({"run": run}) + "\n")
@@ -44,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.flush()
             output.write(f"{number} of {len(cases)}: {json.dumps(figures)}\n")
             output.flush()
+        results.write(json.dumps({"end": run_end()}) + "\n")
     _draw(path, options.chart or path.with_suffix(".svg"))
     return 1 if failed else 0
 
@@ -54,10 +67,32 @@ def _draw(results: Path, image: Path) -> None:
     sys.stdout.write(f"{results}\n{image}\n")
 
 
+def _publish(results: Path, folder: Path) -> None:
+    """Write sync.json and sync.svg, print the table. ValueError for a run that did not end."""
+    run, cases = read(results)
+    if "ended" not in run:
+        raise ValueError(f"{results}: the run did not end; publish one that did")
+    document = json.dumps({"run": run, "cases": cases}, indent=1) + "\n"
+    (folder / "sync.json").write_text(document, encoding="utf-8")
+    chart.save(chart.draw(cases, caption=caption(run)), folder / "sync.svg")
+    sys.stdout.write(f"{markdown_table.table(cases)}\n\n{caption(run)}\n")
+
+
 def read(results: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The record of the run, and the figures of its cases."""
+    """The record of the run, with its end if it came to one, and the figures of its cases."""
     first, *cases = map(json.loads, results.read_text(encoding="utf-8").splitlines())
-    return first["run"], cases
+    end = cases.pop()["end"] if cases and "end" in cases[-1] else {}
+    return first["run"] | end, cases
+
+
+def _versions() -> dict[str, str]:
+    """Of Python, Rollcall and each usable engine's library."""
+    known = {engine.name: engine.version for engine in engines() if engine.available}
+    return {
+        "python": platform.python_version(),
+        "rollcall": __version__,
+        **{name: version for name, version in known.items() if version is not None},
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--draw", type=Path, metavar="FILE.jsonl", help="draw these results, measure nothing"
+    )
+    parser.add_argument(
+        "--publish",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="make what the docs show of these results",
     )
     parser.add_argument("--engines", nargs="+", metavar="E", help="default: all that can run here")
     parser.add_argument(

@@ -32,5 +32,18 @@ def test_figures_go_to_a_file_of_their_own_and_to_the_last_line(
     record.finish("sync", run, {"seconds": 1.5})
     (path,) = results.iterdir()
     assert path.name.startswith("sync-")
-    assert json.loads(path.read_text()) == {"run": run, "seconds": 1.5}
-    assert json.loads(capsys.readouterr().out) == {"run": run, "seconds": 1.5}
+    kept = json.loads(path.read_text())
+    assert json.loads(capsys.readouterr().out) == kept
+    assert kept.pop("seconds") == 1.5
+    assert kept["run"].pop("ended") >= run["began"]
+    assert kept["run"].pop("load_average_at_end") >= 0
+    assert kept["run"] == run
+
+
+def test_a_tree_without_git_is_not_called_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    run = record.run_record()
+    assert run["commit"] == "unknown"
+    assert run["uncommitted_changes"] is True
