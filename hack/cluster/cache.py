@@ -99,7 +99,7 @@ def lock(name: str, *, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError as error:
+            except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise ClusterError(f"another process holds {path}: wait for it") from error
                 time.sleep(0.5)

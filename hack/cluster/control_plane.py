@@ -161,10 +161,6 @@ class ControlPlane:
             lambda: self._answers("/api/v1/namespaces/default/serviceaccounts/default"),
         )
 
-    def stop_controller_manager(self) -> None:
-        """Kills the controller-manager at once."""
-        self._kill("kube-controller-manager")
-
     def writes(self, *, user: str | None = None) -> list[dict[str, object]]:
         """The writes that the API server has taken so far, as its audit events.
 

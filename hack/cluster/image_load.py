@@ -38,7 +38,7 @@ def load_into_node(engine: Engine, node: str, *, saved: Path, identity: str) -> 
     """Imports an archive made by `docker save`; returns how many bytes were sent.
 
     Raises:
-        CommandError: the node refused it.
+        CommandError: the node refused it, or took too long.
     """
     present = set(engine.docker("exec", node, *_CTR, "content", "ls", "--quiet").split())
     process = subprocess.Popen(
@@ -66,7 +66,14 @@ def load_into_node(engine: Engine, node: str, *, saved: Path, identity: str) -> 
         sent = thin(saved, process.stdin, present=present)
     except BrokenPipeError:
         sent = 0  # the import has ended early; its status and words say why
-    said, _ = process.communicate(timeout=IMPORT_TIMEOUT_S)
+    try:
+        said, _ = process.communicate(timeout=IMPORT_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        raise CommandError(
+            f"{node}: image import not done after {IMPORT_TIMEOUT_S:.0f} s",
+            output=(error.stdout or b"").decode(errors="replace"),
+        ) from error
     if process.returncode != 0:
         raise CommandError(f"{node}: image import failed", output=said.decode(errors="replace"))
     return sent

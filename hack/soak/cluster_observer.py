@@ -75,7 +75,7 @@ class ClusterObserver:
 
 
 def look(kubectl: Kubectl, job: str) -> ApiObservation:
-    """Ask the API once. KubectlError when it does not answer in time."""
+    """Ask the API once. KubectlError when it does not answer in time, KeyError without the job."""
     began = time.time()
     text = kubectl.run(
         "get",
@@ -86,9 +86,8 @@ def look(kubectl: Kubectl, job: str) -> ApiObservation:
         seconds=ANSWER_S + 2,
     )
     items = json.loads(text)["items"]
-    status: dict[str, Any] = next(
-        i.get("status", {}) for i in items if i["kind"] == "RLJob" and i["metadata"]["name"] == job
-    )
+    jobs = {i["metadata"]["name"]: i.get("status", {}) for i in items if i["kind"] == "RLJob"}
+    status: dict[str, Any] = jobs[job]
     epochs: dict[int, str] = {}
     # Of all groups: an epoch is the job's, and each group that it changed records the cause.
     for group in status.get("syncGroups", []):

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hack.cluster.errors import ClusterError
 from hack.cluster.installation import SYSTEM_NAMESPACE
@@ -67,23 +67,12 @@ class FaultContext:
         return found[int(pick * len(found))]
 
     def node_of(self, worker: WorkerInstance) -> str:
-        """The node on which a worker runs."""
+        """The node on which a worker runs. ClusterError if it runs on none any more."""
         groups = (host_inspection.PROC / str(worker.pid) / "cgroup").read_text()
-        return next(
-            node
-            for node in host_inspection.WORKER_NODES
-            if host_inspection.container_of(node) in groups
-        )
-
-
-class ActiveFault(Protocol):
-    """A fault that was injected: whom it hit, and how to end it."""
-
-    name: str
-    uid: str
-
-    def heal(self) -> None:
-        """End it. Harmless when the victim is gone."""
+        for node in host_inspection.WORKER_NODES:
+            if host_inspection.container_of(node) in groups:
+                return node
+        raise ClusterError(f"{worker.pod} runs on no node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +84,13 @@ class InjectionResult:
     undo: Callable[[], None] | None = None
 
     def heal(self) -> None:
-        """Undo it."""
+        """Undo it. Harmless when the victim is gone."""
         if self.undo is not None:
             self.undo()
 
 
 def inject(fault: PlannedFault, ground: FaultContext) -> InjectionResult:
-    """Do it now. ClusterError, KubectlError, OSError or CommandError when it cannot be done."""
+    """Do it now. ClusterError, KubectlError, OSError or SubprocessError when it cannot be done."""
     return _INJECTORS[fault.kind](ground, fault.pick)
 
 
@@ -249,7 +238,9 @@ def _node_loss(ground: FaultContext, pick: float) -> InjectionResult:
     def start() -> None:
         docker("start", node, timeout_s=60)
         deadline = time.monotonic() + NODE_BACK_S
-        while not host_inspection.node_pid(node) and time.monotonic() < deadline:
+        while not host_inspection.node_pid(node):
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{node} does not run {NODE_BACK_S:.0f} s after its start")
             time.sleep(0.2)
         ground.volume.attach(node)
 

@@ -192,14 +192,16 @@ def _worker_processes(namespace: str) -> Iterator[tuple[Path, WorkerInstance]]:
             continue
         if f'"namespace":"{namespace}"' not in values.get(pod_contract.CONFIG, ""):
             continue
-        started = _read(entry / "stat").rpartition(")")[2].split()[19]
+        fields = _read(entry / "stat").rpartition(")")[2].split()
+        if not fields:
+            continue  # it has ended since its command was read
         yield (
             entry,
             WorkerInstance(
                 pod=values[pod_contract.POD_NAME],
                 uid=values[pod_contract.POD_UID],
                 role=role,
-                incarnation=f"{entry.name}.{started}",
+                incarnation=f"{entry.name}.{fields[19]}",
                 address=values[pod_contract.POD_IP],
                 pid=int(entry.name),
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from contextlib import ExitStack
@@ -102,6 +103,8 @@ class _Injecting:
         time.sleep(max(0.0, options.seconds - (time.monotonic() - began)))
         for thread in self._threads:
             thread.join(timeout=HEAL_S)
+            if thread.is_alive():
+                self._say(f"{thread.name} is not healed after {HEAL_S:.0f} s, and is not counted")
         self._history.faults.sort(key=lambda fault: fault.began)
 
     def _one(self, fault: PlannedFault) -> None:
@@ -115,7 +118,7 @@ class _Injecting:
                 time.sleep(fault.lasts)
             finally:
                 done.heal()
-        except (ClusterError, KubectlError, OSError) as error:
+        except (ClusterError, KubectlError, OSError, subprocess.SubprocessError) as error:
             trouble = f"{type(error).__name__}: {error}"
             self._say(f"fault {fault.number}: {fault.kind} {victim} failed: {trouble}")
         self._history.faults.append(

@@ -28,7 +28,6 @@ NOTICEABLE = (
     FaultKind.OOM_ROLLOUT,
     FaultKind.DELETE_ROLLOUT,
 )
-OF_TRAINER = (FaultKind.KILL_TRAINER, FaultKind.PARTITION_TRAINER, FaultKind.NODE_LOSS)
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:

@@ -12,7 +12,9 @@ def table(cases: Iterable[Mapping[str, Any]]) -> str:
     cells = {(c["bytes"], c["engine"], c["receivers"]): _cell(c) for c in cases}
     receivers = sorted({count for _, _, count in cells})
     lines = [
-        "| MiB | engine | " + " | ".join(f"{count} receiver" + "s" * (count > 1) for count in receivers) + " |",
+        "| MiB | engine | "
+        + " | ".join(f"{count} receiver" + "s" * (count > 1) for count in receivers)
+        + " |",
         "|---" * (2 + len(receivers)) + "|",
     ]
     for size, engine in sorted({(size, engine) for size, engine, _ in cells}):
