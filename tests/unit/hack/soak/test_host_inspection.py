@@ -25,4 +25,7 @@ def test_a_worker_that_ends_while_it_is_looked_at_is_left_out(
         (tmp_path / pid / "status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t1\n")
     (tmp_path / "12" / "stat").write_text(f"12 (python) S {' '.join(map(str, range(4, 30)))}")
     (found,) = host_inspection.workers("chaos")
-    assert (found.pod, found.incarnation) == ("a-trainer-0", "12.22")  # the start is field 22 of proc(5)
+    assert (found.pod, found.incarnation) == (
+        "a-trainer-0",
+        "12.22",
+    )  # the start is field 22 of proc(5)
