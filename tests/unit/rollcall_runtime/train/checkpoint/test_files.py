@@ -155,19 +155,19 @@ def test_a_commit_is_on_disk_before_it_has_its_name(
     done: list[str] = []
     rename, fsync = Path.rename, os.fsync
 
-    def noted_fsync(descriptor: int) -> None:
+    def recorded_fsync(descriptor: int) -> None:
         file = Path(f"/proc/self/fd/{descriptor}").readlink()
         if file.is_file():
             json.loads(file.read_text(encoding="utf-8"))  # nothing of it is left in a buffer
         done.append(f"fsync {file.name}")
         fsync(descriptor)
 
-    def noted_rename(source: Path, target: Path) -> Path:
+    def recorded_rename(source: Path, target: Path) -> Path:
         done.append(f"rename {source.name} {target.name}")
         return rename(source, target)
 
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "rename", noted_rename)
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "rename", recorded_rename)
     save(tmp_path, 1)
     assert done == [
         "fsync state.json",
