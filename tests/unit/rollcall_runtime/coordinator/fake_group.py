@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import os
+import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,8 +51,8 @@ from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.worker.auth import Tokens
 
 TOKENS = Tokens(member="member-token", operator="operator-token")
-# The ports are those of every coordinator: each pytest-xdist worker has an address of its own.
-ADDRESS = f"127.0.1.{int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:]) + 1}"
+# The ports are those of every coordinator: each process of tests has an address of its own.
+ADDRESS = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1"
 MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
 
 CONFIG = JobConfig(

@@ -37,13 +37,13 @@ GROUP = GroupConfig("default", EngineRef("gloo"))
 MEMBER = MemberId("uid-a", "b1")
 
 
-def rollout(stop: Event) -> None:
+def rollout(stop: Event, address: str) -> None:
     """A rollout's process: a member that stages what the trainer sends."""
-    asyncio.run(_serve(stop))
+    asyncio.run(_serve(stop, address))
 
 
-async def _serve(stop: Event) -> None:
-    opened = open_engine(GROUP, member=MEMBER, address=ADDRESS, role=Role.RECEIVER)
+async def _serve(stop: Event, address: str) -> None:
+    opened = open_engine(GROUP, member=MEMBER, address=address, role=Role.RECEIVER)
     receiver = WeightReceiver(
         engine=FakeEngine(),
         stage=StagingArea(),
@@ -57,9 +57,9 @@ async def _serve(stop: Event) -> None:
         driver.handle(message)  # type: ignore[arg-type]
 
     stream = MemberStream(
-        url=f"http://{ADDRESS}:{pod_contract.MEMBERSHIP_PORT}{pod_contract.MEMBER_STREAM_ROUTE}",
+        url=f"http://{address}:{pod_contract.MEMBERSHIP_PORT}{pod_contract.MEMBER_STREAM_ROUTE}",
         token=TOKENS.member,
-        hello=lambda: Hello("job-uid", "default", MEMBER, "a", "pool", ADDRESS, opened.descriptor),
+        hello=lambda: Hello("job-uid", "default", MEMBER, "a", "pool", address, opened.descriptor),
         opened=lambda: None,
         received=received,
         bounds=MembershipConfig(settle=0.1, ack_timeout=5, min_rollouts=1, suspect_after=60),
@@ -121,7 +121,7 @@ async def test_completions_are_answered_while_512_mib_are_staged(tmp_path: Path)
     context = multiprocessing.get_context("spawn")
     stop, worst = context.Event(), context.Queue()
     processes = [
-        context.Process(target=rollout, args=(stop,)),
+        context.Process(target=rollout, args=(stop, ADDRESS)),
         context.Process(target=worst_delay, args=(stop, worst)),
     ]
     for process in processes:
