@@ -4,6 +4,7 @@ It owns the stream, the generation worker and the completion sender; all run in 
 """
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,17 +161,16 @@ class Agent:
             shard=self._shard,
             reconnect=self._stream.reconnect,
         )
-        try:
+        async with AsyncExitStack() as closing:  # the last first, each whatever the others raise
+            closing.push_async_callback(metrics.stop)
+            closing.push_async_callback(server.stop)
+            closing.push_async_callback(asyncio.to_thread, self._dependencies.sync.engine.close)
+            closing.push_async_callback(self._driver.close)
+            # First: a running generation would keep its thread, and with it the process.
+            closing.push_async_callback(asyncio.to_thread, self._dependencies.engine.close)
             await metrics.start(address)
             await server.start(*{address, self._sync_address})
             await first_of(self._follow(), self._generator.run(), self._sender.run(), self._leave())
-        finally:
-            # The engine first: a running generation would keep its thread, and with it the process.
-            await asyncio.to_thread(self._dependencies.engine.close)
-            await self._driver.close()
-            await asyncio.to_thread(self._dependencies.sync.engine.close)
-            await server.stop()
-            await metrics.stop()
 
     @property
     def _sync_address(self) -> str:

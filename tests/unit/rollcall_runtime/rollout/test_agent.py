@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from rollcall_protocol import pod_contract
@@ -385,3 +387,23 @@ async def test_in_the_deterministic_mode_each_lease_is_generated_alone() -> None
         progress = await bench.coordinator.receive(GenerationProgress)
         assert isinstance(progress, GenerationProgress)
         assert not any(report.responses for report in progress.reports)
+
+
+class UncloseableEngine(FakeEngine):
+    """Fails when it is closed."""
+
+    def close(self) -> None:
+        super().close()
+        raise RuntimeError("cannot close")
+
+
+async def test_its_ports_are_free_again_even_if_the_engine_cannot_be_closed() -> None:
+    bench = Bench(UncloseableEngine())
+    async with bench.coordinator.listening():
+        task = asyncio.create_task(bench.agent.run())
+        await bench.coordinator.receive(Hello)
+        task.cancel()
+        with pytest.raises(RuntimeError, match="cannot close"):
+            await task
+    for port in (pod_contract.METRICS_PORT, pod_contract.AGENT_PORT):
+        socket.create_server((bench.address, port)).close()

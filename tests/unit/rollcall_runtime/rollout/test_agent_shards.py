@@ -6,6 +6,7 @@ The weights go through an engine whose receivers read (the store) and one that b
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
@@ -31,6 +32,7 @@ from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_
 BUCKET = 1 << 10
 WHOLE = 6 * 16 << 10  # bytes of six tensors
 SECONDS = 10.0
+_HOSTS = itertools.count(2)  # of all tests: no two ranks share an address
 
 
 class RankEngine(FakeEngine):
@@ -73,7 +75,7 @@ class Rank:
 
     def __init__(self, name: str, shard: RowShard | None, config: JobConfig, network: str) -> None:
         self.name, self.shard, self.engine = name, shard, RankEngine(shard)
-        address = f"{network}.{random.randint(2, 250)}"
+        address = f"{network}.{next(_HOSTS)}"
         member = MemberId(f"uid-{name}", "b1")
         sync = config.weight_sync
         self.sync = open_engine(
