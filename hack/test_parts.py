@@ -22,8 +22,6 @@ HERE = "not gpu and not alone"
 
 # Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
-# Where tests wait for half of their time, twice as many keep the cores busy.
-MANY_SIDE_BY_SIDE = "-n 4 --dist loadgroup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +68,9 @@ PARTS = (
     Part(name="mutants", minutes=1, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
-        minutes=6,
+        minutes=9,
         # The longest are in tests/local: begun last, they would run on with one core idle.
-        commands=(f"pytest tests/local tests/unit {MANY_SIDE_BY_SIDE} -m 'slow and {HERE}'",),
+        commands=(f"pytest tests/local tests/unit {SIDE_BY_SIDE} -m 'slow and {HERE}'",),
     ),
     Part(
         name="alone",
