@@ -78,8 +78,9 @@ def test_a_run_that_is_killed_removes_what_it_made(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
     deadline = time.monotonic() + 120
-    while traces() != before:
-        assert time.monotonic() < deadline, (traces(), before)
+    while (now := traces()) != before:
+        changed = {name: (was, now[name]) for name, was in before.items() if now[name] != was}
+        assert time.monotonic() < deadline, changed
         time.sleep(0.5)
 
 
