@@ -22,6 +22,7 @@ HERE = "not gpu and not alone"
 
 # Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
+SHOW_SLOWEST = "--durations-cpu 20"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +64,16 @@ PARTS = (
     Part(
         name="integration",
         minutes=3,
-        commands=(f"pytest tests/integration {SIDE_BY_SIDE}",),
+        commands=(f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST}",),
     ),
     Part(name="mutants", minutes=1, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
         minutes=9,
         # The longest are in tests/local: begun last, they would run on with one core idle.
-        commands=(f"pytest tests/local tests/unit {SIDE_BY_SIDE} -m 'slow and {HERE}'",),
+        commands=(
+            f"pytest tests/local tests/unit {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'slow and {HERE}'",
+        ),
     ),
     Part(
         name="alone",
@@ -87,7 +90,7 @@ PARTS = (
     Part(
         name="e2e",
         minutes=3,
-        commands=("pytest tests/e2e -n 3 --dist loadgroup -m 'not alone'",),
+        commands=(f"pytest tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone'",),
     ),
     Part(
         name="e2e-alone",
