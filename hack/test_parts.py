@@ -69,7 +69,7 @@ PARTS = (
     Part(name="mutants", minutes=1, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
-        minutes=9,
+        minutes=8,
         # The longest are in tests/local: begun last, they would run on with one core idle.
         commands=(
             f"pytest tests/local tests/unit {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'slow and {HERE}'",
@@ -84,17 +84,17 @@ PARTS = (
     Part(name="cluster", minutes=0.5, commands=("python -m hack.cluster install",)),
     Part(
         name="bare-machine",
-        minutes=3,
+        minutes=2,
         commands=("pytest tests/cluster/test_bare_machine.py",),
     ),
     Part(
         name="e2e",
-        minutes=3,
+        minutes=4,
         commands=(f"pytest tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone'",),
     ),
     Part(
         name="e2e-alone",
-        minutes=6.5,
+        minutes=5.5,
         commands=("pytest tests/e2e -m alone",),
     ),
     # Its own cluster beside the one that the parts above use, and it compares all of the machine's
