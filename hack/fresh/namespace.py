@@ -33,6 +33,7 @@ PREFIX = "rollcall-fresh-"
 CLEAN_TIMEOUT_S = 300.0
 ROLLCALL = "rollcall"
 # Of the project's own cache: what belongs to the machine's own cluster and to what runs there now.
+_SETTINGS = "settings-before.json"  # the machine's, as they were before anything ran
 _NOT_SHARED = ("cluster", "engine-data", "log", "tmp")
 _LAST = """
 umount --lazy /machine
@@ -142,6 +143,7 @@ def main() -> int:
     folder: Path = options.folder
     caches = dict(named.split("=", 1) for named in options.caches)
     folder.mkdir()
+    (folder / _SETTINGS).write_text(json.dumps(machine.read_sysctls()))
     with _holding(folder):
         try:
             debian_root.make(folder / "root", home=home_of(folder))
@@ -190,10 +192,10 @@ def _clean(folder: Path) -> None:
     machine.delete_link(place)
     machine.remove_cgroups(place)
     own = folder / "root" / home.relative_to("/") / ".cache" / ROLLCALL
-    for cache in (own, folder / "caches" / ROLLCALL / "upper"):
-        settings = cache / "cluster" / "settings-before.json"
-        if settings.exists():
-            machine.restore_sysctls(json.loads(settings.read_text()))
+    caches = own, folder / "caches" / ROLLCALL / "upper"
+    # What the cluster saved is no use: it read kernel/pid_max of its own process namespace.
+    if any((cache / "cluster" / "settings-before.json").exists() for cache in caches):
+        machine.restore_sysctls(json.loads((folder / _SETTINGS).read_text()))
     machine.unmount_under(folder)
     run(["rm", "-rf", "--one-file-system", folder], timeout_s=CLEAN_TIMEOUT_S)
     if machine.processes_in_cgroup(place) or Path("/sys/class/net", place).exists():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hack.cluster import machine
 from hack.fresh import namespace
 
 
@@ -60,3 +61,20 @@ def test_what_an_earlier_run_left_is_removed_unless_that_run_still_holds_it(
         assert list(tmp_path.iterdir()) == [held]
     namespace.sweep()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("cluster_is_up", [True, False])
+def test_kernel_settings_go_back_to_the_machines_own_if_a_cluster_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster_is_up: bool
+) -> None:
+    """Those that the cluster saved are of its process namespace: pid_max is another there."""
+    restored: list[dict[str, str]] = []
+    monkeypatch.setattr(machine, "restore_sysctls", restored.append)
+    folder = tmp_path / f"{namespace.PREFIX}1"
+    saved = folder / "caches/rollcall/upper/cluster/settings-before.json"
+    saved.parent.mkdir(parents=True)
+    if cluster_is_up:
+        saved.write_text('{"kernel/pid_max": "4194304"}')
+    (folder / "settings-before.json").write_text('{"kernel/pid_max": "32768"}')
+    namespace._clean(folder)
+    assert restored == ([{"kernel/pid_max": "32768"}] if cluster_is_up else [])
