@@ -12,6 +12,8 @@ from hack.cluster.errors import ClusterError, CommandError
 from hack.cluster.progress import Step, say
 from hack.cluster.subprocesses import run
 
+SAVED_SETTINGS = Path("cluster", "settings-before.json")  # in the cache
+
 
 def uses_existing() -> bool:
     """Whether the user wants an existing cluster to be used (`ROLLCALL_USE_KUBECONFIG=1`)."""
@@ -109,29 +111,23 @@ def _check_existing() -> None:
     say(f"using the existing cluster of {kubeconfig()}, Kubernetes {version}")
 
 
-def _saved_settings() -> Path:
-    return cache.root() / "cluster" / "settings-before.json"
-
-
 def _save_settings() -> None:
-    if (
-        _saved_settings().exists()
-    ):  # from an earlier `up` that had no `down`: that is the state to go back to
+    saved = cache.root() / SAVED_SETTINGS
+    if saved.exists():  # from an earlier `up` that had no `down`: that is the state to go back to
         return
-    with cache.fresh(_saved_settings()) as made:
+    with cache.fresh(saved) as made:
         made.write_text(json.dumps(machine.read_sysctls(), indent=2))
 
 
 def _restore_settings() -> None:
-    if not _saved_settings().exists():
+    saved = cache.root() / SAVED_SETTINGS
+    if not saved.exists():
         return
     try:
-        changed = machine.restore_sysctls(json.loads(_saved_settings().read_text()))
+        changed = machine.restore_sysctls(json.loads(saved.read_text()))
     except OSError as error:
-        say(
-            f"kernel settings saved in {_saved_settings()} cannot be restored without root: {error}"
-        )
+        say(f"kernel settings saved in {saved} cannot be restored without root: {error}")
         return
     if changed:
         say(f"kernel settings restored: {', '.join(changed)}")
-    _saved_settings().unlink()
+    saved.unlink()

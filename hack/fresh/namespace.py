@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import docker_engine, machine
+from hack.cluster import docker_engine, lifecycle, machine
 from hack.cluster.errors import ClusterError
 from hack.cluster.subprocesses import run, wait_for
 from hack.fresh import debian_root
@@ -33,7 +33,6 @@ PREFIX = "rollcall-fresh-"
 CLEAN_TIMEOUT_S = 300.0
 ROLLCALL = "rollcall"
 # Of the project's own cache: what belongs to the machine's own cluster and to what runs there now.
-_SETTINGS = "settings-before.json"  # the machine's, as they were before anything ran
 _NOT_SHARED = ("cluster", "engine-data", "log", "tmp")
 _LAST = """
 umount --lazy /machine
@@ -98,6 +97,11 @@ def home_of(folder: Path) -> Path:
     return Path("/home", folder.name)
 
 
+def _settings(folder: Path) -> Path:
+    """The machine's kernel settings as they were before anything ran in the root of `folder`."""
+    return folder / "settings-before.json"
+
+
 def mounts(folder: Path, caches: Mapping[str, Path]) -> list[list[str | Path]]:
     """The commands that lay out the root of `folder`; makes the folders that they need."""
     root = folder / "root"
@@ -143,9 +147,9 @@ def main() -> int:
     folder: Path = options.folder
     caches = dict(named.split("=", 1) for named in options.caches)
     folder.mkdir()
-    (folder / _SETTINGS).write_text(json.dumps(machine.read_sysctls()))
     with _holding(folder):
         try:
+            _settings(folder).write_text(json.dumps(machine.read_sysctls()))
             debian_root.make(folder / "root", home=home_of(folder))
             with _entered(folder, {name: Path(path) for name, path in caches.items()}) as first:
                 with suppress(BrokenPipeError):  # the starter was killed meanwhile
@@ -194,8 +198,8 @@ def _clean(folder: Path) -> None:
     own = folder / "root" / home.relative_to("/") / ".cache" / ROLLCALL
     caches = own, folder / "caches" / ROLLCALL / "upper"
     # What the cluster saved is no use: it read kernel/pid_max of its own process namespace.
-    if any((cache / "cluster" / "settings-before.json").exists() for cache in caches):
-        machine.restore_sysctls(json.loads((folder / _SETTINGS).read_text()))
+    if any((cache / lifecycle.SAVED_SETTINGS).exists() for cache in caches):
+        machine.restore_sysctls(json.loads(_settings(folder).read_text()))
     machine.unmount_under(folder)
     run(["rm", "-rf", "--one-file-system", folder], timeout_s=CLEAN_TIMEOUT_S)
     if machine.processes_in_cgroup(place) or Path("/sys/class/net", place).exists():
