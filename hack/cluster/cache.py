@@ -10,7 +10,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hack.cluster import machine
 from hack.cluster.errors import ClusterError, CommandError
@@ -120,7 +120,13 @@ def _remove(path: Path) -> None:
     machine.unmount_under(path)
     if machine.mounts_under(path):
         raise ClusterError(f"{path} cannot be removed: something is mounted in it")
-    shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(path, onerror=_unless_gone)
+
+
+def _unless_gone(_function: object, _path: str, raised: tuple[Any, Any, Any]) -> None:
+    """Another process may remove the same folder."""
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
 
 
 def _temporary() -> Path:

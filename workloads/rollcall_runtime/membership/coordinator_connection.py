@@ -35,7 +35,7 @@ MAX_MESSAGE_BYTES = 64 * 2**20  # a manifest names every tensor
 
 
 class MemberStream:
-    """One WebSocket at a time. Messages sent without one are dropped: `hello` gives the state anew.
+    """One WebSocket at a time. Messages sent without one are dropped: `hello` has the whole state.
 
     `opened` is called after each Hello, `received` with each message, both in the event loop. A
     ping is sent every `bounds.heartbeat` seconds. The stream is lost when no bytes, not even

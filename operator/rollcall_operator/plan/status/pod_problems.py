@@ -64,6 +64,12 @@ def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | N
         return None
     if pod.exit_code == ExitCode.BAD_CONFIG and not pod.init:
         return PodProblem(Reason.BAD_CONFIG, _rejected_settings(pod, path))
+    if pod.exit_code == ExitCode.FENCED and not pod.init:
+        return PodProblem(
+            Reason.RESTARTING,
+            f"{where}: container {pod.container} of pod {pod.name} ended with "
+            f"{_cut(describe_exit(pod))}; it is replaced, and nothing needs to be done",
+        )
     looping = pod.restarts > 1 or pod.waiting_reason == "CrashLoopBackOff"
     return PodProblem(
         Reason.CRASH_LOOP if looping else Reason.RESTARTING,

@@ -72,6 +72,12 @@ def test_no_problem(facts: dict[str, Any]) -> None:
             id="settings",
         ),
         pytest.param(
+            {"exit_code": 65, "restarts": 2},
+            "Restarting",
+            ("another trainer pod has taken over", "nothing needs to be done"),
+            id="fenced",
+        ),
+        pytest.param(
             {"unschedulable": "0/2 nodes: Insufficient cpu"},
             "Unschedulable",
             ("spec.rollouts[0].template.spec: pod p-1", "Insufficient cpu", "requests"),
