@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollcall_protocol.algorithm_settings import LOSS_TYPES, AlgorithmSettings, preset
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 
 
@@ -41,7 +42,10 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmConfig:
-    """The asynchronous loop; `max_staleness` counts weight versions, times are seconds."""
+    """The asynchronous loop; `max_staleness` counts weight versions, times are seconds.
+
+    `settings` say what is trained; without them `name` is a preset that `loss` changes.
+    """
 
     name: str
     group_size: int
@@ -55,6 +59,21 @@ class AlgorithmConfig:
     partial_report: float = 1.0
     lease: float = 120.0
     deterministic: bool = False
+    settings: AlgorithmSettings | None = None
+
+    def composed_settings(self) -> AlgorithmSettings:
+        """`settings`, or those that `name` and `loss` stand for; ValueError for unknown ones."""
+        if self.settings is not None:
+            return self.settings
+        if self.loss.type not in LOSS_TYPES:
+            raise ValueError(f"unknown loss {self.loss.type!r}; known: {', '.join(LOSS_TYPES)}")
+        changes = {
+            "clip_low": self.loss.clip,
+            "clip_high": self.loss.clip,
+            "correction_cap": self.loss.is_cap,
+            **LOSS_TYPES[self.loss.type],
+        }
+        return preset(self.name, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +138,80 @@ class MembershipConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferenceConfig:
+    """The model that a KL term keeps the policy near to; there is none without such a term.
+
+    It is the job's own model as it was at the start, unless `model` names another one. Every
+    `update_every` steps it takes the policy's weights; 0: it stays.
+    """
+
+    model: str = ""
+    update_every: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CriticConfig:
+    """The model that values tokens; there is none without the baseline "critic".
+
+    It starts from the job's own model, unless `model` names another one. In the first
+    `warmup_steps` it alone is trained.
+    """
+
+    model: str = ""
+    learning_rate: float = 1e-3
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModelConfig:
+    """A model that scores samples: `weight` times its score is added to their reward."""
+
+    model: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthConfig:
+    """When training ends, or warns, because its figures are wrong.
+
+    It ends after `max_skipped_steps` steps in a row whose loss or gradient is not finite. It warns
+    above `max_mismatch_kl` (k3, in nats a token) and `max_mismatch_ratio` between the probabilities
+    that rollouts and trainer give to a token with the same weights; 0: never.
+    """
+
+    max_skipped_steps: int = 5
+    max_mismatch_kl: float = 0.0
+    max_mismatch_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationConfig:
+    """Every `every_steps` steps the rollouts answer `prompts` prompts of `source`, `samples` times.
+
+    `pass_at` are the k of pass@k; a sample passes with a reward of at least `pass_reward`.
+    """
+
+    every_steps: int
+    source: str
+    prompts: int = 64
+    samples: int = 4
+    pass_at: tuple[int, ...] = (1,)
+    pass_reward: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingConfig:
+    """Where the figures of each step go beside Prometheus and the log; "" is nowhere.
+
+    `folder` gets TensorBoard's event files; `wandb_project` is a project of Weights & Biases, whose
+    key the container's environment has.
+    """
+
+    folder: str = ""
+    wandb_project: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobConfig:
     """Settings that the trainer and its rollouts share."""
 
@@ -136,6 +229,12 @@ class JobConfig:
     weight_sync: WeightSyncConfig
     membership: MembershipConfig
     recover_from: str = "Checkpoint"
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    reward_model: RewardModelConfig | None = None
+    health: HealthConfig = field(default_factory=HealthConfig)
+    evaluation: EvaluationConfig | None = None
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 @dataclass(frozen=True, slots=True)
