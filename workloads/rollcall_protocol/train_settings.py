@@ -1,10 +1,10 @@
 """Settings of training engines: `spec.trainer.engine.config`, and which built-in engine has which.
 
-The operator refuses a setting that a built-in engine lacks before a pod starts; the worker refuses the
-rest, those of third parties' engines included.
+The operator refuses a setting that a built-in engine lacks before a pod starts; the worker refuses
+the rest, those of third parties' engines included.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -22,20 +22,21 @@ class EngineSettings:
     `decay_steps` to `min_learning_rate` times the learning rate.
 
     Device mesh: the ranks are `pipeline_parallel` x (data parallel) x `context_parallel` x
-    `tensor_parallel`; data parallel ranks are what is left. With `replicas` above 1 these are as many
-    groups of ranks, each of which holds a whole sharded model (HSDP). `sequence_parallel` shards
-    activations between tensor-parallel regions too.
+    `tensor_parallel`; data parallel ranks are what is left. With `replicas` above 1 these are as
+    many groups of ranks, each of which holds a whole sharded model (HSDP). `sequence_parallel`
+    shards activations between tensor-parallel regions too.
 
     Memory: `precision` of the forward and backward pass, where bf16 keeps fp32 weights in the
-    optimizer; `activation_checkpointing` full recomputes each layer; `offload` keeps the optimizer's
-    state, or parameters too, in host memory; `reshard_after_forward` gathers a layer again in the
-    backward pass. `compile` compiles the model's layers.
+    optimizer; `activation_checkpointing` full recomputes each layer; `offload` keeps the
+    optimizer's state, or parameters too, in host memory; `reshard_after_forward` gathers a layer
+    again in the backward pass. `compile` compiles the model's layers.
 
-    Batches: `max_tokens_per_microbatch` bounds what one forward pass computes (0: all rows at once);
-    `packing` removes the padding; `logprob_chunk` computes logits of so many positions at a time (0: all).
+    Batches: `max_tokens_per_microbatch` bounds what one forward pass computes (0: all rows at
+    once); `packing` removes the padding; `logprob_chunk` computes logits of so many positions at a
+    time (0: all).
 
-    `lora_rank` above 0 trains low-rank adapters of `lora_targets` (names of linear layers, separated by
-    commas) with scale `lora_alpha` / `lora_rank`, and leaves the rest as it is.
+    `lora_rank` above 0 trains low-rank adapters of `lora_targets` (names of linear layers,
+    separated by commas) with scale `lora_alpha` / `lora_rank`, and leaves the rest as it is.
 
     `threads` is how many cores one operation on a CPU may use; 0 leaves torch's default.
     """
@@ -69,18 +70,10 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         """ValueError says which setting is out of its range, by the name that a user gives it."""
-        for name in ("tensor_parallel", "context_parallel", "pipeline_parallel", "replicas"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{camel_case(name)} must be at least 1")
-        for name in _NOT_NEGATIVE:
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{camel_case(name)} must be at least 0")
-        for name in ("max_gradient_norm", "epsilon", "lora_alpha"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{camel_case(name)} must be positive")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1")
+        for names, holds, rule in _RANGES:
+            for name in names:
+                if not holds(getattr(self, name)):
+                    raise ValueError(f"{camel_case(name)} must be {rule}")
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{camel_case(name)} must be one of {', '.join(known)}")
@@ -90,6 +83,7 @@ class EngineSettings:
             raise ValueError(f"decaySteps must be positive when schedule is {self.schedule}")
 
 
+_MESH = ("tensor_parallel", "context_parallel", "pipeline_parallel", "replicas")
 _NOT_NEGATIVE = (
     "weight_decay",
     "warmup_steps",
@@ -99,6 +93,13 @@ _NOT_NEGATIVE = (
     "logprob_chunk",
     "lora_rank",
     "threads",
+)
+# Names, what must hold of their values (of NaN nothing does), and that in words.
+_RANGES: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+    (_MESH, lambda value: value >= 1, "at least 1"),
+    (_NOT_NEGATIVE, lambda value: value >= 0, "at least 0"),
+    (("max_gradient_norm", "epsilon", "lora_alpha"), lambda value: value > 0, "positive"),
+    (("beta1", "beta2"), lambda value: 0 <= value < 1, "at least 0 and below 1"),
 )
 _CHOICES = {
     "schedule": SCHEDULES,

@@ -2,8 +2,8 @@
 
 A position reads `tokens[row, position]` and predicts `targets[row, position]`. The engine knows
 tokens, targets and masks; whatever else a loss names (an advantage, the log-probability at sampling
-time, a return, a label) travels in `extras` and is not looked at by any engine. The split into model
-input and inputs of the loss is that of Tinker's and NeMo's `Datum`.
+time, a return, a label) travels in `extras` and is not looked at by any engine. The split into
+model input and inputs of the loss is that of Tinker's and NeMo's `Datum`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class TrainExample:
     """One sequence of n positions: `tokens`, `targets` and `mask` have n entries.
 
-    `mask`: the prediction at this position counts. `extras`: numbers that the loss names, either one
-    for each position or a single one for the sequence.
+    `mask`: the prediction at this position counts. `extras`: numbers that the loss names, either
+    one for each position or a single one for the sequence.
     """
 
     tokens: Sequence[int]
@@ -49,8 +49,8 @@ class TrainBatch:
     """Rows padded on the right.
 
     `tokens` and `targets` are int64 [rows, length], `mask` is bool [rows, length] and false in the
-    padding, `lengths` is int64 [rows]: positions that are no padding. An entry of `extras` is a float32
-    tensor of [rows, length], 0 where `mask` is false, or of [rows].
+    padding, `lengths` is int64 [rows]: positions that are no padding. An entry of `extras` is a
+    float32 tensor of [rows, length], 0 where `mask` is false, or of [rows].
     """
 
     tokens: Tensor
@@ -147,7 +147,9 @@ def _column(values: Sequence[Sequence[float] | float], length: int) -> Tensor:
         return torch.tensor(values, dtype=torch.float32)
     rows = [value for value in values if not isinstance(value, (int, float))]
     if len(rows) < len(values):
-        raise ValueError("an extra is one number for a sequence, or one for each position; not both")
+        raise ValueError(
+            "an extra is one number for a sequence, or one for each position; not both"
+        )
     return _padded(rows, length, torch.float32)
 
 

@@ -1,8 +1,8 @@
 """What every training engine offers. It knows tokens, targets and losses, and no roles.
 
-Actor, critic, reference and supervised training are built on it (`train.roles`). After verl's RFC 1560;
-docs/training.md maps each method to verl's. Methods marked collective are called on all ranks, in
-the same order; one thread at a time.
+Actor, critic, reference and supervised training are built on it (`train.roles`). After verl's RFC
+1560; docs/training.md maps each method to verl's. Methods marked collective are called on all
+ranks, in the same order; one thread at a time.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class WeightShard:
 class BatchResult:
     """A forward and backward pass over all ranks' rows.
 
-    `loss` is the total divided by `denominator`, the total of the loss's denominators. `metrics` are
-    means, or largest values. `tokens`: positions that counted.
+    `loss` is the total divided by `denominator`, the total of the loss's denominators. `metrics`
+    are means, or largest values. `tokens`: positions that counted.
     """
 
     loss: float
@@ -102,9 +102,9 @@ class OptimizerStep:
 class TrainEngine(ABC):
     """Model, optimizer and parallelism of one trainer rank. Not usable before `initialize`.
 
-    `settings_known`: the fields of EngineSettings that this engine heeds; another one that is not at
-    its default is refused when the engine is made. `devices`: torch device types it runs on. `heads`:
-    the model heads it can build.
+    `settings_known`: the fields of EngineSettings that this engine heeds; another one that is not
+    at its default is refused when the engine is made. `devices`: torch device types it runs on.
+    `heads`: the model heads it can build.
     """
 
     settings_known: ClassVar[frozenset[str]]
@@ -155,12 +155,12 @@ class TrainEngine(ABC):
             self._set_training(before)
 
     @abstractmethod
-    def _set_training(self, training: bool) -> bool:  # noqa: FBT001
+    def _set_training(self, training: bool) -> bool:
         """Set the model's mode; returns the mode before."""
 
     @abstractmethod
     def forward_backward(self, batch: TrainBatch, loss: LossFunction) -> BatchResult:
-        """Collective. Add the gradients of `loss` over `batch` (this rank's rows) to those there are.
+        """Collective. Add to the gradients those of `loss` over `batch`, this rank's rows.
 
         Ranks may have different numbers of rows, none included. Two calls before one step add up:
         each divides by its own denominator.
@@ -254,7 +254,7 @@ class TrainEngine(ABC):
 
     @property
     def holds_outputs(self) -> bool:
-        """Whether this rank computes the model's outputs; of a pipeline only the last stage does."""
+        """Whether this rank computes the model's outputs; in a pipeline the last stage does."""
         return True
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class ModelOutput:
     """What the head of a model gives for a TrainBatch, in float32; None where the head has none.
 
-    `logprobs` [rows, length]: of the targets (head language-model). `entropy` [rows, length]: of the
-    distribution that the target comes from, in nats, if the loss asks for it. `values`
-    [rows, length]: head value. `scores` [rows]: head sequence-classification, at the last token of each
+    `logprobs` [rows, length]: of the targets (head language-model). `entropy` [rows, length]: of
+    the distribution that the target comes from, in nats, if the loss asks for it. `values` [rows,
+    length]: head value. `scores` [rows]: head sequence-classification, at the last token of each
     row. Entries in the padding are finite and mean nothing.
     """
 
@@ -38,8 +38,8 @@ class LossSums:
     """Sums over rows and positions of a micro-batch.
 
     `loss` carries the gradient and is divided by the total of `LossFunction.denominator`. `metrics`
-    are detached; each is a (sum, count) pair, so that micro-batches and ranks can be added up before
-    they are divided. `maxima` are detached, and the largest of all is reported.
+    are detached; each is a (sum, count) pair, so that micro-batches and ranks can be added up
+    before they are divided. `maxima` are detached, and the largest of all is reported.
     """
 
     loss: Tensor
@@ -55,7 +55,7 @@ class LossFunction(Protocol):
         """Whether `ModelOutput.entropy` is read."""
 
     def denominator(self, batch: TrainBatch) -> Tensor:
-        """This batch's part of what the loss is divided by: tokens, rows, or a constant for each.
+        """What `batch` adds to the divisor of the loss: tokens, rows, or a constant for each.
 
         A scalar. The engine adds up all micro-batches and ranks; a total of 0 counts as 1.
         """
