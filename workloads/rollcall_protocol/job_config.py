@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollcall_protocol.algorithm_settings import LOSS_TYPES, AlgorithmSettings, preset
+from rollcall_protocol.data_config import DataConfig
+from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 
 
@@ -219,8 +221,7 @@ class JobConfig:
     job: str
     uid: str
     model: str
-    prompts: str
-    data_seed: int
+    data: DataConfig
     reward_function: str
     trainer_replicas: int
     trainer_engine: EngineRef
@@ -229,6 +230,7 @@ class JobConfig:
     weight_sync: WeightSyncConfig
     membership: MembershipConfig
     recover_from: str = "Checkpoint"
+    supervised: SupervisedConfig | None = None
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     reward_model: RewardModelConfig | None = None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
@@ -50,8 +51,7 @@ def job_config(
         "job": "reverse",
         "uid": "job-uid",
         "model": "builtin:reverse-tiny",
-        "prompts": "builtin:reverse",
-        "data_seed": 0,
+        "data": DataConfig(sources=(DataSource("builtin:reverse"),)),
         "reward_function": "rollcall_runtime.tasks.reverse:reward",
         "trainer_replicas": 1,
         "trainer_engine": EngineRef("fsdp2"),

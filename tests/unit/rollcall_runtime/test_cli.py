@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import EngineRef, LossConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.json_codec import encode
@@ -102,7 +103,10 @@ def test_a_rollout_names_the_wrong_field_of_the_spec(
 
 WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": {"name": "ppo"}}, "spec.algorithm.name: unknown algorithm 'ppo'; known: grpo"),
-    ({"prompts": "builtin:forward"}, "spec.data.prompts: unknown 'builtin:forward'"),
+    (
+        {"data": DataConfig(sources=(DataSource("builtin:forward"),))},
+        "spec.data.prompts: unknown 'builtin:forward'",
+    ),
     ({"trainer_engine": EngineRef("fsdp9")}, "spec.trainer.engine.name: unknown training engine"),
     (
         {"trainer_engine": EngineRef("fsdp2", {"minibatches": 0})},

@@ -22,6 +22,7 @@ from rollcall_protocol.prompts.ledger_state import (
     SavedSamples,
 )
 from rollcall_protocol.prompts.partial_builder import PartialBuilder
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_queues import (
     BufferedSamples,
     HeldLease,
@@ -60,9 +61,10 @@ class CompletedPrompt:
 class PromptLedger:
     """Leases prompts to rollouts and gathers their samples until a batch is full.
 
-    `source` gives the tokens of prompt number i; `batches_per_version` batches are trained on each
-    version. No prompt is leased before the first version is `published`. With `keep_partial` the
-    next lease of a prompt continues the tokens that were reported of its last one.
+    `source` gives prompt number i, or None if that is left out; `batches_per_version` batches are
+    trained on each version. No prompt is leased before the first version is `published`. With
+    `keep_partial` the next lease of a prompt continues the tokens that were reported of its last
+    one.
 
     `deterministic`: seeds follow from the prompt, batches are made of the next prompts in their
     order, and samples that cannot be trained on are generated again from the beginning, never left
@@ -76,7 +78,7 @@ class PromptLedger:
     def __init__(
         self,
         *,
-        source: Callable[[int], tuple[int, ...]],
+        source: Callable[[int], Prompt | None],
         group_size: int,
         batch: int,
         max_concurrent: int,
@@ -93,6 +95,7 @@ class PromptLedger:
         self.dispatched, self.accepted = counts.dispatched, counts.accepted
         self.requeued, self.duplicates = counts.requeued, counts.duplicates
         self.resumed_tokens = counts.resumed_tokens
+        self.skipped, self.truncated = counts.skipped, counts.truncated
         self.rejected = Counter({RejectionReason(why): n for why, n in counts.rejected.items()})
         self.cursor = state.cursor
         self._source, self._group_size = source, group_size
@@ -159,7 +162,8 @@ class PromptLedger:
         born = self._born(completion.version, held)
         if born is not None:
             self._leases.drop(held)
-            self._buffer.put(BufferedSamples(replace(held.lease, partial=None), completion, born))
+            lease = replace(held.lease, partial=None, row={})
+            self._buffer.put(BufferedSamples(lease, completion, born))
         elif self._deterministic:
             self._requeue(held)
         else:
@@ -283,6 +287,8 @@ class PromptLedger:
                 self.duplicates,
                 self.resumed_tokens,
                 {why.value: count for why, count in self.rejected.items()},
+                self.skipped,
+                self.truncated,
             ),
         )
 
@@ -297,18 +303,23 @@ class PromptLedger:
         return None
 
     def _lease(self, member: MemberId, lineage: Lineage, now: float) -> PromptLease:
-        prompt, kept = self._next_prompt()
+        number, kept = self._next_prompt()
+        while (prompt := self._source(number)) is None:
+            self.skipped += 1
+            number, kept = self._next_prompt()
         if kept is not None:
             self.resumed_tokens += kept.partial.tokens
         self.dispatched += 1
+        self.truncated += prompt.truncated
         begun = kept.partial if kept else None
         lease = PromptLease(
             f"{lineage.epoch}.{lineage.boot}.{self.dispatched}",
-            prompt,
-            self._source(prompt),
+            number,
+            prompt.tokens,
             self._group_size,
-            seed=self._seed * 1_000_003 + (prompt if self._deterministic else self.dispatched),
+            seed=self._seed * 1_000_003 + (number if self._deterministic else self.dispatched),
             partial=begun,
+            row=prompt.row,
         )
         draft = PartialBuilder(self._group_size, begun)
         self._leases.put(HeldLease(lease, member, now + self._lease_seconds, draft, kept))

@@ -6,7 +6,7 @@ must be fenced carries the session (or, for prompts, the lease) in each message.
 
 import json
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -213,7 +213,8 @@ class VersionAssigned:
 class PromptLease:
     """One prompt to sample `group_size` responses for; completions quote `lease_id`.
 
-    `partial` are the responses that another rollout has begun, to be continued.
+    `partial` are the responses that another rollout has begun, to be continued. `row` is what the
+    reward function may read beside the tokens: values of the prompt's data set by column.
     """
 
     lease_id: str
@@ -222,6 +223,7 @@ class PromptLease:
     group_size: int
     seed: int
     partial: PartialResponses | None = None
+    row: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

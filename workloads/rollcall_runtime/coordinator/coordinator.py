@@ -20,6 +20,7 @@ from rollcall_protocol.membership.coordinator_effects import (
 )
 from rollcall_protocol.membership.member_table import is_newer_roster
 from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, SuspicionCause
@@ -45,8 +46,8 @@ class Coordinator:
     """Membership, weight versions and prompts of one job; owned by trainer rank 0.
 
     `engines` has one for each sync group, the default group's first. With several `senders` the
-    trainer's other ranks send their own parts. `source` returns the tokens of prompt number i.
-    Belongs to one event loop.
+    trainer's other ranks send their own parts. `source` returns prompt number i, None if it is left
+    out. Belongs to one event loop.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Coordinator:
         address: str,
         state_dir: Path,
         engines: Sequence[OpenEngine],
-        source: Callable[[int], tuple[int, ...]],
+        source: Callable[[int], Prompt | None],
         ledger_state: LedgerState | None,
         metrics: CoordinatorMetrics,
         senders: int = 1,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
@@ -32,7 +33,7 @@ class PromptDispatcher:
         self,
         *,
         config: JobConfig,
-        source: Callable[[int], tuple[int, ...]],
+        source: Callable[[int], Prompt | None],
         state: LedgerState | None,
         eligible: Callable[[], Sequence[MemberId]],
         send: Callable[[MemberId, CoordinatorMessage], None],
@@ -47,7 +48,7 @@ class PromptDispatcher:
             max_concurrent=algorithm.max_concurrent_rollouts,
             max_staleness=algorithm.max_staleness,
             lease_seconds=algorithm.lease,
-            seed=config.data_seed,
+            seed=config.data.seed,
             state=state,
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
             keep_partial=algorithm.partial_rollout,

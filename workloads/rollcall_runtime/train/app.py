@@ -14,10 +14,12 @@ from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
+from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
+from rollcall_runtime.models.model_source import open_model
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
-from rollcall_runtime.tasks.prompt_source import open_prompts
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
@@ -108,7 +110,7 @@ class _Leader:
             address=pod.address,
             state_dir=self.environment.state_dir,
             engines=engines,
-            source=open_prompts(job.prompts, seed=job.data_seed).prompt,
+            source=_open_prompts(job).prompt,
             ledger_state=state.ledger,
             metrics=metrics,
             senders=_senders(job),
@@ -305,12 +307,12 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         raise SpecError("spec.algorithm.name", problem)
     own = {key: value for key, value in chosen.config.items() if key in RANK_KEYS}
     rest = {key: value for key, value in chosen.config.items() if key not in RANK_KEYS}
-    open_prompts(job.prompts, seed=job.data_seed)  # a wrong one fails before the model is built
+    _open_prompts(job).close()  # a wrong one fails before the model is built
     setup = EngineSetup(
         model=job.model,
         optimizer=job.algorithm.optimizer,
         config=rest,
-        seed=job.data_seed,
+        seed=job.data.seed,
         rendezvous=_rendezvous(environment),
         deterministic=job.algorithm.deterministic,
     )
@@ -323,6 +325,10 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
         every_rank_sends=_senders(job) > 1,
     )
+
+
+def _open_prompts(job: JobConfig) -> PromptSource:
+    return open_prompts(job.data, model=ModelInput.of(open_model(job.model)))
 
 
 def _rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:

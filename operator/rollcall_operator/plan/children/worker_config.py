@@ -7,6 +7,7 @@ from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.training import AlgorithmSpec
 from rollcall_protocol import job_config as wire
+from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.wire.json_codec import encode
 
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
@@ -21,8 +22,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         job=name,
         uid=uid,
         model=spec.model.path,
-        prompts=spec.data.prompts,
-        data_seed=spec.data.seed,
+        data=DataConfig(sources=(DataSource(spec.data.prompts),), seed=spec.data.seed),
         reward_function=spec.reward.function,
         trainer_replicas=spec.trainer.replicas,
         trainer_engine=wire.EngineRef(name=engine.name, config=engine.config),

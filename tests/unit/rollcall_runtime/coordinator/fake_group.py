@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
@@ -20,6 +21,7 @@ from rollcall_protocol.job_config import (
     OptimizerConfig,
     WeightSyncConfig,
 )
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot as State
@@ -60,8 +62,7 @@ CONFIG = JobConfig(
     job="job",
     uid="job-uid",
     model="builtin:reverse-tiny",
-    prompts="builtin:reverse",
-    data_seed=0,
+    data=DataConfig(sources=(DataSource("builtin:reverse"),)),
     reward_function="m:f",
     trainer_replicas=1,
     trainer_engine=EngineRef("fsdp2"),
@@ -233,7 +234,7 @@ class Group:
             member=MemberId("trainer-uid", "b1"),
             address=address,
             state_dir=folder,
-            source=lambda index: (index,),
+            source=lambda index: Prompt((index,)),
             engines=engines or [OpenEngine("default", MemoryEngine(), "")],
             ledger_state=None,
             metrics=self.counts,

@@ -12,7 +12,7 @@ import pytest
 from rollcall_protocol.job_config import LossConfig, OptimizerConfig
 from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
-from rollcall_runtime.tasks.prompt_source import open_prompts
+from rollcall_runtime.tasks import reverse
 from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
@@ -21,7 +21,6 @@ from rollcall_runtime.train.policy_update import update_policy
 from rollcall_runtime.train.train_engine import EngineSetup
 
 PROMPTS, GROUP_SIZE, STEPS = 16, 16, 200
-TASK = "builtin:reverse"
 MODEL = "builtin:reverse-tiny"
 reward = load_reward("rollcall_runtime.tasks.reverse:reward")
 
@@ -40,8 +39,8 @@ class Run:
 
 
 def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[Batch, float]:
-    source = open_prompts(TASK, seed=seed)
-    prompts = [source.prompt(step * PROMPTS + number) for number in range(PROMPTS)]
+    numbers = range(step * PROMPTS, (step + 1) * PROMPTS)
+    prompts = [reverse.prompt(number, seed=seed) for number in numbers]
     groups = [
         [Sample(g.tokens, g.logprobs, g.versions, reward(prompt, g.tokens)) for g in generations]
         for prompt, generations in zip(
