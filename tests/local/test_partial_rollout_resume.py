@@ -15,7 +15,7 @@ from rollcall_protocol.job_config import CheckpointConfig, EngineRef
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
-from rollcall_runtime.models.model_source import open_model
+from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.tasks import reverse
 from tests.local import recording_engines
 from tests.local.harness import FAST, LocalJob

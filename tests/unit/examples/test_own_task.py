@@ -11,7 +11,7 @@ import yaml
 from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.prompt_source import open_prompts
-from rollcall_runtime.models.model_source import open_model
+from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.tasks.reward_function import load_reward
 
 FOLDER = Path(__file__).parents[3] / "examples" / "own-task"
@@ -47,7 +47,7 @@ def test_the_file_of_prompts_is_what_the_script_writes(monkeypatch: pytest.Monke
 def test_the_model_knows_every_symbol_of_the_prompts() -> None:
     data = DataConfig(sources=(DataSource(str(FOLDER / "prompts.jsonl")),))
     source = open_model("builtin:reverse-tiny")
-    vocabulary = source.config.vocabulary
+    vocabulary = source.vocabulary
     prompts = open_prompts(data, model=ModelInput.of(source))
     lines = (FOLDER / "prompts.jsonl").read_text().splitlines()
     for index in range(len(lines)):

@@ -38,7 +38,7 @@ class ModelInput:
 
             return open_tokenizer(source)
 
-        return cls(source.config.vocabulary, source.config.positions, load)
+        return cls(source.vocabulary, source.positions, load)
 
     @cached_property
     def tokenizer(self) -> ModelTokenizer:

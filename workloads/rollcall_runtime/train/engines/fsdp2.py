@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from rollcall_runtime.models.model_source import open_model
+from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.checkpoint import files
