@@ -115,6 +115,9 @@ class AlgorithmSettings:
             raise ValueError("clipLow must be above 0 and below 1 when objective is ppo")
         if self.dual_clip and not (self.dual_clip > 1 and self.objective == "ppo"):
             raise ValueError("dualClip must be 0, or above 1 with objective ppo")
+        weighed = self.objective == "policy-gradient" or self.ratio_base == "proximal"
+        if not weighed and self.correction != "none":
+            raise ValueError("correction must be none when ratioBase is behaviour: the ratio is it")
         if not self.correction_floor <= 1:
             raise ValueError("correctionFloor must be at most 1")
         if self.overlong_limit and not 0 < self.overlong_buffer <= self.overlong_limit:

@@ -81,6 +81,7 @@ def test_settings_travel_as_json() -> None:
         ({"clip_low": 1.0}, "clipLow must be above 0 and below 1 when objective is ppo"),
         ({"dual_clip": 0.9}, "dualClip must be 0, or above 1 with objective ppo"),
         ({"dual_clip": 3.0, "objective": "gspo"}, "dualClip must be 0, or above 1 with objective"),
+        ({"ratio_base": "behaviour"}, "correction must be none when ratioBase is behaviour"),
         ({"correction_floor": 1.5}, "correctionFloor must be at most 1"),
         ({"overlong_limit": 4}, "overlongBuffer must be between 1 and overlongLimit"),
     ],
