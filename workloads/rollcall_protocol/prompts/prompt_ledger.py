@@ -10,11 +10,13 @@ that any rollout has seen, so their difference is not the number of updates betw
 the restored weights.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from rollcall_protocol.prompts.dynamic_sampling import UniformGroupFilter
 from rollcall_protocol.prompts.ledger_state import (
     LedgerCounts,
     LedgerState,
@@ -43,6 +45,7 @@ class RejectionReason(StrEnum):
 
     STALE = "Stale"
     ABANDONED_LINEAGE = "AbandonedLineage"
+    UNIFORM_REWARDS = "UniformRewards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ class PromptLedger:
     own, no version may be stale (`max_staleness` 0), and a checkpoint is taken at a version's last
     batch.
 
+    `uniform_limit`: of the groups whose rewards are all alike so many are left out for each batch.
+    `wait_for_old`: no batch is given out while a prompt runs whose samples would be too old for the
+    next version, so that training waits for it; otherwise its samples are discarded.
+
     Not thread-safe: one event loop owns it.
     """
 
@@ -89,6 +96,8 @@ class PromptLedger:
         batches_per_version: int = 1,
         keep_partial: bool = True,
         deterministic: bool = False,
+        uniform_limit: int = 0,
+        wait_for_old: bool = False,
     ) -> None:
         state = state or LedgerState(0, ())
         counts = state.counts
@@ -103,6 +112,7 @@ class PromptLedger:
         self._max_staleness, self._lease_seconds, self._seed = max_staleness, lease_seconds, seed
         self._per_version = batch * batches_per_version
         self._keeps, self._deterministic = keep_partial and not deterministic, deterministic
+        self._uniform_groups, self._wait_for_old = UniformGroupFilter(uniform_limit), wait_for_old
         self._first: Version | None = None
         self._published, self._trained = 0, -1  # newest versions, from the first
         self._accepted_before = self.accepted  # by earlier incarnations
@@ -160,7 +170,11 @@ class PromptLedger:
             self.duplicates += 1
             return False
         born = self._born(completion.version, held)
-        if born is not None:
+        rewards = (sample.reward for sample in completion.samples)
+        if born is not None and self._uniform_groups.leaves_out(rewards):
+            self._leases.drop(held)
+            self.rejected[RejectionReason.UNIFORM_REWARDS] += 1
+        elif born is not None:
             self._leases.drop(held)
             lease = replace(held.lease, partial=None, row={})
             self._buffer.put(BufferedSamples(lease, completion, born))
@@ -207,6 +221,8 @@ class PromptLedger:
         if self._first is None:
             return None
         self._trained = number - self._first.number
+        if self._wait_for_old and self._oldest_running() <= self._trained - self._max_staleness:
+            return None
         for stale in self._buffer.drop_older(self._trained - self._max_staleness):
             if self._deterministic:
                 self._wait(stale.lease.prompt, None)
@@ -220,6 +236,7 @@ class PromptLedger:
         if taken is None:
             return None
         self.accepted += len(taken)
+        self._uniform_groups.batch_taken()
         return [
             CompletedPrompt(item.lease, item.completion, self._trained - item.born)
             for item in taken
@@ -322,7 +339,8 @@ class PromptLedger:
             row=prompt.row,
         )
         draft = PartialBuilder(self._group_size, begun)
-        self._leases.put(HeldLease(lease, member, now + self._lease_seconds, draft, kept))
+        deadline = now + self._lease_seconds
+        self._leases.put(HeldLease(lease, member, deadline, draft, kept, self._published))
         return lease
 
     def _next_prompt(self) -> tuple[int, ResumablePartial | None]:
@@ -349,6 +367,15 @@ class PromptLedger:
         partial = held.draft.partial() if self._keeps else None
         born = self._born(partial.version, held) if partial else None
         return ResumablePartial(partial, born) if partial is not None and born is not None else None
+
+    def _oldest_running(self) -> float:
+        """The oldest version that samples of a leased prompt may be of; infinity without one."""
+
+        def born(held: HeldLease) -> int:
+            kept = self._kept(held) or held.kept
+            return kept.born if kept else held.since
+
+        return min(map(born, self._leases), default=math.inf)
 
     def _first_missing(self) -> int:
         """The first prompt without samples; all before it are finished or were trained on."""

@@ -40,6 +40,7 @@ class PromptDispatcher:
         metrics: CoordinatorMetrics,
     ) -> None:
         algorithm = config.algorithm
+        settings = algorithm.composed_settings()
         self._job_uid = config.uid
         self._ledger = PromptLedger(
             source=source,
@@ -53,6 +54,12 @@ class PromptDispatcher:
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
             keep_partial=algorithm.partial_rollout,
             deterministic=algorithm.deterministic,
+            uniform_limit=(
+                settings.dynamic_sampling_limit * algorithm.prompts_per_step
+                if settings.dynamic_sampling
+                else 0
+            ),
+            wait_for_old=settings.off_policy == "wait",
         )
         self._eligible, self._send, self._metrics = eligible, send, metrics
         self._batch_ready = asyncio.Event()
@@ -103,6 +110,7 @@ class PromptDispatcher:
             return
         else:
             self._ledger.return_lease(message.lease_id, member)
+            self._batch_ready.set()  # training may have waited for this prompt alone
         self.dispatch()
 
     def complete(self, completion: Completion) -> CompletionVerdict:
@@ -118,6 +126,7 @@ class PromptDispatcher:
     def member_disconnected(self, member: MemberId) -> None:
         """A stream ended: the next `dispatch` leases its prompts to other members."""
         self._ledger.rollout_lost(member)
+        self._batch_ready.set()
 
     def dispatch(self) -> None:
         """Lease admitted prompts to eligible members that have credit."""
@@ -152,4 +161,5 @@ class PromptDispatcher:
         self._timer = None
         for member, lease in self._ledger.expire(time.monotonic()):
             self._send(member, PromptLeaseRevoked(lease))
+        self._batch_ready.set()
         self.dispatch()

@@ -1,4 +1,4 @@
-"""The policy's loss written as plain loops over numbers: slow, and close to the papers' formulas."""
+"""The policy's loss written in plain loops over numbers, close to the papers' formulas."""
 
 import math
 from collections.abc import Sequence

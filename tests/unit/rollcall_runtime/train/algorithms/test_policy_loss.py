@@ -59,7 +59,7 @@ def one_token(
     return value, float(gradient.sum()), sums
 
 
-# --- against plain loops ---------------------------------------------------------------------------
+# --- against plain loops -------------------------------------------------------------------------
 
 COMPOSITIONS: list[dict[str, Any]] = [
     *(dict(PRESETS[name]) for name in PRESETS),
@@ -94,7 +94,7 @@ def test_tokens_may_have_advantages_of_their_own_or_share_their_sequences() -> N
     torch.testing.assert_close(loss(output, batch).loss, loss(output, shared).loss)
 
 
-# --- written out for single tokens -------------------------------------------------------------------
+# --- written out for single tokens ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
