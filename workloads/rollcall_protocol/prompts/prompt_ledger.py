@@ -79,6 +79,8 @@ class PromptLedger:
     `wait_for_old`: no batch is given out while a prompt runs whose samples would be too old for the
     next version, so that training waits for it; otherwise its samples are discarded.
 
+    Ledgers with `shared_credits` lease to the same rollouts; each has a `lease_prefix` of its own.
+
     Not thread-safe: one event loop owns it.
     """
 
@@ -98,6 +100,8 @@ class PromptLedger:
         deterministic: bool = False,
         uniform_limit: int = 0,
         wait_for_old: bool = False,
+        shared_credits: dict[MemberId, int] | None = None,
+        lease_prefix: str = "",
     ) -> None:
         state = state or LedgerState(0, ())
         counts = state.counts
@@ -116,7 +120,8 @@ class PromptLedger:
         self._first: Version | None = None
         self._published, self._trained = 0, -1  # newest versions, from the first
         self._accepted_before = self.accepted  # by earlier incarnations
-        self._credits: dict[MemberId, int] = {}
+        self._credits = {} if shared_credits is None else shared_credits
+        self._lease_prefix = lease_prefix
         self._leases = LeaseTable()
         begun = [
             b for b in state.partials if len(b.partial.responses) == group_size and self._keeps
@@ -152,6 +157,10 @@ class PromptLedger:
             if self._credits[member] > 0:
                 takers.append(member)
         return leases
+
+    def holds(self, lease: str, member: MemberId) -> bool:
+        """Whether `member` holds this lease."""
+        return self._leases.current(lease, member) is not None
 
     def report_progress(self, report: PartialReport, member: MemberId, now: float) -> bool:
         """Renew a lease and keep its new tokens; False if it is not current any more."""
@@ -330,7 +339,7 @@ class PromptLedger:
         self.truncated += prompt.truncated
         begun = kept.partial if kept else None
         lease = PromptLease(
-            f"{lineage.epoch}.{lineage.boot}.{self.dispatched}",
+            f"{self._lease_prefix}{lineage.epoch}.{lineage.boot}.{self.dispatched}",
             number,
             prompt.tokens,
             self._group_size,
