@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,13 +18,15 @@ from tests.unit.rollcall_runtime.train.roles.bigram_engine import sample_batch
 BATCH = sample_batch([0.0, 1.0])
 
 
-def update(*, skipped: str = "", loss: float = 0.5, **metrics: float) -> ModelUpdate:
+def update(
+    metrics: dict[str, float] | None = None, *, skipped: str = "", loss: float = 0.5
+) -> ModelUpdate:
     return ModelUpdate(
         loss=loss,
         gradient_norm=math.nan if skipped else 1.0,
         learning_rate=1e-3,
         tokens=3,
-        metrics=metrics,
+        metrics=metrics or {},
         skipped=skipped,
     )
 
@@ -31,8 +34,8 @@ def update(*, skipped: str = "", loss: float = 0.5, **metrics: float) -> ModelUp
 GOOD, BAD = update(), update(skipped="not-finite", loss=math.nan)
 
 
-def health(folder: Path | None = None, **config: float) -> TrainingHealth:
-    return TrainingHealth(HealthConfig(**config), folder=folder, rank=0)  # type: ignore[arg-type]
+def health(folder: Path | None = None, **config: Any) -> TrainingHealth:
+    return TrainingHealth(HealthConfig(**config), folder=folder, rank=0)
 
 
 def test_one_skipped_update_makes_a_skipped_step() -> None:
@@ -106,17 +109,18 @@ def test_a_folder_that_cannot_be_written_costs_the_copy_alone(
 def test_a_mismatch_above_its_limit_is_a_problem_until_it_is_gone(
     metric: str, setting: str, field: str
 ) -> None:
-    found = health(**{setting: 0.1})
-    found.step_ended(3, [update(**{metric: 0.25}), GOOD], BATCH)
+    limits: dict[str, Any] = {setting: 0.1}
+    found = health(**limits)
+    found.step_ended(3, [update({metric: 0.25}), GOOD], BATCH)
     assert f"{metric} is 0.25 at step 3" in found.problem
     assert field in found.problem
-    found.step_ended(4, [update(**{metric: 0.05}), update(**{metric: 9.0})], BATCH)
+    found.step_ended(4, [update({metric: 0.05}), update({metric: 9.0})], BATCH)
     assert found.problem == "", "later updates compare another policy"
 
 
 def test_without_a_limit_no_mismatch_is_a_problem() -> None:
     found = health()
-    found.step_ended(1, [update(mismatch_kl=9.0, mismatch_ratio=99.0)], BATCH)
+    found.step_ended(1, [update({"mismatch_kl": 9.0, "mismatch_ratio": 99.0})], BATCH)
     assert found.problem == ""
 
 

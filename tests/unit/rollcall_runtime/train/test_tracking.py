@@ -101,7 +101,7 @@ class FakeWandb:
 
 def test_a_run_is_named_after_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "wandb", fake)
     found = tracking(wandb_project="reverse")
     found.record(3, {"reward/mean": 0.5})
     found.close()
@@ -114,7 +114,7 @@ def test_a_run_is_named_after_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_that_cannot_be_opened_names_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandb(fails=True))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb(fails=True))
     with pytest.raises(SpecError) as caught:
         tracking(wandb_project="reverse")
     assert str(caught.value) == "spec.tracking.wandbProject: cannot open a run: no API key"
@@ -128,9 +128,9 @@ def test_a_run_that_cannot_be_opened_names_the_field(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_missing_package_names_the_field(
-    config: dict[str, str], module: str, message: str, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, Any], module: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SpecError) as caught:
         tracking(**config)
     assert str(caught.value).startswith(message)

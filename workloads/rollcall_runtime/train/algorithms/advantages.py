@@ -126,7 +126,9 @@ def normalised_over_batch(
 
 def _group_index(groups: Tensor) -> Tensor:
     """The groups numbered from 0 on, whatever their own numbers are."""
-    return groups.unique(return_inverse=True)[1]
+    index: Tensor
+    _, index = torch.unique(groups, return_inverse=True)  # type: ignore[no-untyped-call]
+    return index
 
 
 def _sums(values: Tensor, index: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ def test_dual_clip_bounds_what_a_bad_token_costs() -> None:
 def test_cispo_learns_from_tokens_that_ppo_clips_away() -> None:
     token = {"pi": 0.8, "behave": 0.1, "advantage": 1.0}  # r = 8, held at 1 + 4
     assert one_token(preset("cispo"), **token)[1] == pytest.approx(-5)
-    same = {"ratio_base": "behaviour", "correction": "none"}
+    same: dict[str, Any] = {"ratio_base": "behaviour", "correction": "none"}
     assert one_token(AlgorithmSettings(clip_high=4.0, **same), **token)[1] == 0
 
 

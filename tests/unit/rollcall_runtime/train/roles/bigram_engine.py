@@ -102,7 +102,7 @@ class BigramEngine(TrainEngine):
             self.zero_grad()
             return OptimizerStep(norm, self._rate, "not-finite")
         with torch.no_grad():
-            self.table -= self._rate * gradient
+            self.table.sub_(self._rate * gradient)
         self.zero_grad()
         return OptimizerStep(norm, self._rate)
 
