@@ -188,13 +188,13 @@ class HealthConfig:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """Every `every_steps` steps the rollouts answer `prompts` prompts of `source`, `samples` times.
+    """Every `every_steps` steps the rollouts answer the first `prompts` of `data`, `samples` times.
 
     `pass_at` are the k of pass@k; a sample passes with a reward of at least `pass_reward`.
     """
 
     every_steps: int
-    source: str
+    data: DataConfig
     prompts: int = 64
     samples: int = 4
     pass_at: tuple[int, ...] = (1,)

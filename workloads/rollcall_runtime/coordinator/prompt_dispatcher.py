@@ -96,7 +96,7 @@ class PromptDispatcher:
             await self._batch_ready.wait()
 
     async def evaluate(
-        self, evaluation: EvaluationConfig, source: Callable[[int], tuple[int, ...]]
+        self, evaluation: EvaluationConfig, source: Callable[[int], Prompt | None]
     ) -> list[tuple[float, ...]]:
         """Have rollouts answer the first prompts of `source`; the rewards of each one's samples.
 
@@ -214,7 +214,7 @@ class PromptDispatcher:
         return next((found for found in self._ledgers if found.holds(lease, member)), self._ledger)
 
     def _evaluation_ledger(
-        self, evaluation: EvaluationConfig, source: Callable[[int], tuple[int, ...]]
+        self, evaluation: EvaluationConfig, source: Callable[[int], Prompt | None]
     ) -> PromptLedger:
         """Leases each prompt once, and takes samples of any version."""
         self._evaluations += 1
@@ -226,7 +226,7 @@ class PromptDispatcher:
             max_concurrent=evaluation.prompts,
             max_staleness=0,
             lease_seconds=algorithm.lease,
-            seed=self._config.data_seed,
+            seed=self._config.data.seed,
             keep_partial=algorithm.partial_rollout,
             deterministic=algorithm.deterministic,
             shared_credits=self._credits,

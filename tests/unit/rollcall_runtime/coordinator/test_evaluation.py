@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import EvaluationConfig
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import (
     Completion,
@@ -24,7 +26,9 @@ from tests.unit.rollcall_runtime.jobs import job_config
 
 A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
 FIRST = Version(Lineage(1, 1), 10)
-HELD_OUT = EvaluationConfig(every_steps=5, source="held-out", prompts=3, samples=2)
+HELD_OUT = EvaluationConfig(
+    every_steps=5, data=DataConfig((DataSource("held-out.jsonl"),)), prompts=3, samples=2
+)
 
 
 class Rollouts:
@@ -34,7 +38,7 @@ class Rollouts:
         self.sent: list[tuple[MemberId, CoordinatorMessage]] = []
         self.dispatcher = PromptDispatcher(
             config=job_config(algorithm={"group_size": 2, "prompts_per_step": 4}),
-            source=lambda index: (index,),
+            source=lambda index: Prompt((index,)),
             state=None,
             eligible=lambda: [A, B],
             send=lambda member, message: self.sent.append((member, message)),
@@ -63,7 +67,7 @@ async def evaluation(
     for member in (A, B):
         rollouts.dispatcher.member_message(member, PromptCredit(9))
     task = asyncio.create_task(
-        rollouts.dispatcher.evaluate(HELD_OUT, lambda index: (1000 + index,))
+        rollouts.dispatcher.evaluate(HELD_OUT, lambda index: Prompt((1000 + index,)))
     )
     await asyncio.sleep(0)
     try:
@@ -142,7 +146,7 @@ async def test_what_an_abandoned_evaluation_asked_for_is_revoked(rollouts: Rollo
 async def test_there_is_one_evaluation_at_a_time(rollouts: Rollouts) -> None:
     async with evaluation(rollouts):
         with pytest.raises(RuntimeError, match="no other beside it"):
-            await rollouts.dispatcher.evaluate(HELD_OUT, lambda index: (index,))
+            await rollouts.dispatcher.evaluate(HELD_OUT, lambda index: Prompt((index,)))
 
 
 async def test_the_next_evaluation_has_leases_of_its_own(rollouts: Rollouts) -> None:

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from rollcall_runtime.models.tokenizer import ModelTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.models.tokenizer import ModelTokenizer
 
 SPECIAL = ("<s>", "<|im_start|>", "<|im_end|>", "<unk>")
 START, END = 1, 2

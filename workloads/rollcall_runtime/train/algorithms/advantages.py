@@ -127,7 +127,7 @@ def normalised_over_batch(
 def _group_index(groups: Tensor) -> Tensor:
     """The groups numbered from 0 on, whatever their own numbers are."""
     index: Tensor
-    _, index = torch.unique(groups, return_inverse=True)  # type: ignore[no-untyped-call]
+    _, index = torch.unique(groups, return_inverse=True)
     return index
 
 
