@@ -332,7 +332,7 @@ def wrong_spec(changes: Changes, then: Changes | None = None) -> Scenario:
 
 def many_errors() -> JobSimulator:
     simulator = JobSimulator()
-    simulator.edit({"spec.trainer.replicas": 0, "spec.algorithm.loss": {"clip": "x"}})
+    simulator.edit({"spec.trainer.replicas": 0, "spec.algorithm.settings": {"clipLow": "x"}})
     simulator.converge()
     return simulator
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from rollcall_protocol.train_settings import camel_case
+from rollcall_protocol.settings_reader import camel_case
 
 BASELINES = ("group-mean", "leave-one-out", "critic", "none")
 NORMALISATIONS = ("group-std", "batch", "none")
@@ -132,6 +132,11 @@ class AlgorithmSettings:
     def needs_critic(self) -> bool:
         """Whether values of a critic are read."""
         return self.baseline == "critic"
+
+    @property
+    def compares_in_groups(self) -> bool:
+        """Whether a sample's advantage needs other samples of the same prompt."""
+        return self.baseline in {"group-mean", "leave-one-out"} or self.normalisation == "group-std"
 
     @property
     def needs_proximal(self) -> bool:

@@ -215,7 +215,12 @@ class TrackingConfig:
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """Settings that the trainer and its rollouts share."""
+    """Settings that the trainer and its rollouts share.
+
+    Each of the `trainer_replicas` pods has `trainer_processes` ranks. `trainer_device` is auto or
+    cpu; `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
+    by resource name.
+    """
 
     namespace: str
     job: str
@@ -237,6 +242,14 @@ class JobConfig:
     health: HealthConfig = field(default_factory=HealthConfig)
     evaluation: EvaluationConfig | None = None
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    trainer_processes: int = 1
+    trainer_device: str = "auto"
+    trainer_accelerators: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def trainer_ranks(self) -> int:
+        """How many ranks the trainer has in all its pods."""
+        return self.trainer_replicas * self.trainer_processes
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,11 @@ The operator refuses a setting that a built-in engine lacks before a pod starts;
 the rest, those of third parties' engines included.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from math import prod
+
+from rollcall_protocol.settings_reader import SettingError, camel_case
 
 SCHEDULES = ("constant", "linear", "cosine")
 PRECISIONS = ("fp32", "bf16")
@@ -142,7 +145,26 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
 }
 
 
-def camel_case(name: str) -> str:
-    """The name of a setting as a manifest has it."""
-    head, *rest = name.split("_")
-    return head + "".join(part.title() for part in rest)
+# Settings in `spec.trainer.engine.config` that the training loop reads, whatever the engine.
+LOOP_SETTINGS = frozenset({"minibatches"})
+
+
+def check_known(settings: EngineSettings, known: Collection[str], *, engine: str) -> None:
+    """SettingError names a setting that is not at its default and that is not in `known`."""
+    for item in fields(settings):
+        if item.name in known or getattr(settings, item.name) == item.default:
+            continue
+        having = [name for name, names in BUILT_IN.items() if item.name in names]
+        others = f"these have it: {', '.join(having)}" if having else "no built-in engine has it"
+        problem = f"engine {engine} does not have this setting; {others}"
+        raise SettingError(camel_case(item.name), problem)
+
+
+def check_mesh(settings: EngineSettings, *, ranks: int) -> None:
+    """SettingError if the device mesh does not fit into this number of ranks."""
+    sizes = {name: getattr(settings, name) for name in _MESH if getattr(settings, name) > 1}
+    product = prod(sizes.values())
+    if ranks % product:
+        text = " x ".join(f"{camel_case(name)} {size}" for name, size in sizes.items())
+        equals = f" = {product}" if len(sizes) > 1 else ""
+        raise SettingError("", f"{text}{equals} does not divide the number of ranks, {ranks}")

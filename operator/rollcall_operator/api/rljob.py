@@ -4,6 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from rollcall_operator.api.algorithm import AlgorithmSpec
+from rollcall_operator.api.data import DataSpec
 from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.api.rolloutpool import EngineConfig, RolloutBase
 from rollcall_operator.api.rules import Model, Rule
@@ -22,8 +24,6 @@ from rollcall_operator.api.scalars import (
     named,
 )
 from rollcall_operator.api.training import (
-    AlgorithmSpec,
-    DataSpec,
     ModelSpec,
     RewardSpec,
     TrainerSpec,
@@ -242,6 +242,8 @@ class RLJobSpec(Model):
         _frozen("data"),
         _frozen("reward"),
         _frozen("trainer.replicas"),
+        _frozen("trainer.processesPerPod", optional=True),
+        _frozen("trainer.device"),
         _frozen("trainer.checkpoint", optional=True),
         _frozen("trainer.recoverFrom"),
         _frozen("algorithm"),

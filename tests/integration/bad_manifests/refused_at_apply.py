@@ -30,7 +30,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "unknown training engine",
-        ("spec.trainer.engine.name", "unknown training engine; builtin: fsdp2"),
+        ("spec.trainer.engine.name", "unknown training engine; builtin: fsdp2, fsdp, megatron"),
         {"spec.trainer.engine.name": "fsdp3"},
     ),
     _apply(
@@ -110,24 +110,57 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.algorithm": {"groupSize": 8}},
     ),
     _apply(
-        "a group of one",
-        ("spec.algorithm.groupSize", "should be greater than or equal to 2"),
-        {"spec.algorithm.groupSize": 1},
+        "no samples",
+        ("spec.algorithm.groupSize", "should be greater than or equal to 1"),
+        {"spec.algorithm.groupSize": 0},
+    ),
+    _apply(
+        "unknown algorithm",
+        ("spec.algorithm.name", 'supported values: "grpo", "dr-grpo", "rloo"'),
+        {"spec.algorithm.name": "gppo"},
+    ),
+    _apply(
+        "unknown objective",
+        ("spec.algorithm.settings.objective", 'supported values: "ppo", "gspo"'),
+        {"spec.algorithm.settings.objective": "grpo"},
     ),
     _apply(
         "a float",
-        ("spec.algorithm.loss.clip", "expected string"),
-        {"spec.algorithm.loss.clip": 0.2},
+        ("spec.algorithm.settings.clipHigh", "expected string"),
+        {"spec.algorithm.settings.clipHigh": 0.2},
     ),
     _apply(
         "a decimal string that does not parse",
-        ("spec.algorithm.loss.clip", "must be a decimal string above 0.0 and at most 1.0"),
-        {"spec.algorithm.loss.clip": "0,2"},
+        ("spec.algorithm.settings.clipLow", "must be a decimal string from 0.0 to 1.0"),
+        {"spec.algorithm.settings.clipLow": "0,2"},
     ),
     _apply(
         "importance sampling capped at zero",
-        ("spec.algorithm.loss.isCap", "must be a decimal string above 0.0 and at most 1000.0"),
-        {"spec.algorithm.loss.isCap": "0"},
+        ("spec.algorithm.settings.correctionCap", "must be a decimal string from 1.0 to 1000.0"),
+        {"spec.algorithm.settings.correctionCap": "0"},
+    ),
+    *(
+        _apply(
+            f"{name} out of its range",
+            (f"spec.algorithm.settings.{name}", "must be a decimal string from 0.0 to 1.0"),
+            {f"spec.algorithm.settings.{name}": "1.1"},
+        )
+        for name in ("discount", "gaeLambda", "correctionFloor")
+    ),
+    *(
+        _apply(
+            f"{name} out of its range",
+            (f"spec.algorithm.settings.{name}", "must be a decimal string from 0.0 to 1000.0"),
+            {f"spec.algorithm.settings.{name}": "1001"},
+        )
+        for name in (
+            "clipHigh",
+            "dualClip",
+            "klCoefficient",
+            "entropyCoefficient",
+            "overlongPenalty",
+            "valueClip",
+        )
     ),
     _apply(
         "learning rate zero",
@@ -205,6 +238,24 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.data.prompts": "/data/prompts.csv"},
     ),
     _apply(
+        "one source of prompts in an unknown format",
+        ("spec.data.sources[0].name", "ends in .jsonl or .parquet"),
+        {"spec.data.prompts": DELETE, "spec.data.sources": [{"name": "/data/prompts.csv"}]},
+    ),
+    _apply(
+        "prompts and sources",
+        ("spec.data", "must have exactly one of prompts and sources"),
+        {"spec.data.sources": [{"name": "/data/prompts.jsonl"}]},
+    ),
+    _apply(
+        "a source without a share",
+        ("spec.data.sources[0].weight", "should be greater than or equal to 1"),
+        {
+            "spec.data.prompts": DELETE,
+            "spec.data.sources": [{"name": "org/prompts", "weight": 0}],
+        },
+    ),
+    _apply(
         "two checkpoint volumes",
         ("spec.trainer.checkpoint.volume", "exactly one of emptyDir and persistentVolumeClaim"),
         {
@@ -260,6 +311,23 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         ("spec.trainer.replicas", "is immutable while the job is not suspended"),
         {},
         then={"spec.trainer.replicas": 2},
+    ),
+    _apply(
+        "ranks of a pod changed while it runs",
+        ("spec.trainer.processesPerPod", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.trainer.processesPerPod": 2},
+    ),
+    _apply(
+        "device changed while it runs",
+        ("spec.trainer.device", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.trainer.device": "cpu"},
+    ),
+    _apply(
+        "unknown device",
+        ("spec.trainer.device", 'supported values: "auto", "cpu"'),
+        {"spec.trainer.device": "gpu"},
     ),
     _apply(
         "checkpoints given up while it runs",

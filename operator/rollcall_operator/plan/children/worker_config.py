@@ -1,13 +1,17 @@
 """Settings of job and pools in the form in which their pods read them."""
 
 import json
+from typing import get_type_hints
 
+from rollcall_operator.api.algorithm import AlgorithmSpec
+from rollcall_operator.api.data import DataSpec
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
-from rollcall_operator.api.training import AlgorithmSpec
+from rollcall_operator.plan.children import trainer_ranks
 from rollcall_protocol import job_config as wire
-from rollcall_protocol.data_config import DataConfig, DataSource
+from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
+from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_protocol.wire.json_codec import encode
 
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
@@ -22,7 +26,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         job=name,
         uid=uid,
         model=spec.model.path,
-        data=DataConfig(sources=(DataSource(spec.data.prompts),), seed=spec.data.seed),
+        data=_data(spec.data),
         reward_function=spec.reward.function,
         trainer_replicas=spec.trainer.replicas,
         trainer_engine=wire.EngineRef(name=engine.name, config=engine.config),
@@ -58,6 +62,23 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             suspect_after=membership.suspect_after_milliseconds / 1000,
         ),
         recover_from=spec.trainer.recover_from,
+        trainer_processes=trainer_ranks.processes_per_pod(spec.trainer),
+        trainer_device=spec.trainer.device,
+        trainer_accelerators=trainer_ranks.accelerators(spec.trainer),
+    )
+
+
+def _data(spec: DataSpec) -> DataConfig:
+    named = [DataSource(spec.prompts)] if spec.prompts is not None else []
+    listed = [
+        DataSource(**source.model_dump(exclude={"columns"}), columns=tuple(source.columns))
+        for source in spec.sources or ()
+    ]
+    return DataConfig(
+        sources=(*named, *listed),
+        seed=spec.seed,
+        max_tokens=spec.max_tokens,
+        too_long=TooLong(spec.too_long),
     )
 
 
@@ -69,7 +90,21 @@ def _delta(spec: DeltaSpec) -> wire.DeltaConfig:
     )
 
 
+def algorithm_settings(spec: AlgorithmSpec) -> AlgorithmSettings:
+    """The settings that the algorithm's name and the spec's changes of them make together.
+
+    ValueError if they contradict each other.
+    """
+    kinds = get_type_hints(AlgorithmSettings)
+    changes = {
+        name: float(parse_decimal(value)) if kinds[name] is float else value
+        for name, value in spec.settings.model_dump(exclude_none=True).items()
+    }
+    return preset(spec.name, **changes)
+
+
 def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
+    settings = algorithm_settings(spec)
     return wire.AlgorithmConfig(
         name=spec.name,
         group_size=spec.group_size,
@@ -78,11 +113,7 @@ def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
         max_staleness=spec.max_staleness,
         max_concurrent_rollouts=spec.max_concurrent_rollouts,
         partial_rollout=spec.partial_rollout,
-        loss=wire.LossConfig(
-            type=spec.loss.type,
-            clip=float(parse_decimal(spec.loss.clip)),
-            is_cap=float(parse_decimal(spec.loss.is_cap)),
-        ),
+        loss=wire.LossConfig("decoupled", settings.clip_low, settings.correction_cap),
         optimizer=wire.OptimizerConfig(
             name=spec.optimizer.name,
             learning_rate=float(parse_decimal(spec.optimizer.learning_rate)),
@@ -90,6 +121,7 @@ def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
         partial_report=float(spec.partial_report_seconds),
         lease=float(spec.lease_seconds),
         deterministic=spec.deterministic,
+        settings=settings,
     )
 
 

@@ -11,6 +11,8 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
 from rollcall_protocol import pod_contract
+from rollcall_protocol.algorithm_settings import preset
+from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
 from rollcall_protocol.wire.json_codec import decode
 from tests.integration.bad_manifests.manifests import Changes
@@ -102,12 +104,44 @@ def test_the_gang_starts_all_at_once_and_never_restarts_for_a_template() -> None
 
 
 def test_a_worker_reads_the_job_from_its_environment() -> None:
-    changes = {"spec.algorithm.loss.clip": "2e-1", "spec.weightSync.bucketSize": "1Mi"}
+    changes = {"spec.weightSync.bucketSize": "1Mi"}
     config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
     assert (config.namespace, config.job, config.uid) == ("team", "bad", "job-uid")
-    assert config.algorithm.loss.clip == 0.2
     assert config.weight_sync.bucket_bytes == 1024 * 1024
     assert config.checkpoint is None
+
+
+def test_a_worker_reads_which_algorithm_trains_it() -> None:
+    """The algorithm's name stands for settings, of which the job changes some."""
+    changes = {
+        "spec.algorithm.name": "gspo",
+        "spec.algorithm.settings": {"clipHigh": "2e-3", "dynamicSampling": True},
+    }
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    settings = config.algorithm.settings
+    assert settings == preset("gspo", clip_high=0.002, dynamic_sampling=True)
+    assert settings.objective == "gspo"
+
+
+def test_a_worker_reads_where_its_prompts_come_from() -> None:
+    def data(changes: Changes) -> DataConfig:
+        child = trainer(changes)
+        return decode(JobConfig, json.loads(variables(child)[pod_contract.CONFIG])).data
+
+    assert data({"spec.data.seed": 7}) == DataConfig((DataSource("builtin:reverse"),), seed=7)
+    sources = [{"name": "org/sums", "weight": 3, "columns": ["answer"]}, {"name": "/d/a.jsonl"}]
+    mixed = data({"spec.data": {"sources": sources, "maxTokens": 512, "tooLong": "Drop"}})
+    expected = (DataSource("org/sums", weight=3, columns=("answer",)), DataSource("/d/a.jsonl"))
+    assert mixed == DataConfig(expected, max_tokens=512, too_long=TooLong.DROP)
+
+
+def test_a_worker_reads_what_its_trainer_computes_on() -> None:
+    resources = "spec.trainer.template.spec.containers[0].resources"
+    changes = {"spec.trainer.replicas": 2, f"{resources}.limits": {"nvidia.com/gpu": 8}}
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    assert (config.trainer_processes, config.trainer_ranks) == (8, 16)
+    assert config.trainer_device == "auto"
+    assert config.trainer_accelerators == {"nvidia.com/gpu": 8}
 
 
 def test_a_worker_reads_how_weights_reach_it() -> None:
