@@ -55,6 +55,7 @@ def job_config(
         "reward_function": "rollcall_runtime.tasks.reverse:reward",
         "trainer_replicas": 1,
         "trainer_engine": EngineRef("fsdp2"),
+        "trainer_device": "cpu",
         "checkpoint": None,
         "algorithm": AlgorithmConfig(**ALGORITHM | (algorithm or {})),
         "weight_sync": WeightSyncConfig(**WEIGHT_SYNC | (weight_sync or {})),

@@ -146,6 +146,25 @@ def test_a_missing_variable_is_reported_before_torch_is_imported(tmp_path: Path)
     assert done.stderr.startswith("ROLLCALL_CONFIG: is not set")
 
 
+def test_the_process_that_starts_a_pods_ranks_does_without_torch(
+    container: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(
+        "rollcall_runtime.train.local_ranks.run_local_ranks",
+        lambda settings, _: started.append(settings.rank) or 3,
+    )
+    config = job_config(trainer_processes=2)
+    monkeypatch.setenv(pod_contract.CONFIG, json.dumps(encode(config)))
+    assert cli.trainer([]) == 3, "the ranks' exit code is the container's"
+    assert started == [0]
+    program = "import sys, rollcall_runtime.cli; assert 'torch' not in sys.modules"
+    workloads = str(Path(cli.__file__).parents[1])
+    subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": workloads}, timeout=30, check=True
+    )
+
+
 def test_a_crash_is_worth_a_restart(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("the disk is on fire")
@@ -179,7 +198,7 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
-    def superseded() -> None:
+    def superseded() -> int:
         raise FencedError("another coordinator has taken over this job")
 
     assert cli._guarded(superseded) == ExitCode.FENCED
@@ -187,7 +206,7 @@ def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
 
 STUCK = """
 import sys, threading, time
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from rollcall_runtime import cli
 from rollcall_runtime.worker import environment
 
@@ -198,7 +217,9 @@ def run(settings, fields):
 app = sys.modules["rollcall_runtime.train.app"] = ModuleType("app")
 app.run = run
 cli._configure_job_logs = lambda *_: {}
-environment.read_trainer = lambda _: type("Settings", (), {"job": None, "pod": None})
+job = SimpleNamespace(trainer_processes=1)
+settings = SimpleNamespace(job=job, pod=None, starts_ranks=False)
+environment.read_trainer = lambda _: settings
 sys.argv = ["rollcall-trainer"]
 cli.trainer_program()
 """

@@ -5,8 +5,9 @@ import logging
 from rollcall_protocol.job_config import WeightSyncConfig
 from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
-from rollcall_runtime.sync.registry import engine_class, worker_device
+from rollcall_runtime.sync.registry import engine_class
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
+from rollcall_runtime.worker.devices import worker_device
 
 log = logging.getLogger(__name__)
 

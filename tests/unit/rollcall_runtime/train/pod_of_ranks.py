@@ -1,0 +1,52 @@
+"""A program that starts itself once for each rank; what a rank does comes from its environment.
+
+ACT_<local rank>: `wait` until SIGTERM and end with 0, `ignore` SIGTERM, `exit:<code>:<message>`,
+`kill` itself, or `orphan`: leave a grandchild behind, then wait.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from rollcall_protocol import pod_contract
+from rollcall_runtime.train import local_ranks
+
+STARTED = "started-{}"
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+
+
+def act(what: str, local_rank: str) -> None:
+    """Do what one rank does."""
+    stopped = signal.SIG_IGN if what == "ignore" else lambda *_: sys.exit(0)
+    signal.signal(signal.SIGTERM, stopped)
+    if what == "orphan":
+        subprocess.run(["sh", "-c", "sleep 0.1 & echo $!"], check=True)
+    Path(os.environ[pod_contract.STATE_DIR], STARTED.format(local_rank)).touch()
+    if what.startswith("exit"):
+        _, code, message = what.split(":", 2)
+        Path(os.environ[pod_contract.EXIT_MESSAGE]).write_text(message)
+        os._exit(int(code))
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    own = os.environ.get(pod_contract.LOCAL_RANK)
+    if own is not None:
+        act(os.environ[f"ACT_{own}"], own)
+    # As the first process of a container does, it adopts what its children leave behind.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    local_ranks.END_SECONDS = float(os.environ["END_SECONDS"])
+    environment = SimpleNamespace(
+        state_dir=Path(os.environ[pod_contract.STATE_DIR]),
+        rank=2,
+        job=SimpleNamespace(trainer_processes=2),
+    )
+    pod_contract.TERMINATION_LOG = os.environ["LOG"]
+    sys.exit(local_ranks.run_local_ranks(environment, os.environ))  # type: ignore[arg-type]
