@@ -47,6 +47,9 @@ class PromptRows:
         cut = len(tokens) > self.limit.tokens
         return Prompt(tuple(tokens[kept]), self._for_reward(row, place), truncated=cut)
 
+    def place(self, number: int) -> str:
+        return self.rows.place(number)
+
     def close(self) -> None:
         self.rows.close()
 

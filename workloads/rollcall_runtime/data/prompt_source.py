@@ -30,6 +30,9 @@ class PromptSource(Protocol):
         SpecError if its row cannot be used, or if too many in a row were left out.
         """
 
+    def place(self, number: int) -> str:
+        """Where prompt `number` comes from."""
+
     def close(self) -> None:
         """Free what is open; harmless twice."""
 
@@ -43,6 +46,9 @@ class ReversePrompts:
     def prompt(self, number: int) -> Prompt:
         return Prompt(reverse.prompt(number, seed=self.seed))
 
+    def place(self, number: int) -> str:
+        return f"builtin:reverse, number {number}"
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -55,6 +61,9 @@ class TablePrompts:
 
     def prompt(self, number: int) -> Prompt | None:
         return self.rows.item(number)
+
+    def place(self, number: int) -> str:
+        return self.rows.place(number)
 
     def close(self) -> None:
         self.rows.close()

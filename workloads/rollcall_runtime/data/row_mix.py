@@ -28,6 +28,9 @@ class RowReader(Protocol[T_co]):
     def read(self, number: int) -> T_co | None:
         """Row `number`; None if it is left out for its length. SpecError if it cannot be used."""
 
+    def place(self, number: int) -> str:
+        """Where row `number` is: file and line, or data set and row."""
+
     def close(self) -> None:
         """Free what is open; harmless twice."""
 
@@ -49,18 +52,18 @@ class RowMix(Generic[T]):
         """The number of rows of all readers."""
         return sum(len(reader) for reader in self.readers)
 
-    def place(self, number: int) -> tuple[int, int]:
-        """The reader of item `number`, and the row within it."""
-        chosen, within = weighted_choice(number, self.weights, key=f"{self.seed}/mix")
-        return chosen, nth_row(within, len(self.readers[chosen]), key=f"{self.seed}/{chosen}")
+    def place(self, number: int) -> str:
+        """Where item `number` is: file and line, or data set and row."""
+        reader, row = self._find(number)
+        return reader.place(row)
 
     def item(self, number: int) -> T | None:
         """Item `number` (from 0); None if it is left out.
 
         SpecError if its row cannot be used, or if too many were left out one after the other.
         """
-        chosen, row = self.place(number)
-        found = self.readers[chosen].read(row)
+        reader, row = self._find(number)
+        found = reader.read(row)
         self._dropped = self._dropped + 1 if found is None else 0
         if self._dropped > MAX_DROPPED:
             problem = f"{MAX_DROPPED} rows one after the other were left out for their length"
@@ -73,6 +76,11 @@ class RowMix(Generic[T]):
         """Free what is open; harmless twice."""
         for reader in self.readers:
             reader.close()
+
+    def _find(self, number: int) -> tuple[RowReader[T], int]:
+        chosen, within = weighted_choice(number, self.weights, key=f"{self.seed}/mix")
+        reader = self.readers[chosen]
+        return reader, nth_row(within, len(reader), key=f"{self.seed}/{chosen}")
 
 
 def open_mix(data: DataConfig, open_reader: Callable[[DataSource, str], RowReader[T]]) -> RowMix[T]:

@@ -54,6 +54,9 @@ class SupervisedRows:
             return None
         return LabelledSequence(tokens[kept], learnt[kept], len(tokens) > self.limit.tokens)
 
+    def place(self, number: int) -> str:
+        return self.rows.place(number)
+
     def close(self) -> None:
         self.rows.close()
 

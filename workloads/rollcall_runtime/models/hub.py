@@ -43,7 +43,13 @@ def fetch_model(path: str) -> Path:
         raise SpecError(FIELD, f"{path!r} is not an id such as owner/name or owner/name@revision")
     name, revision = found.groups()
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+        directory = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=list(_FILES),
+            # Else a revision that is a commit is looked up online.
+            local_files_only=constants.is_offline_mode(),
+        )
     except GatedRepoError as error:
         problem = f"{path!r} is gated; accept its terms and give the pods a token in HF_TOKEN"
         raise SpecError(FIELD, problem) from error
@@ -60,3 +66,4 @@ def fetch_model(path: str) -> Path:
         problem = f"{path!r} is not, or not whole, in the cache {constants.HF_HUB_CACHE}"
         advice = "unset HF_HUB_OFFLINE, or mount a cache or a directory that holds it"
         raise SpecError(FIELD, f"{problem}, and HF_HUB_OFFLINE is set; {advice}") from error
+    return Path(directory)

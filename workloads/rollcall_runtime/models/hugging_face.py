@@ -62,7 +62,7 @@ class HuggingFaceSource(ModelSource):
         self, *, head: Head = "language-model", dtype: torch.dtype = torch.float32
     ) -> nn.Module:
         with torch.device("meta"):
-            model = self._class(head).from_config(
+            model = _AUTO_CLASSES[head].from_config(
                 self._config(head), dtype=dtype, attn_implementation=ATTENTION
             )
         _restore_buffers(model)
@@ -85,14 +85,10 @@ class HuggingFaceSource(ModelSource):
         # Former versions of transformers know torch_dtype alone: the file keeps its own word.
         name = "torch_dtype" if "torch_dtype" in self.values else "dtype"
         values = {**self.values, name: str(dtype).removeprefix("torch.")}
-        model_class = self._class(head)._model_mapping[type(self._config(head))]  # noqa: SLF001
-        values["architectures"] = [model_class.__name__]
+        values["architectures"] = [type(self.build_empty(head=head)).__name__]
         if head != "language-model":
             values |= _ONE_LABEL
         return values
-
-    def _class(self, head: Head) -> Any:
-        return _AUTO_CLASSES[head]
 
     def _config(self, head: Head) -> Any:
         """The configuration of transformers; SpecError if a value in it cannot be."""

@@ -4,8 +4,8 @@ import pytest
 
 from rollcall_runtime.data.chat_labels import label_chat
 from rollcall_runtime.worker.errors import SpecError
+from tests.engines.tiny_models import CHAT_TEMPLATE as CHATML
 from tests.unit.rollcall_runtime.data.character_tokenizer import (
-    CHATML,
     MARKED,
     THINKING,
     character_model,
@@ -72,7 +72,6 @@ def test_a_chat_without_a_turn_of_the_assistant_is_refused() -> None:
 
 
 def test_a_template_that_opens_an_answer_as_it_never_writes_one_is_refused() -> None:
-    opening = CHATML.replace("assistant{{ '\\n' }}", "assistant{{ '\\n' }}<think>")
-    assert opening != CHATML
+    opening = CHATML.replace("<|im_start|>assistant", "<|im_start|>assistant<think>")
     with pytest.raises(SpecError, match=r"or mark it by {% generation %} in the template"):
         learnt(opening, chat("hi", "hello"))

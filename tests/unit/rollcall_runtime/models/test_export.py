@@ -99,9 +99,10 @@ def test_other_heads_are_exported_as_what_transformers_calls_them(
     export_model(source, model.named_parameters(), tmp_path / "out", head=head)
     row = TOKENS[:1]  # several would need a pad token
     loaded = library.from_pretrained(tmp_path / "out")  # type: ignore[attr-defined]
-    assert torch.equal(loaded(row).logits, model(row).logits)
     again = open_model(str(tmp_path / "out")).build(head=head)
-    assert torch.equal(again(row).logits, model(row).logits)
+    # Rounding may differ with the place of a tensor in memory, which a mapped file decides.
+    torch.testing.assert_close(loaded(row).logits, model(row).logits, atol=1e-6, rtol=0)
+    torch.testing.assert_close(again(row).logits, model(row).logits, atol=1e-6, rtol=0)
 
 
 def test_the_built_in_decoder_is_exported_in_the_same_form(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_head_that_the_files_hold_is_read(tmp_path: Path) -> None:
 def test_files_of_another_model_than_the_configurations_are_refused(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    directory = write_tiny_model(tmp_path / "m")
+    directory = write_tiny_model(tmp_path / "m", "llama")
     edit(directory, **change)
     assert re.search(message, refusal(directory), re.DOTALL), refusal(directory)
 
