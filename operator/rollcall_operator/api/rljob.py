@@ -7,6 +7,8 @@ from pydantic import Field
 from rollcall_operator.api.algorithm import AlgorithmSpec
 from rollcall_operator.api.data import DataSpec
 from rollcall_operator.api.labels import GROUP_DEFAULT
+from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec, TrackingSpec
+from rollcall_operator.api.roles import CriticSpec, ReferenceSpec, RewardModelSpec
 from rollcall_operator.api.rolloutpool import EngineConfig, RolloutBase
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import (
@@ -246,6 +248,12 @@ class RLJobSpec(Model):
         _frozen("trainer.device"),
         _frozen("trainer.checkpoint", optional=True),
         _frozen("trainer.recoverFrom"),
+        _frozen("reference"),
+        _frozen("critic"),
+        _frozen("rewardModel", optional=True),
+        _frozen("health"),
+        _frozen("evaluation", optional=True),
+        _frozen("tracking"),
         _frozen("algorithm"),
         _frozen("weightSync"),
         _frozen("membership"),
@@ -280,6 +288,12 @@ class RLJobSpec(Model):
     ]
     """Pools of rollouts that the job owns. To add rollouts while it runs, apply a RolloutPool."""
     algorithm: AlgorithmSpec
+    reference: ReferenceSpec = nested(ReferenceSpec)
+    critic: CriticSpec = nested(CriticSpec)
+    reward_model: RewardModelSpec | None = None
+    health: HealthSpec = nested(HealthSpec)
+    evaluation: EvaluationSpec | None = None
+    tracking: TrackingSpec = nested(TrackingSpec)
     weight_sync: WeightSyncSpec = nested(WeightSyncSpec)
     membership: MembershipSpec = nested(MembershipSpec)
     failure_policy: FailurePolicy = nested(FailurePolicy)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import fields
 
-from rollcall_operator.api.algorithm import AlgorithmSpec
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.roles import CriticSpec, ReferenceSpec
 from rollcall_operator.api.training import TrainerSpec
 from rollcall_operator.plan.children.trainer_ranks import accelerators, processes_per_pod
 from rollcall_operator.plan.children.worker_config import algorithm_settings
@@ -72,8 +73,9 @@ def _device_errors(trainer: TrainerSpec) -> Iterator[str]:
         )
 
 
-def algorithm_errors(algorithm: AlgorithmSpec) -> Iterator[str]:
-    """Settings that contradict each other, or the algorithm."""
+def algorithm_errors(spec: RLJobSpec) -> Iterator[str]:
+    """Settings of the algorithm that contradict each other, and models that it does not use."""
+    algorithm = spec.algorithm
     try:
         settings = algorithm_settings(algorithm)
     except ValueError as error:
@@ -84,4 +86,14 @@ def algorithm_errors(algorithm: AlgorithmSpec) -> Iterator[str]:
             f"spec.algorithm.groupSize: must be at least 2 with baseline {settings.baseline} and "
             f"normalisation {settings.normalisation}: they compare the samples of a prompt; raise "
             "it, or change spec.algorithm.settings"
+        )
+    if spec.reference != ReferenceSpec() and not settings.needs_reference:
+        yield (
+            "spec.reference: nothing uses a reference model; set "
+            "spec.algorithm.settings.klCoefficient above 0, or remove spec.reference"
+        )
+    if spec.critic != CriticSpec() and not settings.needs_critic:
+        yield (
+            "spec.critic: nothing uses a critic; set spec.algorithm.settings.baseline: critic, or "
+            "remove spec.critic"
         )

@@ -73,7 +73,7 @@ def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
     """Everything that is wrong with a parsed job."""
     found = list(template_errors(spec.trainer.template, labels.TRAINER, "spec.trainer.template"))
     found.extend(trainer_errors(spec.trainer))
-    found.extend(algorithm_errors(spec.algorithm))
+    found.extend(algorithm_errors(spec))
     if spec.trainer.checkpoint and spec.trainer.checkpoint.volume.empty_dir:
         limit = spec.trainer.checkpoint.volume.empty_dir.size_limit
         if limit is not None and not is_quantity(limit):

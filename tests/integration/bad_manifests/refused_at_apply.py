@@ -12,6 +12,8 @@ def _pool(name: str, says: tuple[str, ...], changes: Changes, **more: object) ->
     return Case(name, "apply", "RolloutPool", says, changes, **more)  # type: ignore[arg-type]
 
 
+EVALUATION = {"everySteps": 10, "data": {"prompts": "builtin:reverse"}}
+
 REFUSED_AT_APPLY: tuple[Case, ...] = (
     _apply(
         "name too long",
@@ -328,6 +330,78 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "unknown device",
         ("spec.trainer.device", 'supported values: "auto", "cpu"'),
         {"spec.trainer.device": "gpu"},
+    ),
+    *(
+        _apply(
+            f"{path} changed while it runs",
+            (f"spec.{path}", "is immutable while the job is not suspended"),
+            before,
+            then=then,
+        )
+        for path, before, then in (
+            ("reference", {}, {"spec.reference.updateEvery": 5}),
+            ("critic", {}, {"spec.critic.warmupSteps": 5}),
+            ("rewardModel", {}, {"spec.rewardModel": {"path": "org/reward"}}),
+            ("health", {}, {"spec.health.maxSkippedSteps": 2}),
+            ("evaluation", {}, {"spec.evaluation": EVALUATION}),
+            ("tracking", {}, {"spec.tracking.folder": "/logs"}),
+        )
+    ),
+    *(
+        _apply(
+            f"{path} in a relative folder",
+            (f"spec.{path}.path", "an absolute path such as /models/mine"),
+            {f"spec.{path}.path": "./model"},
+        )
+        for path in ("reference", "critic", "rewardModel")
+    ),
+    _apply(
+        "a critic that does not learn",
+        ("spec.critic.learningRate", 'such as "1e-3"'),
+        {"spec.critic.learningRate": "0"},
+    ),
+    _apply(
+        "a reward model with a negative weight",
+        ("spec.rewardModel.weight", "must be a decimal string from 0.0 to 1000.0"),
+        {"spec.rewardModel": {"path": "org/reward", "weight": "-1"}},
+    ),
+    *(
+        _apply(
+            f"{name} that is no decimal",
+            (f"spec.health.{name}", "must be a decimal string from 0.0 to 1000.0"),
+            {f"spec.health.{name}": "high"},
+        )
+        for name in ("maxMismatchKl", "maxMismatchRatio")
+    ),
+    _apply(
+        "pass@k of more than the samples",
+        ("spec.evaluation.passAt", "must be at most samples"),
+        {"spec.evaluation": {**EVALUATION, "samples": 4, "passAt": [1, 8]}},
+    ),
+    _apply(
+        "a reward that every sample passes",
+        ("spec.evaluation.passReward", "must be a decimal string above 0.0 and at most 1.0"),
+        {"spec.evaluation": {**EVALUATION, "passReward": "0"}},
+    ),
+    _apply(
+        "an evaluation without prompts",
+        ("spec.evaluation.data", "must have exactly one of prompts and sources"),
+        {"spec.evaluation": {"everySteps": 10, "data": {}}},
+    ),
+    _apply(
+        "an evaluation of prompts in an unknown format",
+        ("spec.evaluation.data.prompts", "ends in .jsonl or .parquet"),
+        {"spec.evaluation": {"everySteps": 10, "data": {"prompts": "/data/a.csv"}}},
+    ),
+    _apply(
+        "an evaluation of a source in an unknown format",
+        ("spec.evaluation.data.sources[0].name", "ends in .jsonl or .parquet"),
+        {"spec.evaluation": {"everySteps": 10, "data": {"sources": [{"name": "/data/a.csv"}]}}},
+    ),
+    _apply(
+        "figures in a relative folder",
+        ("spec.tracking.folder", "must be an absolute path"),
+        {"spec.tracking.folder": "logs"},
     ),
     _apply(
         "checkpoints given up while it runs",

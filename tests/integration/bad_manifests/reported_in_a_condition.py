@@ -151,6 +151,16 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         },
     ),
     _reported(
+        "a reference without a KL term",
+        ("spec.reference", "nothing uses a reference model", "klCoefficient above 0"),
+        {"spec.reference.path": "org/other"},
+    ),
+    _reported(
+        "a critic without a use",
+        ("spec.critic", "nothing uses a critic", "baseline: critic"),
+        {"spec.critic.warmupSteps": 5},
+    ),
+    _reported(
         "a group of one",
         ("spec.algorithm.groupSize", "must be at least 2 with baseline group-mean", "raise it"),
         {"spec.algorithm.groupSize": 1},

@@ -5,8 +5,10 @@ from typing import get_type_hints
 
 from rollcall_operator.api.algorithm import AlgorithmSpec
 from rollcall_operator.api.data import DataSpec
+from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
+from rollcall_operator.api.roles import RewardModelSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.plan.children import trainer_ranks
 from rollcall_protocol import job_config as wire
@@ -62,6 +64,18 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             suspect_after=membership.suspect_after_milliseconds / 1000,
         ),
         recover_from=spec.trainer.recover_from,
+        reference=wire.ReferenceConfig(spec.reference.path or "", spec.reference.update_every),
+        critic=wire.CriticConfig(
+            model=spec.critic.path or "",
+            learning_rate=float(parse_decimal(spec.critic.learning_rate)),
+            warmup_steps=spec.critic.warmup_steps,
+        ),
+        reward_model=_reward_model(spec.reward_model) if spec.reward_model else None,
+        health=_health(spec.health),
+        evaluation=_evaluation(spec.evaluation) if spec.evaluation else None,
+        tracking=wire.TrackingConfig(
+            folder=spec.tracking.folder or "", wandb_project=spec.tracking.wandb_project or ""
+        ),
         trainer_processes=trainer_ranks.processes_per_pod(spec.trainer),
         trainer_device=spec.trainer.device,
         trainer_accelerators=trainer_ranks.accelerators(spec.trainer),
@@ -79,6 +93,29 @@ def _data(spec: DataSpec) -> DataConfig:
         seed=spec.seed,
         max_tokens=spec.max_tokens,
         too_long=TooLong(spec.too_long),
+    )
+
+
+def _reward_model(spec: RewardModelSpec) -> wire.RewardModelConfig:
+    return wire.RewardModelConfig(model=spec.path, weight=float(parse_decimal(spec.weight)))
+
+
+def _health(spec: HealthSpec) -> wire.HealthConfig:
+    return wire.HealthConfig(
+        max_skipped_steps=spec.max_skipped_steps,
+        max_mismatch_kl=float(parse_decimal(spec.max_mismatch_kl)),
+        max_mismatch_ratio=float(parse_decimal(spec.max_mismatch_ratio)),
+    )
+
+
+def _evaluation(spec: EvaluationSpec) -> wire.EvaluationConfig:
+    return wire.EvaluationConfig(
+        every_steps=spec.every_steps,
+        data=_data(spec.data),
+        prompts=spec.prompt_count,
+        samples=spec.samples,
+        pass_at=tuple(spec.pass_at),
+        pass_reward=float(parse_decimal(spec.pass_reward)),
     )
 
 

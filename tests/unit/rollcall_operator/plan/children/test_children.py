@@ -13,7 +13,19 @@ from rollcall_operator.plan.children import trainer as trainer_children
 from rollcall_protocol import pod_contract
 from rollcall_protocol.algorithm_settings import preset
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
-from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
+from rollcall_protocol.job_config import (
+    CriticConfig,
+    DeltaConfig,
+    EngineRef,
+    EvaluationConfig,
+    GroupConfig,
+    HealthConfig,
+    JobConfig,
+    PoolConfig,
+    ReferenceConfig,
+    RewardModelConfig,
+    TrackingConfig,
+)
 from rollcall_protocol.wire.json_codec import decode
 from tests.integration.bad_manifests.manifests import Changes
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, good_job, lent_pool
@@ -133,6 +145,38 @@ def test_a_worker_reads_where_its_prompts_come_from() -> None:
     mixed = data({"spec.data": {"sources": sources, "maxTokens": 512, "tooLong": "Drop"}})
     expected = (DataSource("org/sums", weight=3, columns=("answer",)), DataSource("/d/a.jsonl"))
     assert mixed == DataConfig(expected, max_tokens=512, too_long=TooLong.DROP)
+
+
+def test_a_worker_reads_which_models_there_are_beside_the_policy() -> None:
+    changes = {
+        "spec.algorithm.settings": {"klCoefficient": "0.1", "baseline": "critic"},
+        "spec.algorithm.settings.normalisation": "batch",
+        "spec.reference": {"path": "org/base", "updateEvery": 50},
+        "spec.critic": {"learningRate": "2e-3", "warmupSteps": 5},
+        "spec.rewardModel": {"path": "org/reward", "weight": "0.5"},
+    }
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    assert config.reference == ReferenceConfig("org/base", update_every=50)
+    assert config.critic == CriticConfig(learning_rate=0.002, warmup_steps=5)
+    assert config.reward_model == RewardModelConfig("org/reward", weight=0.5)
+
+
+def test_a_worker_reads_what_is_measured_while_it_trains() -> None:
+    changes = {
+        "spec.health": {"maxSkippedSteps": 3, "maxMismatchKl": "0.01"},
+        "spec.evaluation": {
+            "everySteps": 10,
+            "data": {"prompts": "/d/held-out.jsonl"},
+            "samples": 8,
+            "passAt": [1, 8],
+        },
+        "spec.tracking": {"folder": "/logs"},
+    }
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    assert config.health == HealthConfig(max_skipped_steps=3, max_mismatch_kl=0.01)
+    held_out = DataConfig((DataSource("/d/held-out.jsonl"),))
+    assert config.evaluation == EvaluationConfig(10, held_out, samples=8, pass_at=(1, 8))
+    assert config.tracking == TrackingConfig(folder="/logs")
 
 
 def test_a_worker_reads_what_its_trainer_computes_on() -> None:
