@@ -6,7 +6,7 @@ place shows in the logits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models
@@ -45,7 +45,7 @@ def tiny_tokenizer(characters: str = PRINTABLE) -> PreTrainedTokenizerFast:
             for token in (*SPECIAL, "<pad>", "<unk>")
         ]
     )
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         bos_token="<s>",
         eos_token="<|im_end|>",
@@ -85,7 +85,7 @@ def tiny_config(
 def tiny_model(config: Any, *, seed: int = 0, spread: float = 0.1) -> Any:
     """A language model in fp32; weights vary by `spread` around 0, those of norms around 1."""
     with torch.random.fork_rng(devices=[]):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = cast("Any", AutoModelForCausalLM).from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # a tied parameter comes once

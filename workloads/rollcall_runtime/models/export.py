@@ -114,7 +114,7 @@ def _name_files(folder: Path, files: list[list[str]], *, total: int) -> None:
     if len(files) == 1:
         _part(folder, 0).rename(folder / SINGLE_FILE)
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, names in enumerate(files):
         final = f"model-{number + 1:05d}-of-{len(files):05d}.safetensors"
         _part(folder, number).rename(folder / final)

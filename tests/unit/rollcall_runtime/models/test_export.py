@@ -1,6 +1,7 @@
 """An exported directory is a model of its own, for `open_model` as for transformers."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_the_built_in_decoder_is_exported_in_the_same_form(tmp_path: Path) -> No
     export_model(source, model.named_parameters(), tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors"}
     again = open_model(str(tmp_path / "out"))
-    assert (again.vocabulary, again.positions, again.eos) == (13, 13, {2})
+    assert (again.vocabulary, again.positions, again.eos) == (13, 13, frozenset({2}))
     tokens = TOKENS % 13
     assert torch.equal(again.build()(tokens), model(tokens))
 
@@ -145,7 +146,7 @@ def test_it_appears_only_when_all_is_written(tmp_path: Path) -> None:
     source = open_model("builtin:reverse-tiny")
     seen: list[bool] = []
 
-    def watched():  # type: ignore[no-untyped-def]
+    def watched() -> Iterator[tuple[str, torch.Tensor]]:
         for item in trained(source).named_parameters():
             seen.append((tmp_path / "out").exists())
             yield item
