@@ -26,7 +26,7 @@ GROUP_NAME_MAX = 40
 _LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 TRAIN_ENGINES = ("fsdp2", "fsdp", "megatron", "torchtitan")
-ROLLOUT_ENGINES = ("tiny",)
+ROLLOUT_ENGINES = ("tiny", "transformers")
 SYNC_ENGINES = ("auto", "gloo", "nccl", "hccl", "mooncake", "kimi", "nixl", "ray", "store")
 _QUALIFIED = "^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)+$"
 
@@ -124,9 +124,9 @@ ModelPath = Annotated[
     str,
     Field(min_length=1, max_length=512),
     matches(
-        f"^(builtin:{_NAME}|/.+|{_NAME}(/{_NAME})?)$",
+        f"^(builtin:{_NAME}|/.+|{_NAME}(/{_NAME})?(@[-A-Za-z0-9._/]+)?)$",
         "must be builtin:<name>, an absolute path such as /models/mine, or a Hugging Face id such "
-        "as org/model",
+        "as org/model or org/model@revision",
     ),
 ]
 DataName = Annotated[

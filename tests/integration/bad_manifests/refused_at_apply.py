@@ -27,7 +27,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "unknown inference engine",
-        ("spec.rollouts[0].engine.name", "unknown inference engine; builtin: tiny"),
+        ("spec.rollouts[0].engine.name", "unknown inference engine; builtin: tiny, transformers"),
         {"spec.rollouts[0].engine.name": "tinny"},
     ),
     _apply(
@@ -457,7 +457,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _pool(
         "pool: unknown inference engine",
-        ("spec.engine.name", "unknown inference engine; builtin: tiny"),
+        ("spec.engine.name", "unknown inference engine; builtin: tiny, transformers"),
         {"spec.engine.name": "tinny"},
     ),
     _pool(

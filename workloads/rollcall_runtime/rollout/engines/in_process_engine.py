@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from rollcall_runtime.rollout.engines.cached_model import CachedModel
     from rollcall_runtime.rollout.engines.decode_lock import Ticket
     from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
+
+log = logging.getLogger(__name__)
 
 _STEP_SECONDS = 30.0  # far above any decode step of a model that is small enough for this engine
 
@@ -66,8 +69,9 @@ class InProcessEngine(InferenceEngine):
         if not self._serves(source):
             problem = f"{self.name} does not serve the model {model!r}; {self.other} does"
             raise SpecError(f"{FIELD}.name", problem)
-        self._source = source
-        self._model = source.build().requires_grad_(requires_grad=False)
+        self._source, self._device = source, torch.device(self._device_type())
+        self._model = source.build().requires_grad_(requires_grad=False).to(self._device)
+        log.info("%s serves %s on %s", self.name, model, self._device)
         self._version: int | None = None
         self._lock = DecodeLock()
 
@@ -76,10 +80,17 @@ class InProcessEngine(InferenceEngine):
     def _serves(cls, source: ModelSource) -> bool:
         """Whether this engine can generate with that kind of model."""
 
-    @classmethod
     @abstractmethod
-    def _cached(cls, source: ModelSource, model: nn.Module) -> CachedModel:
-        """`model`, which was built from `source`, with a cache of its own."""
+    def _cached(self, model: nn.Module) -> CachedModel:
+        """The engine's `model` with a cache of its own."""
+
+    def _device_type(self) -> str:
+        """Where the model is."""
+        return "cpu"
+
+    @property
+    def device(self) -> str:
+        return self._device.type
 
     @property
     def version(self) -> int | None:
@@ -97,7 +108,7 @@ class InProcessEngine(InferenceEngine):
     ) -> list[list[Response]]:
         if self._version is None:
             raise RuntimeError("no weights have been loaded yet")
-        model = self._cached(self._source, self._model)
+        model = self._cached(self._model)
         decoder = BatchDecoder(
             model,
             prompts=prompts,

@@ -28,8 +28,7 @@ class TinyEngine(InProcessEngine):
     def _serves(cls, source: ModelSource) -> bool:
         return isinstance(source, BuiltinSource)
 
-    @classmethod
-    def _cached(cls, source: ModelSource, model: nn.Module) -> CachedModel:  # noqa: ARG003
+    def _cached(self, model: nn.Module) -> CachedModel:
         return CachedTinyDecoder(cast("TinyDecoder", model))
 
 

@@ -14,6 +14,7 @@ from transformers import DynamicCache
 from rollcall_runtime.models.hugging_face import HuggingFaceSource
 from rollcall_runtime.rollout.engines.cached_model import CachedModel
 from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
+from rollcall_runtime.worker.devices import worker_device
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TransformersEngine(InProcessEngine):
-    """Serves a directory or an id of the Hugging Face hub, in float32 on the CPU."""
+    """Serves a directory or an id of the Hugging Face hub, in float32, on the worker's device."""
 
     name = "transformers"
     other = "tiny"
@@ -32,18 +33,18 @@ class TransformersEngine(InProcessEngine):
     def _serves(cls, source: ModelSource) -> bool:
         return isinstance(source, HuggingFaceSource)
 
-    @classmethod
-    def _cached(cls, source: ModelSource, model: nn.Module) -> CachedModel:
-        return CachedTransformer(source, model)
+    def _cached(self, model: nn.Module) -> CachedModel:
+        return CachedTransformer(self._source, model, self._device)
+
+    def _device_type(self) -> str:
+        return worker_device()
 
 
 class CachedTransformer(CachedModel):
     """See CachedModel."""
 
-    device = torch.device("cpu")
-
-    def __init__(self, source: ModelSource, model: nn.Module) -> None:
-        self._model = cast("Any", model)
+    def __init__(self, source: ModelSource, model: nn.Module, device: torch.device) -> None:
+        self._model, self.device = cast("Any", model), device
         self.vocabulary, self.positions, self.eos = source.vocabulary, source.positions, source.eos
         self._cache = self._empty()
 
@@ -58,7 +59,7 @@ class CachedTransformer(CachedModel):
 
     def logits(self, tokens: Tensor, *, first: int, padding: Tensor) -> Tensor:
         end = first + tokens.shape[1]
-        columns = torch.arange(end)
+        columns = torch.arange(end, device=self.device)
         positions, mask = columns[None, first:].expand_as(tokens), None
         if bool(padding.any()):
             positions = (positions - padding[:, None]).clamp(min=0)

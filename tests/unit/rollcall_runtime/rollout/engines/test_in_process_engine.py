@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.rollout.engines import transformers_engine
 from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.engines.transformers_engine import TransformersEngine
@@ -371,6 +372,15 @@ def test_every_architecture_of_hugging_face_is_sampled_from(
         for generation in group:
             expected = recomputed(tokens, generation, models)
             assert generation.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_of_hugging_face_is_put_on_the_workers_device(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TransformersEngine(model=str(directory)).device == "cpu"
+    monkeypatch.setattr(transformers_engine, "worker_device", lambda: "meta")
+    assert TransformersEngine(model=str(directory)).device == "meta"
+    assert TinyEngine(model="builtin:reverse-tiny").device == "cpu"
 
 
 def test_every_end_token_of_the_generation_settings_ends_a_response(
