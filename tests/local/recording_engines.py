@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
 from rollcall_runtime.rollout.engines.decode_lock import Ticket
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
-from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.train_engine import EngineSetup
+from rollcall_runtime.train.train_batch import TrainBatch
+from rollcall_runtime.train.train_engine import BatchResult, EngineSetup
+from rollcall_runtime.train.train_loss import LossFunction
 
 ROLLOUT, TRAINER = "slow", "recording"
 _ENTRY_POINTS = f"""
@@ -117,18 +117,16 @@ class RecordingEngine(Fsdp2Engine):
     """Batches that are trained on go to `folder`."""
 
     def __init__(self, setup: EngineSetup) -> None:
-        own = dict(setup.config)
+        own = dict(setup.own_settings)
         self._folder, self._batches = Path(own.pop("folder")), 0
-        super().__init__(
-            EngineSetup(setup.model, setup.optimizer, own, setup.seed, setup.rendezvous)
-        )
+        super().__init__(replace(setup, own_settings=own))
 
-    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
-        if isinstance(work, Batch):
-            self._batches += 1
-            columns = (work.tokens, work.mask, work.logprobs, work.versions)
-            torch.save(columns, self._folder / f"batch-{os.getpid()}-{self._batches}.pt")
-        return super().broadcast(work)
+    def forward_backward(self, batch: TrainBatch, loss: LossFunction) -> BatchResult:
+        self._batches += 1
+        extras = (batch.extras["behaviour_logprobs"], batch.extras["versions"])
+        columns = (batch.tokens, batch.targets, batch.mask, *extras)
+        torch.save(columns, self._folder / f"batch-{os.getpid()}-{self._batches}.pt")
+        return super().forward_backward(batch, loss)
 
 
 def moments(folder: Path) -> list[Moment]:
@@ -156,9 +154,9 @@ def trained_rows(folder: Path, *, prompt_length: int) -> list[Row]:
     """All samples that the trainer used; prompts are of one length."""
     rows = []
     for file in sorted(folder.glob("batch-*.pt")):
-        for tokens, mask, logprobs, versions in zip(*torch.load(file), strict=True):
+        for tokens, targets, mask, logprobs, versions in zip(*torch.load(file), strict=True):
             prompt = tuple(tokens[:prompt_length].tolist())
-            columns = (tokens[1:], logprobs, versions)
+            columns = (targets, logprobs, versions.long())
             masked = (tuple(column[mask].tolist()) for column in columns)
             rows.append(Row(prompt, *masked))
     return rows

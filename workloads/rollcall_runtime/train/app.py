@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeVar
 
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.train_settings import EngineSettings, camel_case
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
@@ -25,7 +27,7 @@ from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetr
 from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
 from rollcall_runtime.train.losses import policy_loss
 from rollcall_runtime.train.part_sender import SenderRank
-from rollcall_runtime.train.process_group import TrainerRendezvous
+from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
 from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
 from rollcall_runtime.train.train_engine import FIELD, EngineSetup, train_engines
 from rollcall_runtime.train.trainer_loop import TrainerLoop
@@ -33,6 +35,7 @@ from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
 from rollcall_runtime.train.weight_recovery import ROLLOUTS, RecoveredWeights, WeightRecovery
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
 from rollcall_runtime.worker.auth import Tokens
+from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError, SpecError
@@ -42,7 +45,7 @@ from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 log = logging.getLogger(__name__)
 
 GROUP = "default"
-RANK_KEYS = frozenset({"minibatches"})
+CONFIG_FIELD = f"{FIELD}.config"
 # Between rank 0's farewell and this rank's own SIGTERM when both pods are deleted.
 LEFT_BEHIND_SECONDS = 5.0
 
@@ -69,10 +72,11 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
     server = MetricsServer(
         metrics, healthy=lambda: "", ready=lambda: "" if started.is_set() else "starting"
     )
-    rank = _make_rank(environment)
     thread = ThreadPoolExecutor(1, thread_name_prefix="train")
+    rank: TrainerRank | None = None
     try:
         await server.start(environment.pod.address)
+        rank = await _in_thread(thread, _make_rank, environment)
         state = await _in_thread(thread, rank.start)
         started.set()
         log.info("rank %d starts at step %d", environment.rank, state.step)
@@ -85,7 +89,8 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
         if not stop.is_set():  # also when training is done: the operator ends the pods
             raise RuntimeError(f"rank {environment.rank} ended without a signal to stop")
     finally:
-        await _in_thread(thread, rank.close)
+        if rank is not None:
+            await _in_thread(thread, rank.close)
         thread.shutdown(wait=False)
         await server.stop()
 
@@ -120,7 +125,7 @@ class _Leader:
         tokens = Tokens(self.environment.member_token, self.environment.operator_token)
         bounds = job.membership
         gang = Gang(
-            job.trainer_replicas, heartbeat=bounds.heartbeat, suspect_after=bounds.suspect_after
+            job.trainer_ranks, heartbeat=bounds.heartbeat, suspect_after=bounds.suspect_after
         )
         server = CoordinatorServer(
             coordinator, address=pod.address, tokens=tokens, metrics=metrics, gang=gang.serve
@@ -296,35 +301,57 @@ async def _close(engines: Sequence[OpenEngine]) -> None:
 def _senders(job: JobConfig) -> int:
     """How many ranks send: without sync there is one snapshot, which rank 0 gathers."""
     sync = job.weight_sync
-    return job.trainer_replicas if sync.enabled and sync.every_rank_sends else 1
+    return job.trainer_ranks if sync.enabled and sync.every_rank_sends else 1
 
 
 def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
+    """Collective: waits for the other ranks, after everything that can fail on its own."""
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
     if job.algorithm.name != "grpo":
         problem = f"unknown algorithm {job.algorithm.name!r}; known: grpo"
         raise SpecError("spec.algorithm.name", problem)
-    own = {key: value for key, value in chosen.config.items() if key in RANK_KEYS}
-    rest = {key: value for key, value in chosen.config.items() if key not in RANK_KEYS}
-    _open_prompts(job).close()  # a wrong one fails before the model is built
-    setup = EngineSetup(
-        model=job.model,
-        optimizer=job.algorithm.optimizer,
-        config=rest,
-        seed=job.data.seed,
-        rendezvous=_rendezvous(environment),
-        deterministic=job.algorithm.deterministic,
+    _open_prompts(job).close()
+    make_engine = train_engines.get(chosen.name)
+    loop, engine, own = (
+        _part(chosen.config, part) for part in (RankSettings, EngineSettings, None)
     )
-    return TrainerRank(
-        engine=train_engines.get(chosen.name)(setup),
-        checkpoints=Checkpointer(job.checkpoint, pod_uid=environment.pod.uid),
-        loss=policy_loss(job.algorithm.loss),
-        settings=read_settings(RankSettings, own, field=f"{FIELD}.config"),
-        snapshotter=make_snapshotter(sync, senders=_senders(job)),
-        publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
-        every_rank_sends=_senders(job) > 1,
-    )
+    settings = read_settings(RankSettings, loop, field=CONFIG_FIELD)
+    engine_settings = read_settings(EngineSettings, engine, field=CONFIG_FIELD)
+    loss, device = policy_loss(job.algorithm.loss), choose_device(job)
+    snapshotter = make_snapshotter(sync, senders=_senders(job))
+    with ExitStack() as undo:
+        ranks = TrainerProcessGroup(_rendezvous(environment), device=device)
+        undo.callback(ranks.close)
+        rank = TrainerRank(
+            ranks=ranks,
+            engine=make_engine(
+                EngineSetup(
+                    model=job.model,
+                    ranks=ranks,
+                    optimizer=job.algorithm.optimizer,
+                    settings=engine_settings,
+                    own_settings=own,
+                    seed=job.data.seed,
+                    deterministic=job.algorithm.deterministic,
+                )
+            ),
+            checkpoints=Checkpointer(job.checkpoint, ranks=ranks, pod_uid=environment.pod.uid),
+            loss=loss,
+            settings=settings,
+            snapshotter=snapshotter,
+            publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
+            every_rank_sends=_senders(job) > 1,
+        )
+        undo.pop_all()
+    return rank
+
+
+def _part(config: Mapping[str, Any], kind: type[Any] | None) -> dict[str, Any]:
+    """What `config` has for the settings `kind`; for None what it has beyond all kinds."""
+    kinds = (RankSettings, EngineSettings) if kind is None else (kind,)
+    names = {camel_case(item.name) for one in kinds for item in fields(one)}
+    return {key: value for key, value in config.items() if (key in names) == (kind is not None)}
 
 
 def _open_prompts(job: JobConfig) -> PromptSource:
@@ -338,7 +365,8 @@ def _rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
         host=host,
         port=pod_contract.RENDEZVOUS_PORT,
         rank=environment.rank,
-        size=environment.job.trainer_replicas,
+        size=environment.job.trainer_ranks,
+        secret=environment.member_token,
     )
 
 

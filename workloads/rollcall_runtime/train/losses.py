@@ -16,14 +16,14 @@ the same gradient and the clip never acts.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rollcall_protocol.job_config import LossConfig
-from rollcall_runtime.train.batch import Batch
+from rollcall_runtime.train.train_batch import TrainBatch
+from rollcall_runtime.train.train_loss import LossSums, ModelOutput
 from rollcall_runtime.worker.errors import SpecError
 
 FIELD = "spec.algorithm.loss"
@@ -31,44 +31,39 @@ _LOG_BOUND = 20.0  # keeps exp of a log-ratio finite; ratios this far off are cl
 
 
 @dataclass(frozen=True, slots=True)
-class LossSums:
-    """Sums over the batch's response tokens, so that ranks can be added up before dividing.
-
-    `loss` carries the gradient; `metrics` are detached and meant to be divided by the same count.
-    """
-
-    loss: Tensor
-    metrics: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-class LossFunction(Protocol):
-    """What a training engine calls with the log-probabilities ([rows, length - 1]) of a batch."""
-
-    def __call__(self, logprobs: Tensor, batch: Batch, /) -> LossSums: ...
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """One of the losses above with its settings. `uses_proximal`: it wants Batch.proximal.
+    """One of the losses above with its settings, averaged over tokens.
 
-    A batch without it is taken as the first after the weights changed: prox is pi itself.
+    It reads the extras `advantages`, `behaviour_logprobs` and, if `uses_proximal`,
+    `proximal_logprobs`: a batch without those is taken as the first after the weights changed, so
+    that prox is pi itself.
     """
 
     name: str
     clip: float
     cap: float
     uses_proximal: bool
-    terms: Callable[["PolicyLoss", Tensor, Batch], tuple[Tensor, Mapping[str, Tensor]]]
+    terms: Callable[["PolicyLoss", Tensor, TrainBatch], tuple[Tensor, Mapping[str, Tensor]]]
 
-    def __call__(self, logprobs: Tensor, batch: Batch, /) -> LossSums:
+    @property
+    def needs_entropy(self) -> bool:
+        return False
+
+    def denominator(self, batch: TrainBatch) -> Tensor:
+        return batch.mask.sum()
+
+    def __call__(self, output: ModelOutput, batch: TrainBatch, /) -> LossSums:
+        if output.logprobs is None:
+            raise ValueError("a policy loss needs the log-probabilities of a language model")
         # Outside the mask all is 0 from here on, so nothing there can overflow or leak.
-        masked = torch.where(batch.mask, logprobs, 0.0)
-        losses, metrics = self.terms(self, masked, batch)
         mask = batch.mask
+        masked = torch.where(mask, output.logprobs, 0.0)
+        losses, metrics = self.terms(self, masked, batch)
+        count = mask.sum()
         return LossSums(
             loss=torch.where(mask, losses, 0.0).sum(),
             metrics={
-                name: torch.where(mask, value.detach(), 0.0).sum()
+                name: (torch.where(mask, value.detach(), 0.0).sum(), count)
                 for name, value in metrics.items()
             },
         )
@@ -97,52 +92,57 @@ def _ratio(above: Tensor, below: Tensor) -> Tensor:
     return (above - below).clamp(-_LOG_BOUND, _LOG_BOUND).exp()
 
 
-def _clipped(loss: PolicyLoss, ratio: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+def _clipped(loss: PolicyLoss, ratio: Tensor, batch: TrainBatch) -> tuple[Tensor, Tensor]:
     """The pessimistic surrogate, and where the clip decides."""
-    advantages = batch.advantages[:, None]
+    advantages = batch.extras["advantages"][:, None]
     free = ratio * advantages
     bound = ratio.clamp(1 - loss.clip, 1 + loss.clip) * advantages
     return -torch.minimum(free, bound), (bound < free).float()
 
 
 def _decoupled(
-    loss: PolicyLoss, logprobs: Tensor, batch: Batch
+    loss: PolicyLoss, logprobs: Tensor, batch: TrainBatch
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
     current = logprobs.detach()
-    proximal = current if batch.proximal is None else torch.where(batch.mask, batch.proximal, 0.0)
+    given = batch.extras.get("proximal_logprobs")
+    proximal = current if given is None else torch.where(batch.mask, given, 0.0)
     ratio = _ratio(logprobs, proximal)
-    weight = _ratio(proximal, batch.logprobs)
+    weight = _ratio(proximal, batch.extras["behaviour_logprobs"])
     surrogate, clipped = _clipped(loss, ratio, batch)
     return surrogate * weight.clamp(max=loss.cap), {
         "ratio": ratio,
         "clipped": clipped,
         "weight": weight,
         "capped": (weight > loss.cap).float(),
-        "kl": batch.logprobs - current,
+        "kl": batch.extras["behaviour_logprobs"] - current,
     }
 
 
-def _tis(loss: PolicyLoss, logprobs: Tensor, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+def _tis(
+    loss: PolicyLoss, logprobs: Tensor, batch: TrainBatch
+) -> tuple[Tensor, Mapping[str, Tensor]]:
     current = logprobs.detach()
-    weight = _ratio(current, batch.logprobs)
-    return -weight.clamp(max=loss.cap) * batch.advantages[:, None] * logprobs, {
+    weight = _ratio(current, batch.extras["behaviour_logprobs"])
+    return -weight.clamp(max=loss.cap) * batch.extras["advantages"][:, None] * logprobs, {
         "weight": weight,
         "capped": (weight > loss.cap).float(),
-        "kl": batch.logprobs - current,
+        "kl": batch.extras["behaviour_logprobs"] - current,
     }
 
 
-def _grpo(loss: PolicyLoss, logprobs: Tensor, batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
-    ratio = _ratio(logprobs, batch.logprobs)
+def _grpo(
+    loss: PolicyLoss, logprobs: Tensor, batch: TrainBatch
+) -> tuple[Tensor, Mapping[str, Tensor]]:
+    ratio = _ratio(logprobs, batch.extras["behaviour_logprobs"])
     surrogate, clipped = _clipped(loss, ratio, batch)
     return surrogate, {
         "ratio": ratio,
         "clipped": clipped,
-        "kl": batch.logprobs - logprobs.detach(),
+        "kl": batch.extras["behaviour_logprobs"] - logprobs.detach(),
     }
 
 
-_Terms = Callable[[PolicyLoss, Tensor, Batch], tuple[Tensor, Mapping[str, Tensor]]]
+_Terms = Callable[[PolicyLoss, Tensor, TrainBatch], tuple[Tensor, Mapping[str, Tensor]]]
 _LOSSES: Mapping[str, tuple[_Terms, bool]] = {
     "decoupled": (_decoupled, True),
     "tis": (_tis, False),

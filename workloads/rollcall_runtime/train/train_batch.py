@@ -143,14 +143,15 @@ def _check(example: TrainExample, names: object, number: int) -> None:
 
 
 def _column(values: Sequence[Sequence[float] | float], length: int) -> Tensor:
-    if isinstance(values[0], (int, float)):
-        return torch.tensor(values, dtype=torch.float32)
+    numbers = [value for value in values if isinstance(value, (int, float))]
     rows = [value for value in values if not isinstance(value, (int, float))]
-    if len(rows) < len(values):
+    if numbers and rows:
         raise ValueError(
             "an extra is one number for a sequence, or one for each position; not both"
         )
-    return _padded(rows, length, torch.float32)
+    return (
+        _padded(rows, length, torch.float32) if rows else torch.tensor(numbers, dtype=torch.float32)
+    )
 
 
 def _padded(

@@ -24,7 +24,7 @@ class ModelOutput:
     `logprobs` [rows, length]: of the targets (head language-model). `entropy` [rows, length]: of
     the distribution that the target comes from, in nats, if the loss asks for it. `values` [rows,
     length]: head value. `scores` [rows]: head sequence-classification, at the last token of each
-    row. Entries in the padding are finite and mean nothing.
+    row. Entries where `mask` is false are finite and mean nothing.
     """
 
     logprobs: Tensor | None = None

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
-from rollcall_runtime.train.batch import Batch, collate
-from rollcall_runtime.train.batch_broadcast import LeaderSignal
+from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.losses import PolicyLoss
-from rollcall_runtime.train.policy_update import update_policy
-from rollcall_runtime.train.train_engine import TrainEngine, UpdateStats
+from rollcall_runtime.train.policy_batch import policy_batch
+from rollcall_runtime.train.policy_update import UpdateStats, update_policy
+from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.train_batch import TrainBatch
+from rollcall_runtime.train.train_engine import TrainEngine
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 
 CLOSE_SECONDS = 5.0  # to wait for a save before the engine is freed
@@ -40,14 +42,16 @@ class StepResult:
 
 
 class TrainerRank:
-    """One rank. All methods block, are collective, and belong to one thread.
+    """One rank; owns `ranks` and the engine. All methods block and belong to one thread.
 
+    All but `close` are collective.
     `publish_every`: steps between versions, 0 for none; so that other ranks take part in them.
     """
 
     def __init__(
         self,
         *,
+        ranks: TrainerProcessGroup,
         engine: TrainEngine,
         checkpoints: Checkpointer,
         loss: PolicyLoss,
@@ -58,7 +62,7 @@ class TrainerRank:
     ) -> None:
         self.step = 0
         self.checkpoints = checkpoints
-        self._engine, self._loss = engine, loss
+        self._ranks, self._engine, self._loss = ranks, engine, loss
         self._minibatches, self._snapshotter = settings.minibatches, snapshotter
         self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
 
@@ -75,27 +79,28 @@ class TrainerRank:
         None on other ranks if only rank 0 does. Waits while all buffers are in use.
         """
         if self._every_rank_sends:
-            weights = list(self._engine.own_weights())
+            shards = self._engine.weight_shards()
+            weights = [(shard.info.name, shard.tensor) for shard in shards]
         else:
             weights = list(self._engine.named_weights())
-            if self._engine.data_parallel_rank > 0:
+            if self._ranks.rank > 0:
                 return None
         return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
 
     def lead(self, answered: Sequence[CompletedPrompt], kept: TrainState) -> StepResult:
         """Rank 0: train on a batch. `kept` goes into the checkpoint, if one is due."""
         prompts = [item.lease.tokens for item in answered]
-        batch = collate(prompts, [item.completion.samples for item in answered])
-        return self._train(self._engine.broadcast(batch), kept)
+        batch = policy_batch(prompts, [item.completion.samples for item in answered])
+        return self._train(broadcast_work(self._ranks, batch), kept)
 
     def begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
         """Rank 0: have all ranks copy their weights, after they have `taken` those there are."""
-        self._engine.broadcast(LeaderSignal.BEGIN)
+        broadcast_work(self._ranks, LeaderSignal.BEGIN)
         return self._begin(taken)
 
     def signal(self, signal: LeaderSignal) -> None:
         """Rank 0: keep the other ranks waiting, or end their work."""
-        self._engine.broadcast(signal)
+        broadcast_work(self._ranks, signal)
 
     def follow(
         self,
@@ -108,11 +113,11 @@ class TrainerRank:
         `offer` gets their parts; `withdraw` is called before each step.
         """
         while True:
-            work = self._engine.broadcast(None)
+            work = broadcast_work(self._ranks, None)
             if work is LeaderSignal.STOP:
                 return
             draft = self._begin(None) if work is LeaderSignal.BEGIN else None
-            if isinstance(work, Batch):
+            if isinstance(work, TrainBatch):
                 withdraw()
                 draft = self._train(work, TrainState()).draft
             if draft is not None:
@@ -123,18 +128,19 @@ class TrainerRank:
         self.checkpoints.finish(self._engine, replace(kept, step=self.step))
 
     def close(self) -> None:
-        """Free the engine, unless a save that hangs still uses it; then the process ends soon."""
+        """Free everything, unless a save that hangs still uses it; then the process ends soon."""
         if self.checkpoints.wait(CLOSE_SECONDS):
             self._engine.close()
+            self._ranks.close()
 
     def _begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
-        step = self._engine.gather(taken.step if taken else None)[0]
+        step = self._ranks.broadcast_value(taken.step if taken else None)
         if step is not None:
             self._engine.load_weights(taken.weights if taken else None)
             self.step = step
         return self.snapshot()
 
-    def _train(self, batch: Batch | LeaderSignal, kept: TrainState) -> StepResult:
+    def _train(self, batch: TrainBatch | LeaderSignal, kept: TrainState) -> StepResult:
         if isinstance(batch, LeaderSignal):
             raise TypeError(f"a batch was expected, not {batch.name}")
         began = time.perf_counter()

@@ -5,10 +5,11 @@ import random
 
 from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.tasks.reverse import prompt
-from rollcall_runtime.train.batch import Batch, collate
+from rollcall_runtime.train.policy_batch import policy_batch
+from rollcall_runtime.train.train_batch import TrainBatch
 
 
-def random_batch(*, seed: int, prompts: int = 4, group_size: int = 4) -> Batch:
+def random_batch(*, seed: int, prompts: int = 4, group_size: int = 4) -> TrainBatch:
     """Responses of one to six tokens, with behaviour near a uniform policy's."""
     rng = random.Random(seed)
 
@@ -22,4 +23,4 @@ def random_batch(*, seed: int, prompts: int = 4, group_size: int = 4) -> Batch:
         )
 
     tokens = [prompt(index, seed=seed) for index in range(prompts)]
-    return collate(tokens, [[sample() for _ in range(group_size)] for _ in tokens])
+    return policy_batch(tokens, [[sample() for _ in range(group_size)] for _ in tokens])

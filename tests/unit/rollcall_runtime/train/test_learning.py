@@ -14,10 +14,12 @@ from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.tasks import reverse
 from rollcall_runtime.tasks.reward_function import load_reward
-from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.losses import policy_loss
+from rollcall_runtime.train.policy_batch import policy_batch
 from rollcall_runtime.train.policy_update import update_policy
+from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_engine import EngineSetup
 
 PROMPTS, GROUP_SIZE, STEPS = 16, 16, 200
@@ -38,7 +40,7 @@ class Run:
         return sum(self.rewards[-10:]) / 10
 
 
-def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[Batch, float]:
+def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[TrainBatch, float]:
     numbers = range(step * PROMPTS, (step + 1) * PROMPTS)
     prompts = [reverse.prompt(number, seed=seed) for number in numbers]
     groups = [
@@ -50,16 +52,17 @@ def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[Batch, float]:
         )
     ]
     mean = sum(s.reward for group in groups for s in group) / (PROMPTS * GROUP_SIZE)
-    return collate(prompts, groups), mean
+    return policy_batch(prompts, groups), mean
 
 
 def learn(*, staleness: int, sync: bool = True, steps: int = STEPS, seed: int = 0) -> Run:
     """Train on batches that are `staleness` versions old, two minibatches each."""
     optimizer = OptimizerConfig("adamw", 1e-3)
-    trainer = Fsdp2Engine(EngineSetup(model=MODEL, optimizer=optimizer, seed=seed))
+    ranks = TrainerProcessGroup()
+    trainer = Fsdp2Engine(EngineSetup(MODEL, ranks, optimizer, seed=seed))
     rollout = TinyEngine(model=MODEL)
     loss = policy_loss(LossConfig(type="decoupled", clip=0.2, is_cap=5.0))
-    waiting: deque[Batch] = deque()
+    waiting: deque[TrainBatch] = deque()
     rewards: list[float] = []
     found: set[int] = set()
     trainer.initialize()
@@ -72,7 +75,7 @@ def learn(*, staleness: int, sync: bool = True, steps: int = STEPS, seed: int = 
             waiting.append(batch)
             if len(waiting) > staleness:
                 batch = waiting.popleft()
-                found.add(version - int(batch.versions.max()))
+                found.add(version - int(batch.extras["versions"].max()))
                 update_policy(trainer, batch, loss=loss, minibatches=2)
                 version += 1
                 if sync:
@@ -80,6 +83,7 @@ def learn(*, staleness: int, sync: bool = True, steps: int = STEPS, seed: int = 
     finally:
         rollout.close()
         trainer.close()
+        ranks.close()
     return Run(rewards, found)
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rollcall_protocol.job_config import LossConfig
-from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.losses import LossSums, PolicyLoss, policy_loss
+from rollcall_runtime.train.losses import PolicyLoss, policy_loss
+from rollcall_runtime.train.train_batch import TrainBatch
+from rollcall_runtime.train.train_loss import LossSums, ModelOutput
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.train.batches import random_batch
 
@@ -30,15 +30,20 @@ def one_token(
 ) -> tuple[LossSums, float]:
     """The loss of a single token, given probabilities, and its gradient by log pi."""
     logprobs = torch.tensor([[math.log(pi)]], requires_grad=True)
-    batch = Batch(
-        tokens=torch.zeros(1, 2, dtype=torch.int64),
+    extras = {
+        "advantages": torch.tensor([advantage]),
+        "behaviour_logprobs": torch.tensor([[math.log(behave)]]),
+    }
+    if prox is not None:
+        extras["proximal_logprobs"] = torch.tensor([[math.log(prox)]])
+    batch = TrainBatch(
+        tokens=torch.zeros(1, 1, dtype=torch.int64),
+        targets=torch.zeros(1, 1, dtype=torch.int64),
         mask=torch.ones(1, 1, dtype=torch.bool),
-        logprobs=torch.tensor([[math.log(behave)]]),
-        versions=torch.zeros(1, 1, dtype=torch.int64),
-        advantages=torch.tensor([advantage]),
-        proximal=None if prox is None else torch.tensor([[math.log(prox)]]),
+        lengths=torch.ones(1, dtype=torch.int64),
+        extras=extras,
     )
-    sums = loss(logprobs, batch)
+    sums = loss(ModelOutput(logprobs=logprobs), batch)
     sums.loss.backward()  # type: ignore[no-untyped-call]
     assert logprobs.grad is not None
     return sums, float(logprobs.grad)
@@ -88,28 +93,32 @@ def test_grpo(pi: float, behave: float, advantage: float, loss: float, gradient:
     assert found == pytest.approx(gradient, rel=1e-5)
 
 
-def gradients(loss: PolicyLoss, batch: Batch, logprobs: Tensor) -> Tensor:
+def sums_of(loss: PolicyLoss, batch: TrainBatch, logprobs: Tensor) -> LossSums:
+    return loss(ModelOutput(logprobs=logprobs), batch)
+
+
+def gradients(loss: PolicyLoss, batch: TrainBatch, logprobs: Tensor) -> Tensor:
     logprobs = logprobs.clone().requires_grad_()
-    loss(logprobs, batch).loss.backward()  # type: ignore[no-untyped-call]
+    loss(ModelOutput(logprobs=logprobs), batch).loss.backward()  # type: ignore[no-untyped-call]
     assert logprobs.grad is not None
     return logprobs.grad
 
 
 def test_with_one_update_decoupled_and_tis_learn_the_same_and_the_clip_rests() -> None:
     batch = random_batch(seed=3)
-    logprobs = batch.logprobs + torch.linspace(-3, 3, batch.logprobs.numel()).view_as(
-        batch.logprobs
-    )
+    behaviour = batch.extras["behaviour_logprobs"]
+    logprobs = behaviour + torch.linspace(-3, 3, behaviour.numel()).view_as(behaviour)
     decoupled, tis = (gradients(loss_of(kind), batch, logprobs) for kind in ("decoupled", "tis"))
     torch.testing.assert_close(decoupled, tis)
-    metrics = loss_of("decoupled")(logprobs, batch).metrics
-    assert float(metrics["clipped"]) == 0
-    assert float(metrics["capped"]) > 0
+    metrics = loss_of("decoupled")(ModelOutput(logprobs=logprobs), batch).metrics
+    assert float(metrics["clipped"][0]) == 0
+    assert float(metrics["capped"][0]) > 0
 
 
 def test_without_staleness_and_updates_all_losses_learn_the_same() -> None:
     batch = random_batch(seed=4)
-    found = [gradients(loss_of(k), batch, batch.logprobs) for k in ("decoupled", "tis", "grpo")]
+    logprobs = batch.extras["behaviour_logprobs"]
+    found = [gradients(loss_of(k), batch, logprobs) for k in ("decoupled", "tis", "grpo")]
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], found[2])
 
@@ -118,15 +127,17 @@ def test_without_staleness_and_updates_all_losses_learn_the_same() -> None:
 @pytest.mark.parametrize("poison", [math.nan, -math.inf, 1e9])
 def test_what_lies_outside_the_mask_has_no_say(kind: str, poison: float) -> None:
     batch = random_batch(seed=5)
-    batch = batch.with_proximal(batch.logprobs - 0.1)
-    logprobs = batch.logprobs + 0.05
+    behaviour = batch.extras["behaviour_logprobs"]
+    batch = batch.with_extras(proximal_logprobs=behaviour - 0.1)
+    logprobs = behaviour + 0.05
     loss = loss_of(kind)
-    clean, clean_gradient = loss(logprobs, batch), gradients(loss, batch, logprobs)
+    clean, clean_gradient = sums_of(loss, batch, logprobs), gradients(loss, batch, logprobs)
     poisoned = torch.where(batch.mask, logprobs, poison)
-    dirty, dirty_gradient = loss(poisoned, batch), gradients(loss, batch, poisoned)
+    dirty, dirty_gradient = sums_of(loss, batch, poisoned), gradients(loss, batch, poisoned)
     assert torch.equal(clean.loss, dirty.loss)
     assert torch.equal(clean_gradient, dirty_gradient)
-    assert all(torch.equal(clean.metrics[name], dirty.metrics[name]) for name in clean.metrics)
+    for name, (value, _) in clean.metrics.items():
+        assert torch.equal(value, dirty.metrics[name][0])
     assert float(clean_gradient[~batch.mask].abs().sum()) == 0
 
 
@@ -134,18 +145,23 @@ def test_what_lies_outside_the_mask_has_no_say(kind: str, poison: float) -> None
 def test_padding_changes_no_sum(kind: str) -> None:
     batch = random_batch(seed=5)
     # Advantages whose sum is not 0, so that what padding adds to a loss does not cancel out.
-    batch = replace(batch, advantages=batch.advantages + 1, proximal=batch.logprobs - 0.1)
-    assert batch.proximal is not None
-    wider = Batch(
-        tokens=pad(batch.tokens, (0, 3)),
-        mask=pad(batch.mask, (0, 3)),
-        logprobs=pad(batch.logprobs, (0, 3)),
-        versions=pad(batch.versions, (0, 3)),
-        advantages=batch.advantages,
-        proximal=pad(batch.proximal, (0, 3)),
+    behaviour = batch.extras["behaviour_logprobs"]
+    batch = batch.with_extras(
+        advantages=batch.extras["advantages"] + 1, proximal_logprobs=behaviour - 0.1
     )
-    logprobs = batch.logprobs + 0.05
-    found, padded = loss_of(kind)(logprobs, batch), loss_of(kind)(pad(logprobs, (0, 3)), wider)
+    wider = TrainBatch(
+        tokens=pad(batch.tokens, (0, 3)),
+        targets=pad(batch.targets, (0, 3)),
+        mask=pad(batch.mask, (0, 3)),
+        lengths=batch.lengths,
+        extras={
+            name: pad(tensor, (0, 3)) if tensor.ndim == 2 else tensor
+            for name, tensor in batch.extras.items()
+        },
+    )
+    logprobs = behaviour + 0.05
+    found = sums_of(loss_of(kind), batch, logprobs)
+    padded = sums_of(loss_of(kind), wider, pad(logprobs, (0, 3)))
     torch.testing.assert_close(padded.loss, found.loss)
     torch.testing.assert_close(dict(padded.metrics), dict(found.metrics))
 
@@ -189,7 +205,7 @@ def test_metrics(
     kind: str, probabilities: dict[str, float], advantage: float, metrics: dict[str, float]
 ) -> None:
     sums, _ = one_token(loss_of(kind), advantage=advantage, **probabilities)
-    found = {name: float(value) for name, value in sums.metrics.items()}
+    found = {name: float(value / count) for name, (value, count) in sums.metrics.items()}
     assert found == pytest.approx(metrics, rel=1e-5)
 
 

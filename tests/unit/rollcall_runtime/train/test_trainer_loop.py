@@ -18,12 +18,13 @@ from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot,
 from rollcall_runtime.train import trainer_loop
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
-from rollcall_runtime.train.train_engine import UpdateStats
+from rollcall_runtime.train.policy_update import UpdateStats
 from rollcall_runtime.train.trainer_loop import TrainerLoop
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
 
 FIRST = Version(Lineage(1, 1), 7)
 LIFE, LIFE_AT_5 = TrainerIncarnation(FIRST.lineage, 7, 0), TrainerIncarnation(FIRST.lineage, 7, 5)
@@ -44,7 +45,7 @@ class FakeRank:
     def __init__(self, *, publish_every: int = 1, buffers: int = 3) -> None:
         self.step = 0
         self.signals: list[LeaderSignal] = []
-        self.checkpoints = Checkpointer(None, pod_uid="a-pod")
+        self.checkpoints = Checkpointer(None, ranks=as_ranks(FakeRanks()), pod_uid="a-pod")
         self.saved: TrainState | None = None
         self.publish_every = publish_every
         self.snapshotter = Snapshotter(bucket_bytes=64, buffers=buffers, spare_bytes=0)

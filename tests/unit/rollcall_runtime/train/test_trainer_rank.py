@@ -1,128 +1,52 @@
 """What each rank does in a step, and what a checkpoint keeps, with an engine that only counts."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
 
-from rollcall_protocol.job_config import CheckpointConfig, LossConfig, OptimizerConfig
+from rollcall_protocol.job_config import CheckpointConfig, LossConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
-from rollcall_runtime.train.batch import Batch
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.checkpointer import KEPT, Checkpointer, TrainState
-from rollcall_runtime.train.losses import LossFunction, policy_loss
-from rollcall_runtime.train.train_engine import EngineSetup, T, TrainEngine, UpdateStats, WeightInfo
+from rollcall_runtime.train.losses import policy_loss
 from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.train.counting_engine import CountingEngine
+from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
 from tests.unit.rollcall_runtime.train.test_trainer_loop import batch
 
 LEDGER = LedgerState(cursor=3, pending=(1, 2))
 KEPT_STATE = TrainState(number=9, ledger=LEDGER)
 
 
-class CountingEngine(TrainEngine):
-    """Its weight is the number of optimizer steps; other ranks are played by `script`."""
-
-    def __init__(self, *, rank: int = 0, script: Sequence[LeaderSignal | None] = ()) -> None:
-        super().__init__(EngineSetup("builtin:reverse-tiny", OptimizerConfig("adamw", 1e-3)))
-        self.rank, self.script = rank, list(script)
-        self.updates = 0
-        self.shared: list[Batch | LeaderSignal | None] = []
-        self.gathered = 0
-        self.others: list[Any] = []  # what they gather
-
-    def initialize(self) -> None:
-        self.updates = 0
-
-    def train_batch(
-        self, minibatches: Sequence[Batch], loss_function: LossFunction
-    ) -> list[UpdateStats]:
-        self.updates += len(minibatches)
-        return [UpdateStats(0.0, 0.0, part.rows, {}) for part in minibatches]
-
-    def infer(self, batch: Batch) -> Tensor:
-        return torch.zeros(batch.rows, batch.tokens.shape[1] - 1)
-
-    def weight_info(self) -> list[WeightInfo]:
-        return [WeightInfo("weight", torch.float32, (1,))]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        self.gathered += 1
-        yield "weight", torch.tensor([float(self.updates)])
-
-    def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
-        updates = self.updates
-
-        def write() -> None:
-            files.begin_checkpoint(path)
-            (files.scratch_path(path) / "updates").write_text(str(updates))
-            files.commit_checkpoint(path, state=state)
-
-        return write
-
-    def own_weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield "weight", torch.full((1,), 10.0 * self.rank + self.updates)
-
-    def load_checkpoint(self, path: Path) -> dict[str, Any]:
-        self.updates = int((path / "updates").read_text())
-        return files.read_state(path)
-
-    def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
-        self.updates = int((weights or {})["weight"]) if self.rank == 0 else -1
-
-    def gather(self, value: T) -> list[T]:
-        return [value, *self.others]
-
-    def gather_for_checkpoint(self, value: T) -> list[T]:
-        return [value]
-
-    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
-        self.shared.append(work)
-        if self.rank == 0:
-            assert work is not None
-            return work
-        said = self.script.pop(0)
-        return said if said is not None else some_rows()
-
-    @property
-    def data_parallel_rank(self) -> int:
-        return self.rank
-
-    @property
-    def data_parallel_size(self) -> int:
-        return 1 + len(self.others)
-
-    def close(self) -> None:
-        pass
+HEADER = {
+    "shape": [2, 2],
+    "extras": {"advantages": [2], "behaviour_logprobs": [2, 2], "versions": [2, 2]},
+}
+"""Of a batch; its tensors are those that FakeRanks receives."""
 
 
-def some_rows() -> Batch:
-    return Batch(
-        tokens=torch.zeros(2, 3, dtype=torch.int64),
-        mask=torch.ones(2, 2, dtype=torch.bool),
-        logprobs=torch.zeros(2, 2),
-        versions=torch.zeros(2, 2, dtype=torch.int64),
-        advantages=torch.zeros(2),
-    )
+def signal(which: LeaderSignal) -> dict[str, int]:
+    return {"signal": int(which)}
 
 
 def rank_of(
-    engine: TrainEngine,
+    engine: CountingEngine,
     *,
     checkpoint: CheckpointConfig | None = None,
     publish_every: int = 1,
     every_rank_sends: bool = False,
 ) -> TrainerRank:
+    ranks = as_ranks(engine.ranks)
     return TrainerRank(
+        ranks=ranks,
         engine=engine,
-        checkpoints=Checkpointer(checkpoint, pod_uid="a-pod"),
+        checkpoints=Checkpointer(checkpoint, ranks=ranks, pod_uid="a-pod"),
         settings=RankSettings(minibatches=2),
         loss=policy_loss(LossConfig("decoupled", 0.2, 5.0)),
         publish_every=publish_every,
@@ -149,28 +73,29 @@ def test_weights_are_copied_only_when_a_version_is_due() -> None:
 
 
 def test_another_rank_follows_until_the_stop_signal() -> None:
-    script = [
-        LeaderSignal.IDLE,
-        LeaderSignal.BEGIN,
-        None,
-        LeaderSignal.IDLE,
-        None,
-        LeaderSignal.STOP,
+    said = [
+        signal(LeaderSignal.IDLE),
+        signal(LeaderSignal.BEGIN),
+        None,  # rank 0 has no weights of a later step
+        HEADER,
+        signal(LeaderSignal.IDLE),
+        HEADER,
+        signal(LeaderSignal.STOP),
     ]
-    engine = CountingEngine(rank=1, script=script)
+    engine = CountingEngine(FakeRanks(rank=1, said=said))
     rank = rank_of(engine)
     rank.start()
-    engine.others = [None]
     drafts: list[WeightSnapshotDraft] = []
     rank.follow(drafts.append)
     assert not drafts
     assert rank.step == 2
     assert engine.gathered == 3, "it helps to gather each version, the first one included"
-    assert set(engine.shared) == {None}
+    assert set(engine.ranks.broadcasts) == {None}
 
 
 def test_every_rank_copies_its_own_part_when_all_of_them_send() -> None:
-    engine = CountingEngine(rank=1, script=[LeaderSignal.BEGIN, None, LeaderSignal.STOP])
+    said = [signal(LeaderSignal.BEGIN), None, HEADER, signal(LeaderSignal.STOP)]
+    engine = CountingEngine(FakeRanks(rank=1, said=said))
     rank = rank_of(engine, every_rank_sends=True)
     rank.start()
     drafts: list[WeightSnapshotDraft] = []
@@ -232,7 +157,7 @@ def test_a_checkpoint_of_another_release_has_an_error_of_its_own(tmp_path: Path)
 
 def test_an_interval_below_one_step_is_the_specs_fault(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec.trainer.checkpoint.everySteps: must be at least 1"):
-        Checkpointer(CheckpointConfig(every_steps=0, path=str(tmp_path)), pod_uid="a-pod")
+        rank_of(CountingEngine(), checkpoint=CheckpointConfig(0, str(tmp_path)))
 
 
 def test_all_ranks_take_the_weights_that_rank_0_got_back() -> None:
@@ -244,11 +169,14 @@ def test_all_ranks_take_the_weights_that_rank_0_got_back() -> None:
     ((_, weight),) = draft.finish().tensors()
     assert (rank.step, float(weight)) == (5, 8.0)
 
-    class Other(CountingEngine):
-        def gather(self, value: T) -> list[T]:
-            return [cast("T", 5), value]
-
-    other = rank_of(Other(rank=1, script=[LeaderSignal.BEGIN, LeaderSignal.STOP]))
+    said = [signal(LeaderSignal.BEGIN), 5, signal(LeaderSignal.STOP)]
+    other = rank_of(CountingEngine(FakeRanks(rank=1, said=said)))
     other.start()
     other.follow(lambda _: None)
     assert other.step == 5
+
+
+def test_a_rank_that_ends_leaves_the_process_group() -> None:
+    engine = CountingEngine()
+    rank_of(engine).close()
+    assert engine.ranks.closed
