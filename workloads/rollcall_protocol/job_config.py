@@ -185,6 +185,11 @@ class HealthConfig:
     max_mismatch_kl: float = 0.0
     max_mismatch_ratio: float = 0.0
 
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if self.max_skipped_steps < 1:
+            raise ValueError("maxSkippedSteps must be at least 1")
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
@@ -199,6 +204,13 @@ class EvaluationConfig:
     samples: int = 4
     pass_at: tuple[int, ...] = (1,)
     pass_reward: float = 1.0
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if min(self.every_steps, self.prompts, self.samples) < 1:
+            raise ValueError("everySteps, prompts and samples must be at least 1")
+        if not all(1 <= k <= self.samples for k in self.pass_at):
+            raise ValueError("each k of passAt must be between 1 and samples")
 
 
 @dataclass(frozen=True, slots=True)

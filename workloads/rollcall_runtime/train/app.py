@@ -8,11 +8,14 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
-from rollcall_protocol.train_settings import EngineSettings, camel_case
+from rollcall_protocol.prompts.prompt import Prompt
+from rollcall_protocol.settings_reader import camel_case
+from rollcall_protocol.train_settings import EngineSettings
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
@@ -25,10 +28,17 @@ from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
-from rollcall_runtime.train.losses import policy_loss
+from rollcall_runtime.train.health import FOLDER as SKIPPED_STEPS
+from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
+from rollcall_runtime.train.roles.build_roles import (
+    algorithm_settings,
+    build_policy_step,
+    check_models,
+)
 from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
+from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.train.train_engine import FIELD, EngineSetup, train_engines
 from rollcall_runtime.train.trainer_loop import TrainerLoop
 from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
@@ -38,7 +48,7 @@ from rollcall_runtime.worker.auth import Tokens
 from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
-from rollcall_runtime.worker.errors import FencedError, SpecError
+from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.exit import end_with_failure, report_stop
 from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
@@ -119,6 +129,7 @@ class _Leader:
             ledger_state=state.ledger,
             metrics=metrics,
             senders=_senders(job),
+            held_out=_open_held_out(job),
         )
         # Reported first, so that the operator does not take a restart for a new job's start.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
@@ -141,13 +152,16 @@ class _Leader:
             await _close(engines)
 
     async def _train(self, coordinator: Coordinator, state: TrainState, gang: Gang) -> None:
+        job = self.environment.job
+        tracking = await asyncio.to_thread(Tracking, job, first_step=state.step)
         loop = TrainerLoop(
-            config=self.environment.job,
+            config=job,
             rank=self.rank,
             state=state,
             rollouts=coordinator,
             thread=self.thread,
             metrics=self.metrics,
+            tracking=tracking,
             stop=self.stop,
             recover_weights=partial(self._recover_weights, coordinator, state),
         )
@@ -162,6 +176,7 @@ class _Leader:
             gang.leave()
         finally:
             watch.cancel()
+            await asyncio.to_thread(tracking.close)
         if coordinator.fenced.is_set():
             raise FencedError("another coordinator has taken over this job")
 
@@ -308,9 +323,6 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     """Collective: waits for the other ranks, after everything that can fail on its own."""
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
-    if job.algorithm.name != "grpo":
-        problem = f"unknown algorithm {job.algorithm.name!r}; known: grpo"
-        raise SpecError("spec.algorithm.name", problem)
     _open_prompts(job).close()
     make_engine = train_engines.get(chosen.name)
     loop, engine, own = (
@@ -318,33 +330,38 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     )
     settings = read_settings(RankSettings, loop, field=CONFIG_FIELD)
     engine_settings = read_settings(EngineSettings, engine, field=CONFIG_FIELD)
-    loss, device = policy_loss(job.algorithm.loss), choose_device(job)
+    algorithm_settings(job.algorithm)
+    check_models(job)
+    device = choose_device(job)
     snapshotter = make_snapshotter(sync, senders=_senders(job))
     with ExitStack() as undo:
         ranks = TrainerProcessGroup(_rendezvous(environment), device=device)
         undo.callback(ranks.close)
+        setup = EngineSetup(
+            model=job.model,
+            ranks=ranks,
+            optimizer=job.algorithm.optimizer,
+            settings=engine_settings,
+            own_settings=own,
+            seed=job.data.seed,
+            deterministic=job.algorithm.deterministic,
+        )
         rank = TrainerRank(
             ranks=ranks,
-            engine=make_engine(
-                EngineSetup(
-                    model=job.model,
-                    ranks=ranks,
-                    optimizer=job.algorithm.optimizer,
-                    settings=engine_settings,
-                    own_settings=own,
-                    seed=job.data.seed,
-                    deterministic=job.algorithm.deterministic,
-                )
-            ),
+            policy=build_policy_step(job, setup, make_engine, minibatches=settings.minibatches),
+            health=TrainingHealth(job.health, folder=_skipped_steps(job), rank=ranks.rank),
             checkpoints=Checkpointer(job.checkpoint, ranks=ranks, pod_uid=environment.pod.uid),
-            loss=loss,
-            settings=settings,
             snapshotter=snapshotter,
             publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
             every_rank_sends=_senders(job) > 1,
         )
         undo.pop_all()
     return rank
+
+
+def _skipped_steps(job: JobConfig) -> Path | None:
+    """Where batches of skipped steps go; without checkpoints there is no volume for them."""
+    return Path(job.checkpoint.path) / SKIPPED_STEPS if job.checkpoint is not None else None
 
 
 def _part(config: Mapping[str, Any], kind: type[Any] | None) -> dict[str, Any]:
@@ -356,6 +373,13 @@ def _part(config: Mapping[str, Any], kind: type[Any] | None) -> dict[str, Any]:
 
 def _open_prompts(job: JobConfig) -> PromptSource:
     return open_prompts(job.data, model=ModelInput.of(open_model(job.model)))
+
+
+def _open_held_out(job: JobConfig) -> Callable[[int], Prompt | None] | None:
+    """The prompts of evaluations, if there are any."""
+    if job.evaluation is None:
+        return None
+    return open_prompts(job.evaluation.data, model=ModelInput.of(open_model(job.model))).prompt
 
 
 def _rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:

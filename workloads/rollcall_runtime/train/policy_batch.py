@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollcall_runtime.train.advantages import group_normalised
 from rollcall_runtime.train.train_batch import TrainBatch, TrainExample, collate
 
 if TYPE_CHECKING:
@@ -14,30 +13,26 @@ if TYPE_CHECKING:
 
 
 def policy_batch(
-    prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sample]]
+    prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sample]], *, version: int
 ) -> TrainBatch:
     """One row a sample: group i holds the samples of prompt i. ValueError if there is none.
 
     A row is prompt and response without the last token, which is predicted alone; the mask is true
-    where a response's token is predicted. Extras: `advantages` [rows]; of the policy that sampled
-    each token, [rows, length], `behaviour_logprobs` and `versions`, the numbers of its weights.
+    where a response's token is predicted. Extras: `rewards` and `groups` (the prompt's place among
+    `prompts`), [rows]; `behaviour_logprobs` of the policy that sampled each token, and
+    `same_version`, 1 where that policy had the weights of `version`, [rows, length].
     """
-    pairs = [
-        (prompt, sample) for prompt, group in zip(prompts, groups, strict=True) for sample in group
+    examples = [
+        _example(prompt, sample, group=group, version=version)
+        for group, (prompt, samples) in enumerate(zip(prompts, groups, strict=True))
+        for sample in samples
     ]
-    if not pairs:
+    if not examples:
         raise ValueError("a batch needs at least one sample")
-    rewards = [[sample.reward for sample in group] for group in groups if group]
-    advantages = group_normalised(rewards).tolist()
-    return collate(
-        [
-            _example(prompt, sample, advantage)
-            for (prompt, sample), advantage in zip(pairs, advantages, strict=True)
-        ]
-    )
+    return collate(examples)
 
 
-def _example(prompt: Sequence[int], sample: Sample, advantage: float) -> TrainExample:
+def _example(prompt: Sequence[int], sample: Sample, *, group: int, version: int) -> TrainExample:
     before, count = len(prompt) - 1, len(sample.tokens)
     if before < 0 or not count == len(sample.logprobs) == len(sample.versions):
         raise ValueError("a sample needs a prompt, and a logprob and version for each token")
@@ -47,8 +42,9 @@ def _example(prompt: Sequence[int], sample: Sample, advantage: float) -> TrainEx
         targets=sequence[1:],
         mask=[False] * before + [True] * count,
         extras={
-            "advantages": advantage,
+            "rewards": sample.reward,
+            "groups": group,
             "behaviour_logprobs": [0.0] * before + [*sample.logprobs],
-            "versions": [0.0] * before + [float(version) for version in sample.versions],
+            "same_version": [0.0] * before + [float(one == version) for one in sample.versions],
         },
     )

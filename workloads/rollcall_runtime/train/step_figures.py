@@ -4,7 +4,9 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
+from rollcall_protocol.job_config import EvaluationConfig
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_runtime.train.algorithms.pass_at_k import pass_at_k
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
 
@@ -16,7 +18,7 @@ def step_figures(batch: Sequence[CompletedPrompt], result: PolicyStepResult) -> 
     """Rewards, lengths and staleness of the samples, and what the models' updates measured.
 
     Names are those of verl (`actor/pg_loss`, `actor/grad_norm`, `response_length/mean`) and
-    prime-rl (`mismatch_kl`); docs/training.md lists them. What is not finite is left out.
+    prime-rl (`mismatch_kl`); docs/algorithms.md lists them. What is not finite is left out.
     """
     samples = [sample for item in batch for sample in item.completion.samples]
     figures = {
@@ -27,6 +29,21 @@ def step_figures(batch: Sequence[CompletedPrompt], result: PolicyStepResult) -> 
         **_model_figures("critic", "vf_loss", result.critic),
     }
     return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def evaluation_figures(
+    rewards: Sequence[Sequence[float]], evaluation: EvaluationConfig
+) -> dict[str, float]:
+    """Mean reward and pass@k of held-out prompts, of which these are their samples' rewards."""
+    every = [reward for samples in rewards for reward in samples]
+    figures = {"eval/reward/mean": statistics.fmean(every)}
+    for k in evaluation.pass_at:
+        estimates = [
+            pass_at_k(len(samples), sum(r >= evaluation.pass_reward for r in samples), k)
+            for samples in rewards
+        ]
+        figures[f"eval/pass@{k}"] = statistics.fmean(estimates)
+    return figures
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import logging
+from contextlib import suppress
 from importlib import import_module
+from queue import Full, Queue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollcall_runtime.worker.errors import SpecError
@@ -13,8 +16,12 @@ if TYPE_CHECKING:
 
     from rollcall_protocol.job_config import JobConfig
 
+log = logging.getLogger(__name__)
+
 FIELD = "spec.tracking"
 INIT_SECONDS = 60  # to reach Weights & Biases when training starts
+WAITING_STEPS = 1000  # figures of more steps are dropped while a volume or a server hangs
+CLOSE_SECONDS = 30.0
 
 
 class FigureTracker(Protocol):
@@ -77,32 +84,66 @@ class WandbTracker:
 
 
 class Tracking:
-    """All that a job asks for. `first_step`: the step that training resumes from.
+    """All trackers that a job asks for. `first_step`: the step that training resumes from.
 
-    A tracker that cannot be opened closes those before it.
+    They work in a thread of their own: a volume or a server that hangs costs figures, and no
+    training. SpecError if one cannot be opened.
     """
 
     def __init__(self, job: JobConfig, *, first_step: int) -> None:
-        self._trackers: list[FigureTracker] = []
-        with ExitStack() as undo:
-            undo.callback(self.close)
-            if job.tracking.folder:
-                self._trackers.append(
-                    TensorBoardTracker(job.tracking.folder, first_step=first_step)
-                )
-            if job.tracking.wandb_project:
-                self._trackers.append(WandbTracker(job))
-            undo.pop_all()
+        trackers: list[FigureTracker] = []
+        if job.tracking.folder:
+            trackers.append(TensorBoardTracker(job.tracking.folder, first_step=first_step))
+        if job.tracking.wandb_project:
+            try:
+                trackers.append(WandbTracker(job))
+            except BaseException:
+                _close(trackers)
+                raise
+        self._waiting: Queue[tuple[int, Mapping[str, float]] | None] = Queue(WAITING_STEPS)
+        self._thread: Thread | None = None
+        if trackers:
+            self._thread = Thread(
+                target=self._run,
+                args=(trackers,),
+                name="tracking",
+                daemon=True,  # one that hangs must not keep the process
+            )
+            self._thread.start()
 
     def record(self, step: int, figures: Mapping[str, float]) -> None:
-        """Give the figures of `step` to all."""
-        for tracker in self._trackers:
-            tracker.record(step, figures)
+        """Have the figures of `step` written; dropped, and logged, if too many wait."""
+        if self._thread is None:
+            return
+        try:
+            self._waiting.put_nowait((step, figures))
+        except Full:
+            log.warning("the figures of step %d are dropped: tracking hangs", step)
 
     def close(self) -> None:
-        """Write what is still held back; harmless twice."""
-        while self._trackers:
-            self._trackers.pop().close()
+        """Have what waits written, for at most CLOSE_SECONDS; harmless twice."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        with suppress(Full):  # then it hangs
+            self._waiting.put(None, timeout=CLOSE_SECONDS)
+            thread.join(CLOSE_SECONDS)
+        if thread.is_alive():
+            log.warning("the last figures were not written: tracking hangs")
+
+    def _run(self, trackers: list[FigureTracker]) -> None:
+        while (item := self._waiting.get()) is not None:
+            for tracker in trackers:
+                try:
+                    tracker.record(*item)
+                except Exception:  # the packages may raise anything; training goes on
+                    log.exception("the figures of step %d were not written", item[0])
+        _close(trackers)
+
+
+def _close(trackers: list[FigureTracker]) -> None:
+    for tracker in trackers:
+        tracker.close()
 
 
 def _import(module: str, package: str, *, field: str) -> Any:

@@ -8,12 +8,11 @@ from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
-from rollcall_runtime.train.losses import PolicyLoss
+from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.policy_batch import policy_batch
-from rollcall_runtime.train.policy_update import UpdateStats, update_policy
 from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.roles.policy_step import PolicyStep, PolicyStepResult
 from rollcall_runtime.train.train_batch import TrainBatch
-from rollcall_runtime.train.train_engine import TrainEngine
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 
 CLOSE_SECONDS = 5.0  # to wait for a save before the engine is freed
@@ -35,16 +34,16 @@ class RankSettings:
 class StepResult:
     """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds."""
 
-    updates: tuple[UpdateStats, ...]
+    policy: PolicyStepResult
     draft: WeightSnapshotDraft | None
     train_seconds: float
     snapshot_seconds: float
 
 
 class TrainerRank:
-    """One rank; owns `ranks` and the engine. All methods block and belong to one thread.
+    """One rank; owns `ranks` and the engines of `policy`.
 
-    All but `close` are collective.
+    All methods block and belong to one thread. All but `close` are collective.
     `publish_every`: steps between versions, 0 for none; so that other ranks take part in them.
     """
 
@@ -52,24 +51,24 @@ class TrainerRank:
         self,
         *,
         ranks: TrainerProcessGroup,
-        engine: TrainEngine,
+        policy: PolicyStep,
+        health: TrainingHealth,
         checkpoints: Checkpointer,
-        loss: PolicyLoss,
-        settings: RankSettings,
         snapshotter: Snapshotter,
         publish_every: int,
         every_rank_sends: bool = False,
     ) -> None:
         self.step = 0
-        self.checkpoints = checkpoints
-        self._ranks, self._engine, self._loss = ranks, engine, loss
-        self._minibatches, self._snapshotter = settings.minibatches, snapshotter
+        self.checkpoints, self.health = checkpoints, health
+        self._ranks, self._policy, self._engine = ranks, policy, policy.actor.engine
+        self._snapshotter = snapshotter
         self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
 
     def start(self) -> TrainState:
-        """Build the model and resume. Then rank 0 says `begin`, and the others `follow`."""
-        self._engine.initialize()
-        state = self.checkpoints.restore(self._engine)
+        """Build the models and resume. Then rank 0 says `begin`, and the others `follow`."""
+        for engine in self._policy.engines:
+            engine.initialize()
+        state = self.checkpoints.restore(self._policy.checkpointed)
         self.step = state.step
         return state
 
@@ -87,10 +86,17 @@ class TrainerRank:
                 return None
         return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
 
-    def lead(self, answered: Sequence[CompletedPrompt], kept: TrainState) -> StepResult:
-        """Rank 0: train on a batch. `kept` goes into the checkpoint, if one is due."""
+    def lead(
+        self, answered: Sequence[CompletedPrompt], kept: TrainState, *, version: int
+    ) -> StepResult:
+        """Rank 0: train weights of `version` on a batch.
+
+        `kept` goes into the checkpoint, if one is due. SpecError when too many steps in a row had
+        to be skipped.
+        """
         prompts = [item.lease.tokens for item in answered]
-        batch = policy_batch(prompts, [item.completion.samples for item in answered])
+        samples = [item.completion.samples for item in answered]
+        batch = policy_batch(prompts, samples, version=version)
         return self._train(broadcast_work(self._ranks, batch), kept)
 
     def begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
@@ -125,12 +131,13 @@ class TrainerRank:
 
     def stop(self, kept: TrainState) -> None:
         """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""
-        self.checkpoints.finish(self._engine, replace(kept, step=self.step))
+        self.checkpoints.finish(self._policy.checkpointed, replace(kept, step=self.step))
 
     def close(self) -> None:
         """Free everything, unless a save that hangs still uses it; then the process ends soon."""
         if self.checkpoints.wait(CLOSE_SECONDS):
-            self._engine.close()
+            for engine in self._policy.engines:
+                engine.close()
             self._ranks.close()
 
     def _begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
@@ -144,13 +151,14 @@ class TrainerRank:
         if isinstance(batch, LeaderSignal):
             raise TypeError(f"a batch was expected, not {batch.name}")
         began = time.perf_counter()
-        updates = update_policy(self._engine, batch, loss=self._loss, minibatches=self._minibatches)
+        result = self._policy.run(batch, step=self.step)
         self.step += 1
+        self.health.step_ended(self.step, [*result.actor, *result.critic], batch)
         trained = time.perf_counter()
         due = self._publish_every and self.step % self._publish_every == 0
         draft = self.snapshot() if due else None
         copied = time.perf_counter()
         self.checkpoints.check()
         if self.checkpoints.due(self.step):
-            self.checkpoints.save(self._engine, replace(kept, step=self.step))
-        return StepResult(tuple(updates), draft, trained - began, copied - trained)
+            self.checkpoints.save(self._policy.checkpointed, replace(kept, step=self.step))
+        return StepResult(result, draft, trained - began, copied - trained)

@@ -6,14 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollcall_protocol.job_config import LossConfig, OptimizerConfig
+from rollcall_protocol.algorithm_settings import AlgorithmSettings
+from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_protocol.train_settings import EngineSettings
 from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
-from rollcall_runtime.train.losses import PolicyLoss, policy_loss
-from rollcall_runtime.train.policy_update import UpdateStats
+from rollcall_runtime.train.algorithms.policy_loss import PolicyLoss
 from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.roles.actor import Actor
+from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.train_batch import TrainBatch
-from rollcall_runtime.train.train_engine import EngineSetup
+from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine
 from rollcall_runtime.train.train_loss import ModelOutput
 
 SEED = 3
@@ -35,7 +37,14 @@ def setup(
 
 
 def loss() -> PolicyLoss:
-    return policy_loss(LossConfig(type="decoupled", clip=0.2, is_cap=5.0))
+    return PolicyLoss(AlgorithmSettings())
+
+
+def update_policy(
+    engine: TrainEngine, batch: TrainBatch, *, minibatches: int = MINIBATCHES
+) -> list[ModelUpdate]:
+    """Collective. What the actor does with a batch, on an engine."""
+    return Actor(engine, AlgorithmSettings(), minibatches=minibatches).update(batch)
 
 
 class Reference:
@@ -56,7 +65,7 @@ class Reference:
         found: Tensor = logits.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
         return found
 
-    def update(self, batch: TrainBatch) -> UpdateStats:
+    def update(self, batch: TrainBatch) -> ModelUpdate:
         """One optimizer step. Proximal log-probabilities must be there."""
         sums = loss()(ModelOutput(logprobs=self.logprobs(batch)), batch)
         tokens = int(batch.mask.sum())
@@ -66,9 +75,10 @@ class Reference:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimizer.step()
         metrics = {name: float(value / count) for name, (value, count) in sums.metrics.items()}
-        return UpdateStats(float(total.detach()), float(norm), tokens, metrics)
+        metrics |= {name: float(value) for name, value in sums.maxima.items()}
+        return ModelUpdate(float(total.detach()), float(norm), LEARNING_RATE, tokens, metrics)
 
-    def train(self, batch: TrainBatch) -> list[UpdateStats]:
+    def train(self, batch: TrainBatch) -> list[ModelUpdate]:
         """What all ranks must do together with `batch` in MINIBATCHES steps."""
         with torch.no_grad():
             ready = [

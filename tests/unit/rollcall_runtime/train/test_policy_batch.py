@@ -1,4 +1,4 @@
-"""Samples become rows whose masks, log-probabilities and versions stand beside their targets."""
+"""Samples become rows whose masks and log-probabilities stand beside their targets."""
 
 import pytest
 
@@ -10,7 +10,7 @@ LONG = Sample(tokens=(7, 8, 2), logprobs=(-0.5, -0.25, -0.125), versions=(5, 5, 
 
 
 def test_each_response_token_stands_where_the_model_predicts_it() -> None:
-    batch = policy_batch([(0, 3, 1), (0, 1)], [[SHORT, LONG], [LONG, LONG]])
+    batch = policy_batch([(0, 3, 1), (0, 1)], [[SHORT, LONG], [LONG, LONG]], version=5)
     assert batch.tokens.tolist() == [
         [0, 3, 1, 7, 0],
         [0, 3, 1, 7, 8],
@@ -20,20 +20,21 @@ def test_each_response_token_stands_where_the_model_predicts_it() -> None:
     assert batch.lengths.tolist() == [4, 5, 4, 4]
     assert batch.mask.int().tolist()[:3] == [[0, 0, 1, 1, 0], [0, 0, 1, 1, 1], [0, 1, 1, 1, 0]]
     assert batch.extras["behaviour_logprobs"][0].tolist() == [0, 0, -1.0, -2.0, 0]
-    assert batch.extras["versions"][0].tolist() == [0, 0, 4, 5, 0]
+    assert batch.extras["same_version"][0].tolist() == [0, 0, 0, 1, 0]
     assert batch.targets[batch.mask].tolist() == [7, 2, *[7, 8, 2] * 3]
 
 
-def test_advantages_are_normalised_within_each_prompts_group() -> None:
-    batch = policy_batch([(0, 1), (0, 1)], [[SHORT, LONG], [LONG, LONG]])
-    assert batch.extras["advantages"].tolist() == pytest.approx([-1.0, 1.0, 0.0, 0.0], abs=1e-5)
+def test_each_row_has_its_reward_and_the_place_of_its_prompt() -> None:
+    batch = policy_batch([(0, 1), (0, 1)], [[SHORT, LONG], [LONG, LONG]], version=5)
+    assert batch.extras["rewards"].tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert batch.extras["groups"].tolist() == [0, 0, 1, 1]
 
 
 def test_nothing_is_no_batch() -> None:
     with pytest.raises(ValueError, match="at least one sample"):
-        policy_batch([(0, 1)], [[]])
+        policy_batch([(0, 1)], [[]], version=0)
     with pytest.raises(ValueError, match="argument 2"):
-        policy_batch([(0, 1)], [])
+        policy_batch([(0, 1)], [], version=0)
 
 
 @pytest.mark.parametrize(
@@ -48,4 +49,4 @@ def test_a_sample_whose_parts_differ_in_length_is_refused(
     prompt: tuple[int, ...], sample: Sample
 ) -> None:
     with pytest.raises(ValueError, match="a logprob and version for each token"):
-        policy_batch([prompt], [[sample]])
+        policy_batch([prompt], [[sample]], version=0)

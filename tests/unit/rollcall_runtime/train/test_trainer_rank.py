@@ -5,15 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollcall_protocol.job_config import CheckpointConfig, LossConfig
+from rollcall_protocol.algorithm_settings import AlgorithmSettings
+from rollcall_protocol.job_config import CheckpointConfig, HealthConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.checkpointer import KEPT, Checkpointer, TrainState
-from rollcall_runtime.train.losses import policy_loss
-from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
+from rollcall_runtime.train.health import TrainingHealth
+from rollcall_runtime.train.roles.actor import Actor
+from rollcall_runtime.train.roles.policy_step import PolicyStep
+from rollcall_runtime.train.trainer_rank import TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.train.counting_engine import CountingEngine
@@ -26,7 +29,7 @@ KEPT_STATE = TrainState(number=9, ledger=LEDGER)
 
 HEADER = {
     "shape": [2, 2],
-    "extras": {"advantages": [2], "behaviour_logprobs": [2, 2], "versions": [2, 2]},
+    "extras": {"rewards": [2], "groups": [2], "behaviour_logprobs": [2, 2], "same_version": [2, 2]},
 }
 """Of a batch; its tensors are those that FakeRanks receives."""
 
@@ -45,10 +48,11 @@ def rank_of(
     ranks = as_ranks(engine.ranks)
     return TrainerRank(
         ranks=ranks,
-        engine=engine,
+        policy=PolicyStep(
+            AlgorithmSettings(), actor=Actor(engine, AlgorithmSettings(), minibatches=2)
+        ),
+        health=TrainingHealth(HealthConfig(), folder=None, rank=ranks.rank),
         checkpoints=Checkpointer(checkpoint, ranks=ranks, pod_uid="a-pod"),
-        settings=RankSettings(minibatches=2),
-        loss=policy_loss(LossConfig("decoupled", 0.2, 5.0)),
         publish_every=publish_every,
         snapshotter=Snapshotter(bucket_bytes=64),
         every_rank_sends=every_rank_sends,
@@ -58,8 +62,8 @@ def rank_of(
 def test_a_step_cuts_the_batch_into_minibatches_and_copies_the_new_weights() -> None:
     rank = rank_of(CountingEngine())
     rank.start()
-    result = rank.lead(batch(0), KEPT_STATE)
-    assert [update.tokens for update in result.updates] == [1, 1]
+    result = rank.lead(batch(0), KEPT_STATE, version=0)
+    assert [update.tokens for update in result.policy.actor] == [1, 1]
     assert result.draft is not None
     ((name, weight),) = result.draft.finish().tensors()
     assert (name, float(weight)) == ("weight", 2.0)
@@ -68,7 +72,7 @@ def test_a_step_cuts_the_batch_into_minibatches_and_copies_the_new_weights() -> 
 def test_weights_are_copied_only_when_a_version_is_due() -> None:
     rank = rank_of(CountingEngine(), publish_every=2)
     rank.start()
-    drafts = [rank.lead(batch(0), TrainState()).draft for _ in range(4)]
+    drafts = [rank.lead(batch(0), TrainState(), version=0).draft for _ in range(4)]
     assert [draft is not None for draft in drafts] == [False, True, False, True]
 
 
@@ -110,7 +114,7 @@ def test_a_trainer_resumes_from_the_newest_checkpoint_with_its_prompts(tmp_path:
     rank = rank_of(CountingEngine(), checkpoint=config)
     assert rank.start() == TrainState()
     for _ in range(5):
-        rank.lead(batch(0), KEPT_STATE)
+        rank.lead(batch(0), KEPT_STATE, version=0)
     assert rank.checkpoints.wait(10)
 
     engine = CountingEngine()
@@ -124,7 +128,7 @@ def test_what_was_not_saved_is_saved_at_the_end_and_old_ones_go(tmp_path: Path) 
     rank = rank_of(CountingEngine(), checkpoint=config)
     rank.start()
     for _ in range(4):
-        rank.lead(batch(0), TrainState())
+        rank.lead(batch(0), TrainState(), version=0)
     assert len(files.list_checkpoints(tmp_path)) == KEPT
     rank.stop(KEPT_STATE)
     resumed = rank_of(CountingEngine(), checkpoint=config)
@@ -133,7 +137,7 @@ def test_what_was_not_saved_is_saved_at_the_end_and_old_ones_go(tmp_path: Path) 
     config = CheckpointConfig(every_steps=100, path=str(tmp_path))
     rank = rank_of(CountingEngine(), checkpoint=config)
     rank.start()
-    rank.lead(batch(0), TrainState())
+    rank.lead(batch(0), TrainState(), version=0)
     rank.stop(KEPT_STATE)
     assert rank_of(CountingEngine(), checkpoint=config).start() == TrainState(5, 9, LEDGER)
 
@@ -141,7 +145,7 @@ def test_what_was_not_saved_is_saved_at_the_end_and_old_ones_go(tmp_path: Path) 
 def test_without_a_volume_nothing_is_saved_nor_resumed() -> None:
     rank = rank_of(CountingEngine())
     assert rank.start() == TrainState()
-    rank.lead(batch(0), TrainState())
+    rank.lead(batch(0), TrainState(), version=0)
     rank.stop(KEPT_STATE)
 
 

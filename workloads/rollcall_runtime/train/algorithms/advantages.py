@@ -1,7 +1,7 @@
 """Advantages from rewards: how much better a sample, or a token, was than expected.
 
 Rewards of samples are [samples]; `groups` is int64 [samples], the number of each sample's prompt
-within the batch. A negative number marks rows that fill up a batch: their advantage is 0.
+within the batch.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 _EPSILON = 1e-6  # in units of reward: far below any real spread
@@ -73,7 +71,7 @@ def sample_advantages(
         raise ValueError(f"the baseline {baseline} has no advantages of whole samples")
     if normalisation == "group-std":
         advantages = advantages / (group_deviation(exact, groups) + _EPSILON)
-    return torch.where(groups >= 0, advantages, 0.0).float()
+    return advantages.float()
 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor) -> Tensor:
@@ -109,19 +107,17 @@ def generalised_advantages(
     return advantages, torch.where(mask, advantages + values, 0.0)
 
 
-def normalised_over_batch(
-    advantages: Tensor, mask: Tensor, *, total: Callable[[Tensor], Tensor] = lambda own: own
-) -> Tensor:
+def normalised_over_batch(advantages: Tensor, mask: Tensor) -> Tensor:
     """Advantages [rows, length] with mean 0 and deviation 1 over all tokens; 0 outside `mask`.
 
-    `total` adds up a tensor of all ranks, which have other rows of the same batch. Source: the
-    global normalisation of REINFORCE++ (Hu et al. 2025), also usual in implementations of PPO.
+    Source: the global normalisation of REINFORCE++ (Hu et al. 2025), also usual in implementations
+    of PPO.
     """
     kept = torch.where(mask, advantages, 0.0).double()
-    count, sum_ = total(torch.stack([mask.sum().double(), kept.sum()])).unbind()
-    centred = torch.where(mask, kept - sum_ / count.clamp(min=1), 0.0)
-    variance = total((centred**2).sum()) / count.clamp(min=1)
-    return (centred / (variance.sqrt() + _EPSILON)).float()
+    count = mask.sum().clamp(min=1)
+    centred = torch.where(mask, kept - kept.sum() / count, 0.0)
+    deviation = ((centred**2).sum() / count).sqrt()
+    return (centred / (deviation + _EPSILON)).float()
 
 
 def _group_index(groups: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class PolicyLoss:
     prox is pi itself. "same_version" ([rows, length], 1 or 0) says which tokens were sampled with
     the weights that the batch is trained on; without it all count in the mismatch.
 
-    The metrics have the names that verl and prime-rl use; docs/training.md explains them.
+    The metrics have the names that verl and prime-rl use; docs/algorithms.md explains them.
     """
 
     settings: AlgorithmSettings

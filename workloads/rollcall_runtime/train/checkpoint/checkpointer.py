@@ -8,10 +8,10 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
@@ -21,7 +21,6 @@ from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.ownership import claim
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.process_group import TrainerProcessGroup
-from rollcall_runtime.train.train_engine import TrainEngine
 from rollcall_runtime.worker.errors import SpecError
 
 log = logging.getLogger(__name__)
@@ -42,6 +41,16 @@ class TrainState:
     number: int = 0
     ledger: LedgerState | None = None
     incarnation: TrainerIncarnation | None = None
+
+
+class CheckpointedModel(Protocol):
+    """What is saved: a training engine, or several models at once."""
+
+    def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
+        """As TrainEngine's."""
+
+    def load_checkpoint(self, path: Path) -> dict[str, Any]:
+        """As TrainEngine's."""
 
 
 class Checkpointer:
@@ -76,7 +85,7 @@ class Checkpointer:
         """Whether no checkpoint of `step` or a later one has been written."""
         return self._config is not None and step > self._saved
 
-    def restore(self, engine: TrainEngine) -> TrainState:
+    def restore(self, model: CheckpointedModel) -> TrainState:
         """Continue from the newest whole checkpoint, or from the beginning."""
         if self._config is None:
             return TrainState()
@@ -89,7 +98,7 @@ class Checkpointer:
         if path is None:
             return TrainState()
         try:
-            state = decode(TrainState, engine.load_checkpoint(path))
+            state = decode(TrainState, model.load_checkpoint(path))
         except CodecError as error:
             raise ValueError(
                 f"checkpoint {path} was not written by this release: {error}"
@@ -98,7 +107,7 @@ class Checkpointer:
         log.info("resumed from %s", path)
         return state
 
-    def save(self, engine: TrainEngine, state: TrainState) -> None:
+    def save(self, model: CheckpointedModel, state: TrainState) -> None:
         """Collective. Copy the state now and write it in a thread; failures show in `problem`."""
         if self._config is None:
             return
@@ -110,7 +119,7 @@ class Checkpointer:
             self._failed(state.step, f"{reason}; is the volume hung?")
             return
         path = files.checkpoint_path(Path(self._config.path), state.step)
-        write = engine.prepare_checkpoint(path, state=encode(state))
+        write = model.prepare_checkpoint(path, state=encode(state))
         thread = threading.Thread(
             target=self._write,
             args=(path, state.step, write),
@@ -126,7 +135,7 @@ class Checkpointer:
         running.late = running.thread.is_alive()
         return not running.late
 
-    def finish(self, engine: TrainEngine, state: TrainState) -> None:
+    def finish(self, model: CheckpointedModel, state: TrainState) -> None:
         """Collective. At the end of training: save `state` unless it is saved, and wait for it.
 
         Waits at most FINAL_SECONDS for a save that runs, and as long for the last one.
@@ -135,7 +144,7 @@ class Checkpointer:
             return
         self.wait(FINAL_SECONDS)
         if any(self._ranks.gather(self.unsaved(state.step))):
-            self.save(engine, state)
+            self.save(model, state)
         running = self._running
         if running is not None and running.step == state.step and not self.wait(FINAL_SECONDS):
             self._failed(state.step, f"it was not written within {FINAL_SECONDS:.0f} s")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from rollcall_runtime.train.algorithms.value_loss import ValueLoss
+from rollcall_runtime.train.data_parallel_rows import rows_of
+from rollcall_runtime.train.roles.gathered_outputs import gathered_outputs
 from rollcall_runtime.train.roles.model_update import ModelUpdate, update_model
 
 if TYPE_CHECKING:
@@ -25,12 +25,9 @@ class Critic:
 
     def values(self, batch: TrainBatch) -> Tensor:
         """Collective. The values before each target, [rows, length]; 0 outside the mask."""
-        with self.engine.eval_mode():
-            found = self.engine.forward(batch).values
-        if found is None:
-            raise ValueError('a critic needs a model with the head "value"')
-        return torch.where(batch.mask, found.to(batch.mask.device), 0.0)
+        return gathered_outputs(self.engine, batch, lambda output: output.values)
 
     def update(self, batch: TrainBatch) -> list[ModelUpdate]:
-        """Collective. Train on this rank's rows, with "returns" and "old_values"."""
-        return update_model(self.engine, batch.split(self._minibatches), self._loss)
+        """Collective. Train on `batch`, whole on every rank, with "returns" and "old_values"."""
+        parts = [rows_of(self.engine, part) for part in batch.split(self._minibatches)]
+        return update_model(self.engine, parts, self._loss)

@@ -19,7 +19,8 @@ class ModelUpdate:
     """One optimizer step over all ranks' rows.
 
     `loss` and `metrics` are means over the minibatch, `gradient_norm` is that before clipping (NaN
-    if none was computed). `skipped` says why the weights stayed: "not-finite", "no-gradient" or "".
+    if none was computed), `tokens` are positions that counted. `skipped` says why the weights
+    stayed: "not-finite", "no-gradient" or "".
     """
 
     loss: float
@@ -33,7 +34,7 @@ class ModelUpdate:
 def update_model(
     engine: TrainEngine, minibatches: Sequence[TrainBatch], loss: LossFunction
 ) -> list[ModelUpdate]:
-    """Collective. One optimizer step for each minibatch (this rank's rows of it).
+    """Collective. One optimizer step for each minibatch, of which these are this rank's rows.
 
     A loss that is not finite leaves the weights as they are, and so does such a gradient.
     """

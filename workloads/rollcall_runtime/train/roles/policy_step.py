@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import distributed
 
 from rollcall_runtime.train.algorithms.advantages import (
     generalised_advantages,
@@ -16,17 +15,20 @@ from rollcall_runtime.train.algorithms.advantages import (
 )
 from rollcall_runtime.train.algorithms.kl_estimators import kl_estimate
 from rollcall_runtime.train.algorithms.overlong_penalty import overlong_penalty
+from rollcall_runtime.train.roles.checkpointed_models import ActorAndCritic
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rollcall_protocol.algorithm_settings import AlgorithmSettings
+    from rollcall_runtime.train.checkpoint.checkpointer import CheckpointedModel
     from rollcall_runtime.train.roles.actor import Actor
     from rollcall_runtime.train.roles.critic import Critic
     from rollcall_runtime.train.roles.model_update import ModelUpdate
     from rollcall_runtime.train.roles.reference import Reference
     from rollcall_runtime.train.roles.reward_model import RewardModel
     from rollcall_runtime.train.train_batch import TrainBatch
+    from rollcall_runtime.train.train_engine import TrainEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,8 @@ class PolicyStep:
     `reward_weight` is what a reward model's score counts beside the rewards that the rollouts
     computed. In the first `critic_warmup` steps the critic alone is trained.
 
-    Batches are this rank's rows, equally many on all ranks, with the extras "rewards" and "groups"
-    ([rows], the number of the row's prompt) and "behaviour_logprobs" ([rows, length]). Rows without
-    a position that counts fill up the batch.
+    Batches are whole on every rank, and have the extras "rewards" and "groups" ([rows], the number
+    of the row's prompt) and "behaviour_logprobs" ([rows, length]).
     """
 
     def __init__(
@@ -63,20 +64,37 @@ class PolicyStep:
             raise ValueError("a KL term needs a reference")
         if settings.needs_critic and critic is None:
             raise ValueError("the baseline critic needs a critic")
-        self._settings, self._actor = settings, actor
+        self.actor, self._settings = actor, settings
         self._reference, self._critic = reference, critic
         self._reward_model, self._reward_weight = reward_model, reward_weight
         self._critic_warmup = critic_warmup
 
+    @property
+    def engines(self) -> tuple[TrainEngine, ...]:
+        """Those of all roles, the actor's first."""
+        roles = (self.actor, self._reference, self._critic, self._reward_model)
+        return tuple(role.engine for role in roles if role is not None)
+
+    @property
+    def checkpointed(self) -> CheckpointedModel:
+        """What a checkpoint keeps: the models that are trained."""
+        engine = self.actor.engine
+        if self._critic is None:
+            return engine
+        return ActorAndCritic(engine, self._critic.engine, ranks=engine.setup.ranks)
+
     def run(self, batch: TrainBatch, *, step: int) -> PolicyStepResult:
-        """Collective. Train on `batch`; `step` is the number of steps before this one."""
+        """Collective. Train on `batch`; `step` is the number of steps before this one.
+
+        Each rank computes advantages of the whole batch: they cost less than a message.
+        """
         if self._reference is not None:
             batch = batch.with_extras(reference_logprobs=self._reference.logprobs(batch))
         batch = self._with_advantages(batch)
         critic = self._critic.update(batch) if self._critic is not None else []
-        actor = self._actor.update(batch) if step >= self._critic_warmup or not critic else []
+        actor = self.actor.update(batch) if step >= self._critic_warmup or not critic else []
         if self._reference is not None:
-            self._reference.step_ended(self._actor.engine, step + 1)
+            self._reference.step_ended(self.actor.engine, step + 1)
         return PolicyStepResult(actor, critic)
 
     def _with_advantages(self, batch: TrainBatch) -> TrainBatch:
@@ -91,9 +109,15 @@ class PolicyStep:
         elif settings.baseline == "none":
             advantages = rewards_to_go(rewards, mask)
         else:
-            advantages = torch.where(mask, self._sample_advantages(batch, rewards)[:, None], 0.0)
+            samples = sample_advantages(
+                rewards.sum(1),
+                batch.extras["groups"].long(),
+                baseline=settings.baseline,
+                normalisation=settings.normalisation,
+            )
+            advantages = torch.where(mask, samples[:, None], 0.0)
         if settings.normalisation == "batch":
-            advantages = normalised_over_batch(advantages, mask, total=self._total)
+            advantages = normalised_over_batch(advantages, mask)
         return batch.with_extras(advantages=advantages)
 
     def _token_rewards(self, batch: TrainBatch) -> Tensor:
@@ -118,29 +142,3 @@ class PolicyStep:
             )
             at_tokens = at_tokens - settings.kl_coefficient * torch.where(mask, divergence, 0.0)
         return at_tokens
-
-    def _sample_advantages(self, batch: TrainBatch, rewards: Tensor) -> Tensor:
-        """Of this rank's rows, compared with their groups' rows wherever these are."""
-        groups = torch.where(batch.mask.any(1), batch.extras["groups"], -1.0)
-        own = torch.stack([rewards.sum(1), groups])
-        everyone = self._gather(own)
-        advantages = sample_advantages(
-            everyone[:, 0].flatten(),
-            everyone[:, 1].flatten().long(),
-            baseline=self._settings.baseline,
-            normalisation=self._settings.normalisation,
-        )
-        return advantages.view(len(everyone), -1)[self._actor.engine.data_parallel_rank]
-
-    def _gather(self, own: Tensor) -> Tensor:
-        """Collective. The tensors of all ranks, [ranks, ...]; all are of one shape."""
-        engine = self._actor.engine
-        if engine.data_parallel_size == 1:
-            return own[None]
-        found = [torch.empty_like(own) for _ in range(engine.data_parallel_size)]
-        distributed.all_gather(found, own, group=engine.data_parallel_group)
-        return torch.stack(found)
-
-    def _total(self, own: Tensor) -> Tensor:
-        """Collective. The sum over all ranks."""
-        return self._gather(own).sum(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollcall_runtime.train.roles.actor import batch_logprobs
+from rollcall_runtime.train.roles.gathered_outputs import gathered_outputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ class Reference:
 
     def logprobs(self, batch: TrainBatch) -> Tensor:
         """Collective. Log-probabilities of the targets, [rows, length]; 0 outside the mask."""
-        return batch_logprobs(self.engine, batch)
+        return gathered_outputs(self.engine, batch, lambda output: output.logprobs)
 
     def step_ended(self, actor: TrainEngine, step: int) -> None:
         """Collective. Take the actor's weights, if they are due after `step`.

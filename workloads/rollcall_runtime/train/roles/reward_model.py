@@ -8,6 +8,8 @@ import torch
 from torch.nn.functional import pad
 
 from rollcall_runtime.train.algorithms.preference_loss import PreferenceLoss, score_gradients
+from rollcall_runtime.train.data_parallel_rows import rows_of
+from rollcall_runtime.train.roles.gathered_outputs import gathered_outputs
 from rollcall_runtime.train.roles.model_update import ModelUpdate, update_model
 from rollcall_runtime.train.train_batch import TrainBatch
 
@@ -31,23 +33,18 @@ class RewardModel:
         return self._scores(whole_sequences(batch))
 
     def update(self, batch: TrainBatch) -> ModelUpdate:
-        """Collective. One step on pairs: rows 2i of this rank are better than rows 2i + 1.
+        """Collective. One step on pairs: row 2i of `batch` is better than row 2i + 1.
 
-        The rows are whole sequences, as `whole_sequences` makes them.
+        The batch is whole on every rank; its rows are whole sequences (`whole_sequences`).
         """
         scores = self._scores(batch)
         gradients = torch.stack(score_gradients(scores[0::2], scores[1::2]), dim=1).flatten()
-        (update,) = update_model(
-            self.engine, [batch.with_extras(score_gradients=gradients)], PreferenceLoss()
-        )
+        part = rows_of(self.engine, batch.with_extras(score_gradients=gradients))
+        (update,) = update_model(self.engine, [part], PreferenceLoss())
         return update
 
     def _scores(self, batch: TrainBatch) -> Tensor:
-        with self.engine.eval_mode():
-            found = self.engine.forward(batch).scores
-        if found is None:
-            raise ValueError('a reward model needs the head "sequence-classification"')
-        return found.to(batch.mask.device)
+        return gathered_outputs(self.engine, batch, lambda output: output.scores)
 
 
 def whole_sequences(batch: TrainBatch) -> TrainBatch:

@@ -163,11 +163,10 @@ def test_a_worker_reads_which_models_there_are_beside_the_policy() -> None:
 
 def test_a_worker_reads_what_is_measured_while_it_trains() -> None:
     changes = {
-        "spec.data.maxTokens": 99,
         "spec.health": {"maxSkippedSteps": 3, "maxMismatchKl": "0.01"},
         "spec.evaluation": {
             "everySteps": 10,
-            "source": {"name": "/d/held-out.jsonl", "split": "test"},
+            "data": {"prompts": "/d/held-out.jsonl"},
             "samples": 8,
             "passAt": [1, 8],
         },
@@ -175,7 +174,7 @@ def test_a_worker_reads_what_is_measured_while_it_trains() -> None:
     }
     config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
     assert config.health == HealthConfig(max_skipped_steps=3, max_mismatch_kl=0.01)
-    held_out = DataConfig((DataSource("/d/held-out.jsonl", split="test"),), max_tokens=99)
+    held_out = DataConfig((DataSource("/d/held-out.jsonl"),))
     assert config.evaluation == EvaluationConfig(10, held_out, samples=8, pass_at=(1, 8))
     assert config.tracking == TrackingConfig(folder="/logs")
 

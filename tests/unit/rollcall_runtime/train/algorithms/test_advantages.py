@@ -67,16 +67,6 @@ def test_a_group_without_differences_teaches_nothing(group: list[float], baselin
         assert advantages.tolist() == [0.0] * len(group)
 
 
-def test_rows_that_fill_up_a_batch_have_no_advantage_and_change_none() -> None:
-    filled = sample_advantages(
-        torch.cat([REWARDS, torch.tensor([99.0, 98.0])]),
-        torch.cat([GROUPS, torch.tensor([-1, -1])]),
-        baseline="none",
-        normalisation="none",
-    )
-    assert filled.tolist() == [*REWARDS.tolist(), 0, 0]
-
-
 def random_mask(rows: int, length: int, rng: random.Random) -> Tensor:
     """Responses with holes, as those with calls of tools have."""
     return torch.tensor([[rng.random() < 0.7 for _ in range(length)] for _ in range(rows)])
@@ -131,28 +121,6 @@ def test_normalising_over_the_batch_weighs_tokens_alike() -> None:
     expected = [(value - mean) / deviation for value in tokens]
     assert normalised[mask].tolist() == pytest.approx(expected, abs=1e-4)
     assert float(normalised[~mask].abs().sum()) == 0
-
-
-def test_normalising_on_several_ranks_equals_that_of_the_whole_batch() -> None:
-    mask = random_mask(4, 6, random.Random(4))
-    advantages = torch.rand(4, 6, generator=torch.Generator().manual_seed(4))
-    other, other_mask = advantages[2:], mask[2:]
-    seen: list[Tensor] = []
-
-    def total(own: Tensor) -> Tensor:
-        """What the other rank would add, computed here."""
-        seen.append(own)
-        kept = other[other_mask].double()
-        if own.ndim:
-            return own + torch.stack([other_mask.sum().double(), kept.sum()])
-        mean = advantages[mask].double().mean()
-        return own + ((kept - mean) ** 2).sum()
-
-    whole = normalised_over_batch(advantages, mask)
-    torch.testing.assert_close(
-        normalised_over_batch(advantages[:2], mask[:2], total=total), whole[:2]
-    )
-    assert len(seen) == 2
 
 
 def test_a_batch_without_tokens_or_differences_teaches_nothing() -> None:

@@ -22,14 +22,13 @@ from rollcall_runtime.train.checkpoint.files import (
     list_checkpoints,
 )
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.policy_update import update_policy
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_engine import TrainEngine
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.counting_engine import CountingEngine
 from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
-from tests.unit.rollcall_runtime.train.reference import loss, setup
+from tests.unit.rollcall_runtime.train.reference import setup, update_policy
 
 
 def checkpoints(
@@ -196,7 +195,7 @@ def test_on_a_full_disk_training_goes_on_and_nothing_is_left_behind(
     engine, made = Fsdp2Engine(setup(ranks)), checkpoints(small)
     engine.initialize()
     try:
-        update_policy(engine, random_batch(seed=1), loss=loss(), minibatches=1)
+        update_policy(engine, random_batch(seed=1), minibatches=1)
         save(made, engine, TrainState(5))
         filler = small / "filler"
         filler.write_bytes(b"x" * (shutil.disk_usage(small).free - 1_000_000))
@@ -220,7 +219,7 @@ def test_a_volume_that_becomes_read_only_does_not_end_training(
     engine, made = Fsdp2Engine(setup(ranks)), checkpoints(small)
     engine.initialize()
     try:
-        update_policy(engine, random_batch(seed=1), loss=loss(), minibatches=1)
+        update_policy(engine, random_batch(seed=1), minibatches=1)
         save(made, engine, TrainState(5))
         subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
         save(made, engine, TrainState(10))
@@ -273,7 +272,7 @@ def test_a_save_to_a_hung_volume_does_not_hold_up_training(
         before = {name: tensor.clone() for name, tensor in engine.named_weights()}
         made.save(engine, TrainState(5))
         assert hung.blocked.wait(10)
-        update_policy(engine, random_batch(seed=1), loss=loss(), minibatches=1)
+        update_policy(engine, random_batch(seed=1), minibatches=1)
         assert not made.problem, "the save is only slow so far"
         made.save(engine, TrainState(10))
         assert made.problem.startswith("step 10 was not saved: the save of step 5 has run for ")
@@ -334,7 +333,7 @@ def test_a_checkpoint_holds_the_weights_of_its_step_although_training_continues(
     try:
         before = {name: tensor.clone() for name, tensor in engine.named_weights()}
         write = engine.prepare_checkpoint(tmp_path / "step-1", state={})
-        update_policy(engine, random_batch(seed=1), loss=loss(), minibatches=1)
+        update_policy(engine, random_batch(seed=1), minibatches=1)
         write()
         engine.load_checkpoint(tmp_path / "step-1")
         after = dict(engine.named_weights())

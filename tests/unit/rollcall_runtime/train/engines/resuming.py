@@ -8,12 +8,11 @@ from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_runtime.train.batch_broadcast import broadcast_work
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.policy_update import update_policy
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_batch import TrainBatch
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.engines.two_ranks import meeting
-from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, loss, setup
+from tests.unit.rollcall_runtime.train.reference import setup, update_policy
 
 Figures = list[tuple[int, float, float, float]]
 """Step, loss, gradient norm, and a random number of the rank's generator after the step."""
@@ -38,7 +37,7 @@ def main(rank: int, size: int, port: int, folder: Path, every: int, last: int) -
     for step in range(checkpoints.restore(engine).step + 1, last + 1):
         batch = broadcast_work(ranks, random_batch(seed=step) if rank == 0 else None)
         assert isinstance(batch, TrainBatch)
-        stats = update_policy(engine, batch, loss=loss(), minibatches=MINIBATCHES)
+        stats = update_policy(engine, batch)
         random_number = float(torch.rand(()))
         figures += [(step, item.loss, item.gradient_norm, random_number) for item in stats]
         if checkpoints.due(step):

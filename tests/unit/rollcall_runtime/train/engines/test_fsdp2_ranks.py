@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.policy_update import update_policy
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.engines import two_ranks
-from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, Reference, loss, setup
+from tests.unit.rollcall_runtime.train.reference import Reference, setup, update_policy
 
 SECONDS = 100  # for both processes, imports included
 
@@ -119,7 +118,7 @@ def test_one_rank_goes_on_from_what_two_saved(
             assert torch.equal(tensor, results[0]["weights"][name])
         # The optimizer's state came along: the next step is the reference's fourth.
         batch = random_batch(seed=77)
-        stats = update_policy(engine, batch, loss=loss(), minibatches=MINIBATCHES)
+        stats = update_policy(engine, batch)
         after = dict(engine.named_weights())
     finally:
         engine.close()

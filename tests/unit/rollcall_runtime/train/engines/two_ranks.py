@@ -9,11 +9,10 @@ import torch
 from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.data_parallel_rows import rows_of
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.policy_update import update_policy
 from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
 from rollcall_runtime.train.train_batch import TrainBatch
 from tests.unit.rollcall_runtime.train.batches import random_batch
-from tests.unit.rollcall_runtime.train.reference import MINIBATCHES, loss, setup
+from tests.unit.rollcall_runtime.train.reference import setup, update_policy
 
 STEPS = 3
 RESULT = "result.pt"
@@ -50,7 +49,7 @@ def main(rank: int, port: int, folder: Path) -> None:
             break
         if isinstance(got, TrainBatch):
             rows.append(rows_of(engine, got).rows)
-            stats += update_policy(engine, got, loss=loss(), minibatches=MINIBATCHES)
+            stats += update_policy(engine, got)
     weights = dict(engine.named_weights())
     shards = [(shard.info.name, shard.start, shard.tensor) for shard in engine.weight_shards()]
     local = sum(p.to_local().numel() for p in engine._parameters)  # type: ignore[attr-defined]
