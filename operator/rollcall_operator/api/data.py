@@ -8,14 +8,12 @@ from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import DataName
 
 
-class DataSourceSpec(Model):
-    """One source of prompts."""
+class RowsSpec(Model):
+    """The rows of one file or data set."""
 
     name: DataName
     """A builtin (builtin:reverse), the path of a JSONL or Parquet file, a directory that the
     package datasets saved, or a Hugging Face data set id."""
-    weight: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Share of the prompts: this weight, out of the sum of all sources' weights."""
     subset: Annotated[str, Field(max_length=256)] = ""
     """Subset of a data set."""
     split: Annotated[str, Field(min_length=1, max_length=256)] = "train"
@@ -31,6 +29,13 @@ class DataSourceSpec(Model):
         ),
     ]
     """Other columns that the reward function gets. Empty: all."""
+
+
+class DataSourceSpec(RowsSpec):
+    """One of several sources of prompts."""
+
+    weight: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Share of the prompts: this weight, out of the sum of all sources' weights."""
 
 
 class DataSpec(Model):

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rollcall_operator.api.data import DataSpec
+from rollcall_operator.api.data import RowsSpec
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import Amount, Count, Folder, Ratio
 
@@ -37,10 +37,10 @@ class EvaluationSpec(Model):
 
     every_steps: Count
     """Number of optimizer steps between two evaluations."""
-    data: DataSpec
-    """Held-out prompts."""
-    prompt_count: Count = 64
-    """Number of prompts that are answered each time: the first of the data."""
+    source: RowsSpec
+    """Held-out prompts; spec.data bounds their length, too."""
+    prompts: Count = 64
+    """Number of prompts that are answered each time: the first of the source."""
     samples: Annotated[int, Field(ge=1, le=1024)] = 4
     """Number of answers to each prompt."""
     pass_at: Annotated[

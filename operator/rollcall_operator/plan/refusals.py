@@ -44,7 +44,7 @@ def _frozen_by_running_pods(view: JobView) -> Iterator[str]:
 
 def _pool_errors(view: JobView) -> Iterator[str]:
     pools = {pool.name: pool for pool in view.pools}
-    for index, rollout in enumerate(view.spec.rollouts):
+    for index, rollout in enumerate(view.spec.rollouts or ()):
         path = f"spec.rollouts[{index}]"
         pool = pools.get(labels.pool_name(view.name, rollout.name))
         if pool is None or not pool.exists:
@@ -118,7 +118,7 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
     places = {
         f"Deployment/{pool.name}": f"{pool.path}.template" for pool in view.pools if pool.owned
     }
-    for index, rollout in enumerate(view.spec.rollouts):
+    for index, rollout in enumerate(view.spec.rollouts or ()):
         name = labels.pool_name(view.name, rollout.name)
         places[f"RolloutPool/{name}"] = f"spec.rollouts[{index}]"
     places[f"StatefulSet/{labels.trainer_name(view.name)}"] = "spec.trainer.template"

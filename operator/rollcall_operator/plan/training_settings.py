@@ -76,6 +76,8 @@ def _device_errors(trainer: TrainerSpec) -> Iterator[str]:
 def algorithm_errors(spec: RLJobSpec) -> Iterator[str]:
     """Settings of the algorithm that contradict each other, and models that it does not use."""
     algorithm = spec.algorithm
+    if algorithm is None:
+        return
     try:
         settings = algorithm_settings(algorithm)
     except ValueError as error:

@@ -79,7 +79,7 @@ def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
         if limit is not None and not is_quantity(limit):
             path = "spec.trainer.checkpoint.volume.emptyDir.sizeLimit"
             found.append(_not_a_quantity(path, limit))
-    for index, rollout in enumerate(spec.rollouts):
+    for index, rollout in enumerate(spec.rollouts or ()):
         path = f"spec.rollouts[{index}]"
         found.extend(group_errors(spec, rollout, path))
         found.extend(template_errors(rollout.template, labels.ROLLOUT, f"{path}.template"))

@@ -12,7 +12,8 @@ def _pool(name: str, says: tuple[str, ...], changes: Changes, **more: object) ->
     return Case(name, "apply", "RolloutPool", says, changes, **more)  # type: ignore[arg-type]
 
 
-EVALUATION = {"everySteps": 10, "data": {"prompts": "builtin:reverse"}}
+NO_ALGORITHM = {f"spec.{field}": DELETE for field in ("algorithm", "reward", "rollouts")}
+EVALUATION = {"everySteps": 10, "source": {"name": "builtin:reverse"}}
 
 REFUSED_AT_APPLY: tuple[Case, ...] = (
     _apply(
@@ -89,6 +90,48 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             "spec.trainer.checkpoint": {"everySteps": 3, "volume": {"emptyDir": {}}},
             "spec.weightSync.triggerParameterSyncStep": 2,
         },
+    ),
+    _apply(
+        "an algorithm and supervised training",
+        ("spec", "must have exactly one of algorithm (with rollouts and reward) and supervised"),
+        {"spec.supervised": {}},
+    ),
+    *(
+        _apply(
+            f"an algorithm without {field}",
+            (f"spec.{field}", "is required with algorithm"),
+            {f"spec.{field}": DELETE},
+        )
+        for field in ("reward", "rollouts")
+    ),
+    *(
+        _apply(
+            f"supervised training with {field}",
+            (f"spec.{field}", "must not be given with supervised"),
+            {**NO_ALGORITHM, "spec.supervised": {}, f"spec.{field}": job()["spec"][field]},
+        )
+        for field in ("reward", "rollouts")
+    ),
+    _apply(
+        "supervised training changed while it runs",
+        ("spec.supervised", "is immutable while the job is not suspended"),
+        {**NO_ALGORITHM, "spec.supervised": {}},
+        then={"spec.supervised.epochs": 2},
+    ),
+    _apply(
+        "supervised training that learns nothing",
+        ("spec.supervised.learningRate", 'such as "1e-3"'),
+        {**NO_ALGORITHM, "spec.supervised.learningRate": "0"},
+    ),
+    _apply(
+        "a model exported to a relative folder",
+        ("spec.supervised.exportPath", "must be an absolute path"),
+        {**NO_ALGORITHM, "spec.supervised.exportPath": "model"},
+    ),
+    _apply(
+        "held-out rows in an unknown format",
+        ("spec.supervised.evaluation.source.name", "ends in .jsonl or .parquet"),
+        {**NO_ALGORITHM, "spec.supervised.evaluation": {"source": {"name": "/data/a.csv"}}},
     ),
     _apply("no rollouts", ("spec.rollouts", "at least 1 items"), {"spec.rollouts": []}),
     _apply(
@@ -384,19 +427,9 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.evaluation": {**EVALUATION, "passReward": "0"}},
     ),
     _apply(
-        "an evaluation without prompts",
-        ("spec.evaluation.data", "must have exactly one of prompts and sources"),
-        {"spec.evaluation": {"everySteps": 10, "data": {}}},
-    ),
-    _apply(
         "an evaluation of prompts in an unknown format",
-        ("spec.evaluation.data.prompts", "ends in .jsonl or .parquet"),
-        {"spec.evaluation": {"everySteps": 10, "data": {"prompts": "/data/a.csv"}}},
-    ),
-    _apply(
-        "an evaluation of a source in an unknown format",
-        ("spec.evaluation.data.sources[0].name", "ends in .jsonl or .parquet"),
-        {"spec.evaluation": {"everySteps": 10, "data": {"sources": [{"name": "/data/a.csv"}]}}},
+        ("spec.evaluation.source.name", "ends in .jsonl or .parquet"),
+        {"spec.evaluation": {"everySteps": 10, "source": {"name": "/data/a.csv"}}},
     ),
     _apply(
         "figures in a relative folder",

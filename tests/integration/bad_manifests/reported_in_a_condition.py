@@ -1,7 +1,7 @@
 """Wrong manifests that the API server accepts and a condition reports."""
 
 from tests.integration.bad_manifests.case import ROLLOUT, TRAINER, Case, Expected
-from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
+from tests.integration.bad_manifests.manifests import Changes, changed, job, pool, supervised_job
 
 
 def _reported(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
@@ -180,6 +180,13 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         ("spec.syncGroup", "no sync group 'npu', only default", "spec.weightSync.groups"),
         {"spec.syncGroup": "npu"},
         before=(job(),),
+    ),
+    Case(
+        "pool: a job without a use for rollouts",
+        "condition",
+        "RolloutPool",
+        ("spec.jobRef.name", "the RLJob is supervised", "delete the pool"),
+        before=(supervised_job(),),
     ),
     Case(
         "pool: a mount of no volume",

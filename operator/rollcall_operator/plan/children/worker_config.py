@@ -4,19 +4,23 @@ import json
 from typing import get_type_hints
 
 from rollcall_operator.api.algorithm import AlgorithmSpec
-from rollcall_operator.api.data import DataSpec
+from rollcall_operator.api.data import DataSpec, RowsSpec
 from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
 from rollcall_operator.api.roles import RewardModelSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.api.supervised import SupervisedSpec
 from rollcall_operator.plan.children import trainer_ranks
 from rollcall_protocol import job_config as wire
 from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
+from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.json_codec import encode
 
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
+_UNREAD = AlgorithmSpec(max_steps=1)
+"""The algorithm of a supervised job, which its trainer does not read."""
 
 
 def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.JobConfig:
@@ -29,13 +33,14 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         uid=uid,
         model=spec.model.path,
         data=_data(spec.data),
-        reward_function=spec.reward.function,
+        reward_function=spec.reward.function if spec.reward else "",
         trainer_replicas=spec.trainer.replicas,
         trainer_engine=wire.EngineRef(name=engine.name, config=engine.config),
         checkpoint=wire.CheckpointConfig(every_steps=checkpoint.every_steps, path=CHECKPOINT_PATH)
         if checkpoint
         else None,
-        algorithm=_algorithm(spec.algorithm),
+        algorithm=_algorithm(spec.algorithm or _UNREAD),
+        supervised=_supervised(spec.supervised, spec.data) if spec.supervised else None,
         weight_sync=wire.WeightSyncConfig(
             engine=sync.engine,
             enabled=sync.enabled,
@@ -72,7 +77,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         ),
         reward_model=_reward_model(spec.reward_model) if spec.reward_model else None,
         health=_health(spec.health),
-        evaluation=_evaluation(spec.evaluation) if spec.evaluation else None,
+        evaluation=_evaluation(spec.evaluation, spec.data) if spec.evaluation else None,
         tracking=wire.TrackingConfig(
             folder=spec.tracking.folder or "", wandb_project=spec.tracking.wandb_project or ""
         ),
@@ -84,15 +89,34 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
 
 def _data(spec: DataSpec) -> DataConfig:
     named = [DataSource(spec.prompts)] if spec.prompts is not None else []
-    listed = [
-        DataSource(**source.model_dump(exclude={"columns"}), columns=tuple(source.columns))
-        for source in spec.sources or ()
-    ]
+    return _rows(spec, (*named, *(_source(source) for source in spec.sources or ())))
+
+
+def _source(spec: RowsSpec) -> DataSource:
+    return DataSource(**spec.model_dump(exclude={"columns"}), columns=tuple(spec.columns))
+
+
+def _rows(spec: DataSpec, sources: tuple[DataSource, ...]) -> DataConfig:
+    """Order and lengths are as for the job's data, whatever the sources."""
     return DataConfig(
-        sources=(*named, *listed),
+        sources=sources,
         seed=spec.seed,
         max_tokens=spec.max_tokens,
         too_long=TooLong(spec.too_long),
+    )
+
+
+def _supervised(spec: SupervisedSpec, data: DataSpec) -> SupervisedConfig:
+    held_out = spec.evaluation
+    return SupervisedConfig(
+        optimizer=spec.optimizer,
+        learning_rate=float(parse_decimal(spec.learning_rate)),
+        rows_per_step=spec.rows_per_step,
+        epochs=spec.epochs,
+        max_steps=spec.max_steps,
+        evaluation=_rows(data, (_source(held_out.source),)) if held_out else None,
+        evaluate_every=held_out.every_steps if held_out else 0,
+        export_path=spec.export_path or "",
     )
 
 
@@ -108,11 +132,11 @@ def _health(spec: HealthSpec) -> wire.HealthConfig:
     )
 
 
-def _evaluation(spec: EvaluationSpec) -> wire.EvaluationConfig:
+def _evaluation(spec: EvaluationSpec, data: DataSpec) -> wire.EvaluationConfig:
     return wire.EvaluationConfig(
         every_steps=spec.every_steps,
-        data=_data(spec.data),
-        prompts=spec.prompt_count,
+        data=_rows(data, (_source(spec.source),)),
+        prompts=spec.prompts,
         samples=spec.samples,
         pass_at=tuple(spec.pass_at),
         pass_reward=float(parse_decimal(spec.pass_reward)),

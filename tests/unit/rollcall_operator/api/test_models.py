@@ -177,6 +177,7 @@ def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
         ".evaluation",
         ".tracking",
         ".algorithm",
+        ".supervised",
         ".weightSync",
         ".membership",
     }

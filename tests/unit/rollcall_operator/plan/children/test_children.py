@@ -163,10 +163,11 @@ def test_a_worker_reads_which_models_there_are_beside_the_policy() -> None:
 
 def test_a_worker_reads_what_is_measured_while_it_trains() -> None:
     changes = {
+        "spec.data.maxTokens": 99,
         "spec.health": {"maxSkippedSteps": 3, "maxMismatchKl": "0.01"},
         "spec.evaluation": {
             "everySteps": 10,
-            "data": {"prompts": "/d/held-out.jsonl"},
+            "source": {"name": "/d/held-out.jsonl", "split": "test"},
             "samples": 8,
             "passAt": [1, 8],
         },
@@ -174,7 +175,7 @@ def test_a_worker_reads_what_is_measured_while_it_trains() -> None:
     }
     config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
     assert config.health == HealthConfig(max_skipped_steps=3, max_mismatch_kl=0.01)
-    held_out = DataConfig((DataSource("/d/held-out.jsonl"),))
+    held_out = DataConfig((DataSource("/d/held-out.jsonl", split="test"),), max_tokens=99)
     assert config.evaluation == EvaluationConfig(10, held_out, samples=8, pass_at=(1, 8))
     assert config.tracking == TrackingConfig(folder="/logs")
 
