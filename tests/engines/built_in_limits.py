@@ -1,0 +1,16 @@
+"""What the built-in engines cannot do: the only cases that the suite may skip for them.
+
+An engine of another distribution needs no row here: its cases are skipped as it says.
+"""
+
+from collections.abc import Mapping
+
+LACKS: Mapping[str, frozenset[str]] = {
+    "fsdp2": frozenset(
+        {"tensor_parallel", "context_parallel", "pipeline_parallel", "sequence_parallel"}
+    ),
+}
+"""Settings and heads that the engine does not have at all."""
+
+REFUSES: Mapping[str, frozenset[tuple[str, object]]] = {}
+"""Values of settings that the engine has, but refuses on a CPU."""
