@@ -1,4 +1,4 @@
-"""The commands `rollcall-trainer` and `rollcall-rollout` of the containers, and `rollcall-sync`.
+"""The commands of the containers, `rollcall-trainer` and `rollcall-rollout`, and those of users.
 
 The workers are configured by the environment that the operator writes. torch is imported only after
 that is read, so that a wrong configuration fails at once.
@@ -79,6 +79,13 @@ def rollout_program() -> NoReturn:
 def sync(arguments: Sequence[str] | None = None) -> int:
     """List the weight-sync engines, or measure them on this machine. Returns the exit code."""
     from rollcall_runtime.bench import cli  # noqa: PLC0415 - the workers do not need it
+
+    return cli.main(arguments)
+
+
+def train(arguments: Sequence[str] | None = None) -> int:
+    """List training engines, show data, export checkpoints, train on answers; the exit code."""
+    from rollcall_runtime.train import cli  # noqa: PLC0415 - the workers do not need it
 
     return cli.main(arguments)
 

@@ -104,12 +104,14 @@ class TrainEngine(ABC):
 
     `settings_known`: the fields of EngineSettings that this engine heeds; another one that is not
     at its default is refused when the engine is made. `devices`: torch device types it runs on.
-    `heads`: the model heads it can build.
+    `heads`: the model heads it can build. `library`: the module that it is built on, whose version
+    `rollcall-train engines` shows.
     """
 
     settings_known: ClassVar[frozenset[str]]
     devices: ClassVar[frozenset[str]]
     heads: ClassVar[frozenset[Head]] = frozenset({"language-model"})
+    library: ClassVar[str] = "torch"
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup

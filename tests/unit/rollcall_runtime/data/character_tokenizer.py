@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.models.tokenizer import ModelTokenizer
+from rollcall_runtime.worker.errors import SpecError
 from tests.engines.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
 
 START, END = 1, 2
@@ -43,6 +44,6 @@ def no_tokenizer(vocabulary: int = 13, context: int = 13) -> ModelInput:
     """As the built-in decoder."""
 
     def fail() -> ModelTokenizer:
-        raise AssertionError("tokens need no tokenizer")
+        raise SpecError("spec.model.path", "the model has no tokenizer")
 
     return ModelInput(vocabulary, context, fail)
