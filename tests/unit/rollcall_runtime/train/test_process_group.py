@@ -1,5 +1,6 @@
 """The ranks of a trainer meet, and those without its secret do not."""
 
+import importlib
 import json
 import socket
 import struct
@@ -70,7 +71,7 @@ def test_the_device_decides_what_moves_tensors(device: str, backend: str) -> Non
 
 def test_ascends_library_is_imported_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
-    monkeypatch.setattr(process_group.importlib, "import_module", imported.append)
+    monkeypatch.setattr(importlib, "import_module", imported.append)
     assert collective_backend("npu") == "cpu:gloo,npu:hccl"
     assert imported == ["torch_npu"]
     with pytest.raises(ValueError, match="no collective library is known for 'tpu'"):

@@ -1,6 +1,7 @@
 """What each rank does in test_resuming: some steps from wherever the last checkpoint is."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ Figures = list[tuple[int, float, float, float]]
 """Step, loss, gradient norm, and a random number of the rank's generator after the step."""
 
 # So that the learning rate changes in every step, and a schedule that began again would show.
-SCHEDULE = {"schedule": "linear", "decay_steps": 20, "warmup_steps": 2}
+SCHEDULE: dict[str, Any] = {"schedule": "linear", "decay_steps": 20, "warmup_steps": 2}
 
 
 def figures_file(folder: Path, rank: int) -> Path:

@@ -183,6 +183,84 @@ def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
         torch.testing.assert_close(after[name], tensor, atol=1e-6, rtol=0)
 
 
+def test_the_schedule_continues_from_a_checkpoint(
+    ranks: TrainerProcessGroup, tmp_path: Path
+) -> None:
+    schedule: dict[str, Any] = {"schedule": "linear", "decay_steps": 8, "warmup_steps": 2}
+    with opened(ranks, **schedule) as engine:
+        rates = []
+        for seed in range(2):
+            rates += [item.learning_rate for item in step(engine, seed)]
+        assert rates == pytest.approx([rate * 1e-3 for rate in (0.5, 1, 1, 0.875)])
+        engine.save_checkpoint(tmp_path / "step-2", state={})
+    with opened(ranks, **schedule) as resumed:
+        resumed.load_checkpoint(tmp_path / "step-2")
+        assert resumed.learning_rate == pytest.approx(0.75e-3)
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    ranks: TrainerProcessGroup, engine: Fsdp2Engine, tmp_path: Path
+) -> None:
+    engine.save_checkpoint(tmp_path / "step-0", state={})
+    before = weights(engine)
+    other = Fsdp2Engine(replace(setup(ranks), head="value"))
+    other.initialize()
+    with pytest.raises(ValueError, match=r"step-0 is of another model: 2 tensors differ .* head"):
+        other.load_checkpoint(tmp_path / "step-0")
+    engine.load_checkpoint(tmp_path / "step-0")
+    assert_same(weights(engine), before)
+
+
+def test_before_its_first_step_an_optimizer_has_no_state_to_save(
+    ranks: TrainerProcessGroup, tmp_path: Path
+) -> None:
+    """Torch would make one, with a step that was never taken."""
+    with opened(ranks) as engine:
+        engine.save_checkpoint(tmp_path / "step-0", state={})
+        expected = step(engine, 1)
+        step(engine, 2)
+        engine.load_checkpoint(tmp_path / "step-0")
+        assert step(engine, 1) == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "bf16"},
+        {"offload": "parameters"},
+        {"offload": "optimizer"},
+        {"activation_checkpointing": "full"},
+        {"activation_checkpointing": "full", "offload": "parameters", "logprob_chunk": 5},
+    ],
+)
+def test_what_saves_memory_changes_no_result(
+    ranks: TrainerProcessGroup, settings: dict[str, Any]
+) -> None:
+    tolerance = 2e-2 if "precision" in settings else 1e-6
+    with opened(ranks) as plain, opened(ranks, **settings) as engine:
+        for seed in range(2):
+            for got, want in zip(step(engine, seed), step(plain, seed), strict=True):
+                assert got.loss == pytest.approx(want.loss, abs=tolerance)
+                assert got.gradient_norm == pytest.approx(want.gradient_norm, rel=tolerance)
+        assert engine.weight_info() == plain.weight_info(), "weights stay in float32"
+
+
+def test_a_forward_pass_between_gradients_and_step_does_no_harm(
+    ranks: TrainerProcessGroup,
+) -> None:
+    """Parameters that are gathered must not outlive the step; offloading makes FSDP shard here."""
+    batch = random_batch(seed=1)
+    found = []
+    for between in (False, True):
+        with opened(ranks, offload="parameters") as engine:
+            engine.forward_backward(batch, loss())
+            if between:
+                engine.forward(batch)
+            engine.optimizer_step()
+            found.append(engine.forward(batch).logprobs)
+    torch.testing.assert_close(found[0], found[1], atol=0, rtol=0)
+
+
 def test_weights_can_be_replaced_and_the_optimizer_keeps_its_state(engine: Fsdp2Engine) -> None:
     step(engine, 0)
     wanted = TinyDecoder.seeded(TinyConfig(), seed=SEED + 1).state_dict()
