@@ -1,5 +1,6 @@
 """A trainer of two pods with two ranks each: one gang, whichever rank fails."""
 
+import asyncio
 import json
 import os
 import signal
@@ -55,6 +56,14 @@ def ranks_in(pod: Pod) -> set[int]:
     return {line["rank"] for line in lines if "rank" in line}
 
 
+async def a_checkpoint(folder: Path) -> int:
+    """The step of the newest checkpoint, once there is one."""
+    async with asyncio.timeout(STEP_SECONDS):
+        while not (found := sorted(folder.glob("step-*"))):
+            await asyncio.sleep(0.1)
+    return int(found[-1].name.removeprefix("step-"))
+
+
 def assert_nothing_is_left_of(pod: Pod) -> None:
     """No process runs on that has the pod's uid in its environment."""
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -80,17 +89,18 @@ async def test_a_killed_rank_ends_all_ranks_and_the_gang_starts_again(tmp_path: 
         await job.train(rollouts=1)
         assert [ranks_in(pod) for pod in job.trainers] == [{0, 1}, {2, 3}]
         first, second = job.trainers
-        reached = job.operator.last.progress.step
+        await a_checkpoint(tmp_path / "saved")
         os.kill(process_of(second, 1), signal.SIGKILL)
         assert await second.exited(seconds=EXIT_SECONDS) == 128 + signal.SIGKILL
         assert await first.exited(seconds=EXIT_SECONDS) == ExitCode.FAILED
+        saved = await a_checkpoint(tmp_path / "saved")
         for pod in job.trainers:
             assert_nothing_is_left_of(pod)
             pod.start()
         await job.operator.until(
             lambda s: s.boot == 2 and in_sync(s, *job.rollouts), seconds=START_SECONDS
         )
-        assert job.operator.last.progress.step >= reached - 5
+        assert job.operator.last.progress.step >= saved
         await job.steps(5, seconds=STEP_SECONDS)
         assert len(job.rollouts[0].logs) == 1, "the rollout never started again"
 

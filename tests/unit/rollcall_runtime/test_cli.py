@@ -67,7 +67,7 @@ WRONG_ROLLOUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"engine": EngineRef("tiny", {"maxToken": 6})},
         "spec.rollouts[].engine.config.maxToken: unknown setting",
     ),
-    ({"model": "builtin:reverse-big"}, {}, "spec.model.path: 'builtin:reverse-big' is neither"),
+    ({"model": "builtin:reverse-big"}, {}, "spec.model.path: unknown 'builtin:reverse-big'"),
     (
         {"weight_sync": replace(job_config().weight_sync, engine="glu")},
         {},
@@ -102,7 +102,7 @@ def test_a_rollout_names_the_wrong_field_of_the_spec(
 
 
 WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
-    ({"algorithm": {"name": "ppo"}}, "spec.algorithm.name: unknown algorithm 'ppo'; known: grpo"),
+    ({"algorithm": {"name": "gppo"}}, "spec.algorithm.settings: unknown algorithm 'gppo'"),
     (
         {"data": DataConfig(sources=(DataSource("builtin:forward"),))},
         "spec.data.prompts: unknown 'builtin:forward'",
@@ -114,7 +114,7 @@ WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"algorithm": {"loss": LossConfig("decoupeld", 0.2, 5.0)}},
-        "spec.algorithm.loss.type: unknown",
+        "spec.algorithm.settings: unknown loss 'decoupeld'",
     ),
 ]
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.settings_reader import camel_case
@@ -27,11 +26,12 @@ from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
-from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
+from rollcall_runtime.train.gang_liveness import Gang
+from rollcall_runtime.train.gang_member import end_if_broken, hold_to_leader, trainer_rendezvous
 from rollcall_runtime.train.health import FOLDER as SKIPPED_STEPS
 from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.part_sender import SenderRank
-from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
+from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.roles.build_roles import (
     algorithm_settings,
     build_policy_step,
@@ -49,15 +49,13 @@ from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError
-from rollcall_runtime.worker.exit import end_with_failure, report_stop
+from rollcall_runtime.worker.exit import report_stop
 from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
 log = logging.getLogger(__name__)
 
 GROUP = "default"
 CONFIG_FIELD = f"{FIELD}.config"
-# Between rank 0's farewell and this rank's own SIGTERM when both pods are deleted.
-LEFT_BEHIND_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -85,7 +83,8 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
     thread = ThreadPoolExecutor(1, thread_name_prefix="train")
     rank: TrainerRank | None = None
     try:
-        await server.start(environment.pod.address)
+        if environment.local_rank == 0:  # the pod's ranks have one address
+            await server.start(environment.pod.address)
         rank = await _in_thread(thread, _make_rank, environment)
         state = await _in_thread(thread, rank.start)
         started.set()
@@ -141,7 +140,7 @@ class _Leader:
         server = CoordinatorServer(
             coordinator, address=pod.address, tokens=tokens, metrics=metrics, gang=gang.serve
         )
-        watch = asyncio.create_task(_or_abandon(gang.watch()))
+        watch = asyncio.create_task(end_if_broken(gang.watch()))
         try:
             await server.start()
             await self._train(coordinator, state, gang)
@@ -219,29 +218,14 @@ class _Follower:
 
     async def run(self, state: TrainState) -> None:
         leaving = asyncio.Event()
-        watch = asyncio.create_task(_or_abandon(self._hold(leaving)))
+        hold = hold_to_leader(self.environment, leaving=leaving, stop=self.stop)
+        watch = asyncio.create_task(end_if_broken(hold))
         try:
             await self._work(state)
             leaving.set()
             await watch
         finally:
             watch.cancel()
-
-    async def _hold(self, leaving: asyncio.Event) -> None:
-        environment, bounds = self.environment, self.environment.job.membership
-        await watch_leader(
-            environment.coordinator_url(pod_contract.MEMBERSHIP_PORT, pod_contract.GANG_ROUTE),
-            rank=environment.rank,
-            token=environment.member_token,
-            heartbeat=bounds.heartbeat,
-            suspect_after=bounds.suspect_after,
-            leaving=leaving,
-        )
-        try:
-            async with asyncio.timeout(LEFT_BEHIND_SECONDS):
-                await self.stop.wait()
-        except TimeoutError:
-            raise GangBrokenError("rank 0 has stopped, and this rank got no SIGTERM") from None
 
     async def _work(self, state: TrainState) -> None:
         if _senders(self.environment.job) == 1:
@@ -276,14 +260,6 @@ class _Follower:
         await self.stop.wait()  # the last version may still be on its way
 
 
-async def _or_abandon(watch: Coroutine[Any, Any, None]) -> None:
-    """A collective that waits for a lost rank cannot be interrupted, but the process can end."""
-    try:
-        await watch
-    except GangBrokenError as error:
-        end_with_failure(error)
-
-
 def _ignore(_: WeightSnapshotDraft) -> None:
     """Rank 0 sends the whole snapshot."""
 
@@ -303,6 +279,7 @@ async def _open_engines(environment: TrainerEnvironment, member: MemberId) -> li
             address=address,
             role=Role.SENDER,
             profile=sync.profile_path,
+            device=choose_device(environment.job),
         )
         for group in sync.all_groups()
     ]
@@ -333,9 +310,9 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     algorithm_settings(job.algorithm)
     check_models(job)
     device = choose_device(job)
-    snapshotter = make_snapshotter(sync, senders=_senders(job))
+    snapshotter = make_snapshotter(sync, senders=_senders(job), device=device)
     with ExitStack() as undo:
-        ranks = TrainerProcessGroup(_rendezvous(environment), device=device)
+        ranks = TrainerProcessGroup(trainer_rendezvous(environment), device=device)
         undo.callback(ranks.close)
         setup = EngineSetup(
             model=job.model,
@@ -380,18 +357,6 @@ def _open_held_out(job: JobConfig) -> Callable[[int], Prompt | None] | None:
     if job.evaluation is None:
         return None
     return open_prompts(job.evaluation.data, model=ModelInput.of(open_model(job.model))).prompt
-
-
-def _rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
-    """Rank 0 binds its own address; the others find it by name."""
-    host = environment.pod.address if environment.rank == 0 else environment.coordinator
-    return TrainerRendezvous(
-        host=host,
-        port=pod_contract.RENDEZVOUS_PORT,
-        rank=environment.rank,
-        size=environment.job.trainer_ranks,
-        secret=environment.member_token,
-    )
 
 
 async def _in_thread(thread: Executor, function: Callable[..., T], *arguments: Any) -> T:
