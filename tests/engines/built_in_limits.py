@@ -9,6 +9,18 @@ LACKS: Mapping[str, frozenset[str]] = {
     "fsdp2": frozenset(
         {"tensor_parallel", "context_parallel", "pipeline_parallel", "sequence_parallel"}
     ),
+    "torchtitan": frozenset(
+        {
+            "context_parallel",
+            "logprob_chunk",
+            "lora_alpha",
+            "lora_rank",
+            "lora_targets",
+            "offload",
+            "packing",
+            "pipeline_parallel",
+        }
+    ),
 }
 """Settings and heads that the engine does not have at all."""
 

@@ -142,6 +142,16 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
         "lora_alpha",
         "lora_targets",
     },
+    "torchtitan": COMMON
+    | {
+        "tensor_parallel",
+        "sequence_parallel",
+        "replicas",
+        "precision",
+        "activation_checkpointing",
+        "reshard_after_forward",
+        "compile",
+    },
 }
 
 

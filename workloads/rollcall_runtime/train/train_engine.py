@@ -265,5 +265,8 @@ train_engines: Registry[TrainEngine] = Registry(
     group="rollcall.train_engines",
     field=f"{FIELD}.name",
     base=TrainEngine,  # type: ignore[type-abstract]
-    builtins={"fsdp2": "rollcall_runtime.train.engines.fsdp2:Fsdp2Engine"},
+    builtins={
+        "fsdp2": "rollcall_runtime.train.engines.fsdp2:Fsdp2Engine",
+        "torchtitan": "rollcall_runtime.train.engines.torchtitan.engine:TorchtitanEngine",
+    },
 )

@@ -226,28 +226,41 @@ class Fsdp2Engine(MicrobatchedEngine):
         sharded_weights.replace_weights(self._weights(), weights, self.setup.ranks)
 
     def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
-        tensors: dict[str, Any] = {"model": get_model_state_dict(self._model)}
+        tensors: dict[str, Any] = {"model": self._model_state()}
         if self._optimizer is not None and self._optimizer.state:
-            tensors[_OPTIMIZER] = get_optimizer_state_dict(self._model, self._optimizer)
+            tensors[_OPTIMIZER] = self._optimizer_state(self._optimizer)
         state = self._checkpoint_state(state)
         return prepare_save(self.setup.ranks, path, tensors=tensors, state=state)
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
         state = files.read_state(path)
-        loaded: dict[str, Any] = {"model": get_model_state_dict(self._model)}
+        loaded: dict[str, Any] = {"model": self._model_state()}
         names = check_same_tensors(path, loaded["model"], prefix="model")
         if self._optimizer is not None:
             if any(name.startswith(f"{_OPTIMIZER}.") for name in names):
-                loaded[_OPTIMIZER] = get_optimizer_state_dict(self._model, self._optimizer)
+                loaded[_OPTIMIZER] = self._optimizer_state(self._optimizer)
             else:
                 self._optimizer.state.clear()
         loaded |= load_rng_states(self.setup.ranks, path)
         load(loaded, checkpoint_id=path)
-        set_model_state_dict(self._model, loaded["model"])
+        self._set_model_state(loaded["model"])
         if self._optimizer is not None and _OPTIMIZER in loaded:
-            set_optimizer_state_dict(self._model, self._optimizer, loaded[_OPTIMIZER])
+            self._set_optimizer_state(self._optimizer, loaded[_OPTIMIZER])
         use_rng_states(self.setup.ranks, loaded)
         return self._take_checkpoint_state(state)
+
+    def _model_state(self) -> dict[str, Any]:
+        """Parameters and buffers by the names that a checkpoint has for them."""
+        return get_model_state_dict(self._model)
+
+    def _set_model_state(self, state: dict[str, Any]) -> None:
+        set_model_state_dict(self._model, state)
+
+    def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return get_optimizer_state_dict(self._model, optimizer)
+
+    def _set_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        set_optimizer_state_dict(self._model, optimizer, state)
 
     @property
     def data_parallel_rank(self) -> int:

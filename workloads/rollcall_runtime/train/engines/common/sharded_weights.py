@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rollcall_runtime.train.engines.common.lora import LowRankAdapter, adapter_of, exported_name
 from rollcall_runtime.train.train_engine import WeightInfo, WeightShard
@@ -59,8 +60,9 @@ def whole_weights(weights: list[ExportedWeight]) -> Iterator[tuple[str, Tensor]]
 def own_shards(weights: list[ExportedWeight], *, rank: int) -> Iterator[WeightShard]:
     """Collective. The rows that this rank sends, with adapters merged.
 
-    Where several ranks hold the same rows they take turns, tensor by tensor. The first rank sends
-    what is not sharded.
+    Where several ranks hold the same rows they take turns, tensor by tensor, and so they do with
+    tensors that are not sharded by rows alone, which are gathered. The first rank sends what is not
+    sharded.
     """
     for number, weight in enumerate(weights):
         tensor, adapter = weight.tensor, weight.adapter
@@ -71,6 +73,11 @@ def own_shards(weights: list[ExportedWeight], *, rank: int) -> Iterator[WeightSh
                 if adapter is not None and down is not None:
                     tensor = _merged(tensor, adapter.up, down, adapter.scale)
                 yield WeightShard(weight.info, 0, tensor)
+            continue
+        if any(place not in {Replicate(), Shard(0)} for place in tensor.placements):
+            whole = tensor.full_tensor()
+            if number % tensor.device_mesh.size() == rank:
+                yield WeightShard(weight.info, 0, whole)
             continue
         start, sends = _own_rows(tensor, number)
         local = tensor.to_local()
@@ -98,11 +105,22 @@ def replace_weights(
             else torch.empty(info.shape, dtype=info.dtype)
         )
         ranks.broadcast(whole.reshape(-1).view(torch.uint8))  # gloo does not move every dtype
-        start = _own_rows(weight.tensor, 0)[0] if isinstance(weight.tensor, DTensor) else 0
-        local = _local(weight.tensor)
-        local.copy_(whole[start : start + len(local)] if whole.ndim else whole)
+        put(weight.tensor, whole)
         if weight.adapter is not None:
             _local(weight.adapter.up).zero_()
+
+
+@torch.no_grad()
+def put(tensor: Tensor, whole: Tensor) -> None:
+    """Copy into a parameter what this rank holds of it."""
+    if not isinstance(tensor, DTensor):
+        tensor.copy_(whole)
+        return
+    shape, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    part = (slice(first, first + count) for first, count in zip(offset, shape, strict=True))
+    tensor.to_local().copy_(whole[tuple(part)])
 
 
 def _expect(
@@ -121,18 +139,16 @@ def _expect(
 
 def _own_rows(tensor: DTensor, number: int) -> tuple[int, bool]:
     """The first row that this rank holds, and whether it is the one that sends tensor `number`."""
-    start, sends = 0, True
+    start, holder, holders = 0, 0, 1
     for dimension, place in enumerate(tensor.placements):
         index = tensor.device_mesh.get_local_rank(dimension)
         parts = tensor.device_mesh.size(dimension)
         if isinstance(place, Replicate):
-            sends = number % parts == index
-        elif place == Shard(0):
+            holder, holders = holder * parts + index, holders * parts
+        else:
             each = -(-len(tensor) // parts)  # as torch.chunk cuts
             start = min(index * each, len(tensor))
-        else:
-            raise RuntimeError(f"a tensor is placed as {tensor.placements}, not by rows")
-    return start, sends
+    return start, number % holders == holder
 
 
 def _merged(base: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:

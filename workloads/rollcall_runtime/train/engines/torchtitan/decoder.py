@@ -29,19 +29,13 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def device_mesh(settings: EngineSettings, *, ranks: int, device: torch.device) -> ParallelDims:
-    """How the ranks are arranged; SpecError if they cannot be divided so. Makes process groups."""
-    fixed = settings.tensor_parallel * settings.replicas
-    if ranks % fixed:
-        raise SpecError(
-            f"{FIELD}.config.tensorParallel",
-            f"{ranks} trainer ranks are no multiple of tensorParallel x replicas = {fixed}",
-        )
+    """Collective. How the ranks are arranged, with a process group for each dimension."""
     set_spmd_backend(_PLACEMENTS)
     # torchtitan takes the machine's accelerator, whatever device this worker is to train on.
     parallel_dims.device_type = device.type
     found = parallel_dims.ParallelDims(
         dp_replicate=settings.replicas,
-        dp_shard=ranks // fixed,
+        dp_shard=ranks // (settings.replicas * settings.tensor_parallel),
         cp=1,
         tp=settings.tensor_parallel,
         pp=1,
