@@ -203,15 +203,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 
-# What `spec.algorithm.loss.type` stands for.
-LOSS_TYPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "decoupled": {"ratio_base": "proximal", "correction": "truncated"},
-        "tis": {"objective": "policy-gradient", "correction": "truncated"},
-        "grpo": {"ratio_base": "behaviour", "correction": "none"},
-    }
-)
-
 
 def preset(name: str, **changes: Any) -> AlgorithmSettings:
     """The settings called `name` with some of them changed; ValueError for what cannot be."""

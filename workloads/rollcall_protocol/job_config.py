@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollcall_protocol.algorithm_settings import LOSS_TYPES, AlgorithmSettings, preset
+from rollcall_protocol.algorithm_settings import AlgorithmSettings
 from rollcall_protocol.data_config import DataConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
@@ -26,15 +26,6 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class LossConfig:
-    """Off-policy correction: `type` is decoupled, tis or grpo; `clip` and `is_cap` are ratios."""
-
-    type: str
-    clip: float
-    is_cap: float
-
-
-@dataclass(frozen=True, slots=True)
 class OptimizerConfig:
     """A registered optimizer and its learning rate."""
 
@@ -46,7 +37,7 @@ class OptimizerConfig:
 class AlgorithmConfig:
     """The asynchronous loop; `max_staleness` counts weight versions, times are seconds.
 
-    `settings` say what is trained; without them `name` is a preset that `loss` changes.
+    `name` is what the job calls the algorithm; `settings` say what it is.
     """
 
     name: str
@@ -56,26 +47,11 @@ class AlgorithmConfig:
     max_staleness: int
     max_concurrent_rollouts: int
     partial_rollout: bool
-    loss: LossConfig
     optimizer: OptimizerConfig
     partial_report: float = 1.0
     lease: float = 120.0
     deterministic: bool = False
-    settings: AlgorithmSettings | None = None
-
-    def composed_settings(self) -> AlgorithmSettings:
-        """`settings`, or those that `name` and `loss` stand for; ValueError for unknown ones."""
-        if self.settings is not None:
-            return self.settings
-        if self.loss.type not in LOSS_TYPES:
-            raise ValueError(f"unknown loss {self.loss.type!r}; known: {', '.join(LOSS_TYPES)}")
-        changes = {
-            "clip_low": self.loss.clip,
-            "clip_high": self.loss.clip,
-            "correction_cap": self.loss.is_cap,
-            **LOSS_TYPES[self.loss.type],
-        }
-        return preset(self.name, **changes)
+    settings: AlgorithmSettings = field(default_factory=AlgorithmSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from hack.bench.algorithms.chart import draw, save
+from hack.bench.algorithms.learning_curve import learning_curve
 from hack.bench.run_record import caption, finish, run_end, run_record
 from rollcall_protocol.algorithm_settings import preset
-from tests.unit.rollcall_runtime.train.test_learning import learn
 
 NAMES = ("grpo", "dr-grpo", "rloo", "reinforce++", "ppo", "gspo", "cispo")
 GOAL = 0.95
 LAST = 10  # steps that the final reward is the mean of
-STALENESS = 2
 
 
 def main() -> None:
@@ -38,7 +37,7 @@ def main() -> None:
     with ProcessPoolExecutor(
         arguments.processes, mp_context=multiprocessing.get_context("spawn")
     ) as pool:
-        found = pool.map(rewards, runs, [arguments.steps] * len(runs))
+        found = pool.map(learning_curve, runs, [arguments.steps] * len(runs))
         for (name, seed), curve in zip(runs, found, strict=True):
             curves[name].append(curve)
             print(name, seed, describe(curve), flush=True)
@@ -47,12 +46,6 @@ def main() -> None:
     finals = {name: [round(final(curve), 3) for curve in seeds] for name, seeds in curves.items()}
     reached = all(value >= GOAL for values in finals.values() for value in values)
     finish("algorithms", run, {"final_reward": finals, "goal": GOAL, "reached": reached})
-
-
-def rewards(job: tuple[str, int], steps: int) -> list[float]:
-    """Mean reward of each step's samples. Runs in a process of its own."""
-    name, seed = job
-    return learn(staleness=STALENESS, steps=steps, seed=seed, settings=preset(name)).rewards
 
 
 def final(curve: list[float]) -> float:

@@ -7,7 +7,6 @@ from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
     JobConfig,
-    LossConfig,
     MembershipConfig,
     OptimizerConfig,
     PoolConfig,
@@ -22,7 +21,6 @@ ALGORITHM: dict[str, Any] = {
     "max_staleness": 2,
     "max_concurrent_rollouts": 64,
     "partial_rollout": True,
-    "loss": LossConfig(type="decoupled", clip=0.2, is_cap=5.0),
     "optimizer": OptimizerConfig(name="adamw", learning_rate=1e-3),
 }
 WEIGHT_SYNC: dict[str, Any] = {

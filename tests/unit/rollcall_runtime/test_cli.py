@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.algorithm_settings import preset
 from rollcall_protocol.data_config import DataConfig, DataSource
-from rollcall_protocol.job_config import EngineRef, LossConfig
+from rollcall_protocol.job_config import EngineRef, RewardModelConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
@@ -102,7 +103,10 @@ def test_a_rollout_names_the_wrong_field_of_the_spec(
 
 
 WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
-    ({"algorithm": {"name": "gppo"}}, "spec.algorithm.settings: unknown algorithm 'gppo'"),
+    (
+        {"reward_model": RewardModelConfig("/models/none")},
+        "spec.rewardModel.model: '/models/none' is ",
+    ),
     (
         {"data": DataConfig(sources=(DataSource("builtin:forward"),))},
         "spec.data.prompts: unknown 'builtin:forward'",
@@ -113,8 +117,8 @@ WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
         "spec.trainer.engine.config: minibatches must be at least 1",
     ),
     (
-        {"algorithm": {"loss": LossConfig("decoupeld", 0.2, 5.0)}},
-        "spec.algorithm.settings: unknown loss 'decoupeld'",
+        {"algorithm": {"settings": preset("dapo"), "deterministic": True}},
+        "spec.algorithm.settings.dynamicSampling: cannot",
     ),
 ]
 

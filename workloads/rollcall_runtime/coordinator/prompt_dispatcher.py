@@ -42,7 +42,7 @@ class PromptDispatcher:
         metrics: CoordinatorMetrics,
     ) -> None:
         algorithm = config.algorithm
-        settings = algorithm.composed_settings()
+        settings = algorithm.settings
         self._config = config
         self._version: Version | None = None  # the newest that rollouts serve
         self._credits: dict[MemberId, int] = {}

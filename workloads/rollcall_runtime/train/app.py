@@ -32,11 +32,7 @@ from rollcall_runtime.train.health import FOLDER as SKIPPED_STEPS
 from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup
-from rollcall_runtime.train.roles.build_roles import (
-    algorithm_settings,
-    build_policy_step,
-    check_models,
-)
+from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
 from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.train.train_engine import FIELD, EngineSetup, train_engines
@@ -307,8 +303,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     )
     settings = read_settings(RankSettings, loop, field=CONFIG_FIELD)
     engine_settings = read_settings(EngineSettings, engine, field=CONFIG_FIELD)
-    algorithm_settings(job.algorithm)
-    check_models(job)
+    check_roles(job)
     device = choose_device(job)
     snapshotter = make_snapshotter(sync, senders=_senders(job), device=device)
     with ExitStack() as undo:

@@ -174,7 +174,6 @@ def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
         max_staleness=spec.max_staleness,
         max_concurrent_rollouts=spec.max_concurrent_rollouts,
         partial_rollout=spec.partial_rollout,
-        loss=wire.LossConfig("decoupled", settings.clip_low, settings.correction_cap),
         optimizer=wire.OptimizerConfig(
             name=spec.optimizer.name,
             learning_rate=float(parse_decimal(spec.optimizer.learning_rate)),

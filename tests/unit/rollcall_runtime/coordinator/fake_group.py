@@ -16,7 +16,6 @@ from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
     JobConfig,
-    LossConfig,
     MembershipConfig,
     OptimizerConfig,
     WeightSyncConfig,
@@ -75,7 +74,6 @@ CONFIG = JobConfig(
         max_staleness=2,
         max_concurrent_rollouts=8,
         partial_rollout=True,
-        loss=LossConfig("decoupled", 0.2, 5.0),
         optimizer=OptimizerConfig("adamw", 0.001),
     ),
     weight_sync=WeightSyncConfig(

@@ -68,8 +68,7 @@ def importance_weights(
     cap: float,
     floor: float,
 ) -> ImportanceWeights:
-    """The weights that the settings of `AlgorithmSettings` give; constants for the gradient."""
-    base = base.detach()
+    """The weights that the settings of `AlgorithmSettings` give; `base` carries no gradient."""
     ratio = (
         sequence_ratio(base, behaviour, mask)
         if level == "sequence"

@@ -92,7 +92,7 @@ class PolicyLoss:
             batch.mask, aggregation=settings.aggregation, length=settings.aggregation_length
         )
         return LossSums(
-            loss=torch.where(batch.mask, losses * shares, 0.0).sum(),
+            loss=(losses * shares).sum(),
             metrics=terms.metrics,
             maxima=terms.maxima,
         )

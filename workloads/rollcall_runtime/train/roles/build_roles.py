@@ -17,29 +17,15 @@ from rollcall_runtime.worker.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollcall_protocol.algorithm_settings import AlgorithmSettings
-    from rollcall_protocol.job_config import AlgorithmConfig, JobConfig
+    from rollcall_protocol.job_config import JobConfig
     from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine
 
-FIELD = "spec.algorithm.settings"
 
-
-def algorithm_settings(algorithm: AlgorithmConfig) -> AlgorithmSettings:
-    """The settings of a job; SpecError for those that contradict each other."""
-    try:
-        settings = algorithm.composed_settings()
-    except ValueError as error:
-        raise SpecError(FIELD, str(error)) from error
-    if settings.dynamic_sampling and algorithm.deterministic:
-        problem = (
-            "cannot be true when deterministic is: which groups are left out depends on timing"
-        )
-        raise SpecError(f"{FIELD}.dynamicSampling", problem)
-    return settings
-
-
-def check_models(job: JobConfig) -> None:
-    """SpecError, with the field's path, for a model of a role that there is not."""
+def check_roles(job: JobConfig) -> None:
+    """SpecError for a model of a role that there is not, or settings that cannot work together."""
+    if job.algorithm.settings.dynamic_sampling and job.algorithm.deterministic:
+        problem = "cannot be true when deterministic is: timing decides which groups are left out"
+        raise SpecError("spec.algorithm.settings.dynamicSampling", problem)
     named = {
         "spec.reference.model": job.reference.model,
         "spec.critic.model": job.critic.model,
@@ -63,7 +49,7 @@ def build_policy_step(
     """The roles of a job, not initialized; `setup` is the actor's, and the others' but for model
     and head.
     """
-    settings, frozen = algorithm_settings(job.algorithm), replace(setup, optimizer=None)
+    settings, frozen = job.algorithm.settings, replace(setup, optimizer=None)
     reference = critic = reward_model = None
     if settings.needs_reference:
         model = job.reference.model or job.model
