@@ -43,7 +43,13 @@ def trainer(arguments: Sequence[str] | None = None) -> int:
             end_with_parent()
             ranks = {"rank": settings.rank}
         fields = _configure_job_logs(settings.job, settings.pod, **ranks)
-        from rollcall_runtime.train import app  # noqa: PLC0415 - imports torch
+        # These import torch.
+        if settings.job.supervised is not None:
+            from rollcall_runtime.train import supervised_app  # noqa: PLC0415
+
+            supervised_app.run(settings, settings.job.supervised)
+            return ExitCode.OK
+        from rollcall_runtime.train import app  # noqa: PLC0415
 
         app.run(settings, fields)
         return ExitCode.OK

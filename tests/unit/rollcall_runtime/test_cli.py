@@ -221,7 +221,7 @@ def run(settings, fields):
 app = sys.modules["rollcall_runtime.train.app"] = ModuleType("app")
 app.run = run
 cli._configure_job_logs = lambda *_: {}
-job = SimpleNamespace(trainer_processes=1)
+job = SimpleNamespace(trainer_processes=1, supervised=None)
 settings = SimpleNamespace(job=job, pod=None, starts_ranks=False)
 environment.read_trainer = lambda _: settings
 sys.argv = ["rollcall-trainer"]
