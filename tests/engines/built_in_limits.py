@@ -9,6 +9,20 @@ LACKS: Mapping[str, frozenset[str]] = {
     "fsdp2": frozenset(
         {"tensor_parallel", "context_parallel", "pipeline_parallel", "sequence_parallel"}
     ),
+    "megatron": frozenset(
+        {
+            "context_parallel",
+            "replicas",
+            "offload",
+            "reshard_after_forward",
+            "compile",
+            "packing",
+            "logprob_chunk",
+            "lora_rank",
+            "lora_alpha",
+            "lora_targets",
+        }
+    ),
     "torchtitan": frozenset(
         {
             "context_parallel",

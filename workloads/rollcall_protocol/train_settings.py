@@ -142,6 +142,14 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
         "lora_alpha",
         "lora_targets",
     },
+    "megatron": COMMON
+    | {
+        "tensor_parallel",
+        "pipeline_parallel",
+        "sequence_parallel",
+        "precision",
+        "activation_checkpointing",
+    },
     "torchtitan": COMMON
     | {
         "tensor_parallel",

@@ -267,6 +267,7 @@ train_engines: Registry[TrainEngine] = Registry(
     base=TrainEngine,  # type: ignore[type-abstract]
     builtins={
         "fsdp2": "rollcall_runtime.train.engines.fsdp2:Fsdp2Engine",
+        "megatron": "rollcall_runtime.train.engines.megatron.engine:MegatronEngine",
         "torchtitan": "rollcall_runtime.train.engines.torchtitan.engine:TorchtitanEngine",
     },
 )

@@ -23,6 +23,8 @@ from rollcall_runtime.train.train_engine import BatchResult, OptimizerStep, Trai
 from rollcall_runtime.train.train_loss import LossSums, ModelOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from torch import Tensor
 
     from rollcall_runtime.train.train_engine import EngineSetup
@@ -57,20 +59,40 @@ class MicrobatchedEngine(TrainEngine):
         loss.backward()  # type: ignore[no-untyped-call]
 
     def forward_backward(self, batch: TrainBatch, loss: LossFunction) -> BatchResult:
-        microbatches = self._cut(batch)
+        cut = self._cut(batch)
         counts = self._gathered(
             torch.stack([batch.mask.sum().double(), loss.denominator(batch).double().cpu()])
         ).sum(0)
         tokens, denominator = int(counts[0]), float(counts[1]) or 1.0
         totals = LossTotals()
-        for rows in microbatches:
-            part = self._on_device(batch, rows)
-            output = self._forward(part, entropy=loss.needs_entropy)
-            sums = loss(output, part)
-            if not len(rows):
+        microbatches = [self._on_device(batch, rows) for rows in cut]
+
+        def loss_of(number: int, output: ModelOutput) -> Tensor:
+            sums = loss(output, microbatches[number])
+            if not cut[number]:
                 sums = _nothing(output, sums)
-            self._backward(sums.loss * (self.gradient_scale / denominator))
             totals.add(sums)
+            return sums.loss * (self.gradient_scale / denominator)
+
+        self._add_gradients(microbatches, loss_of, entropy=loss.needs_entropy)
+        return self._result(totals, denominator, tokens)
+
+    def _add_gradients(
+        self,
+        microbatches: Sequence[TrainBatch],
+        loss_of: Callable[[int, ModelOutput], Tensor],
+        *,
+        entropy: bool,
+    ) -> None:
+        """Collective. A forward and a backward pass for each micro-batch.
+
+        `loss_of` gives the loss of the micro-batch of this number from the model's output for it.
+        """
+        for number, microbatch in enumerate(microbatches):
+            self._backward(loss_of(number, self._forward(microbatch, entropy=entropy)))
+
+    def _result(self, totals: LossTotals, denominator: float, tokens: int) -> BatchResult:
+        """Collective. What all ranks report of their micro-batches."""
         total, metrics = totals.means(self._gathered)
         return BatchResult(total / denominator, denominator, tokens, metrics)
 
