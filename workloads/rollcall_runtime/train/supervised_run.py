@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,35 +52,45 @@ class SupervisedResult:
     counts: RowCounts
 
 
-@dataclass(slots=True)
 class SupervisedRank:
-    """One rank on a `device` (torch's name of its type); `close` frees what it holds."""
+    """One rank on a `device` (torch's name of its type). Methods block; one thread calls them."""
 
-    job: SupervisedJob
-    rendezvous: TrainerRendezvous
-    device: str
-    _owned: ExitStack = field(default_factory=ExitStack, init=False)
+    def __init__(self, job: SupervisedJob, rendezvous: TrainerRendezvous, device: str) -> None:
+        self._job, self._rendezvous, self._device = job, rendezvous, device
+        self._owned = ExitStack()
+        self._checkpoints: Checkpointer | None = None
 
     def run(
         self, report: Callable[[SupervisedStep], None], stop: Callable[[], bool]
     ) -> SupervisedResult:
-        """Collective. Train until the end, or until `stop` is True on any rank.
+        """Collective. Train until the end, or until `stop` is True on any rank; then export.
 
-        SpecError names the field that is wrong, before the first step where that can be known.
+        SpecError names the field that is wrong, before the first step where that can be known;
+        OSError if the model cannot be written.
         """
-        job = self.job
-        if job.config.export_path and Path(job.config.export_path).exists():
-            problem = f"{job.config.export_path!r} is there already; name a new folder"
-            raise SpecError("spec.supervised.exportPath", problem)
+        training = self._start()
+        training.run(report, stop)
+        if training.over and self._export is not None and not self._export.exists():
+            export_weights(self._engine, self._export)
+        return SupervisedResult(training.step, training.over, training.batches.counts)
+
+    def close(self) -> None:
+        """Free everything, unless a save that hangs still uses it; harmless twice."""
+        if self._checkpoints is None or self._checkpoints.wait(CLOSE_SECONDS):
+            self._owned.close()
+
+    def _start(self) -> SupervisedTraining:
+        """Collective. Check and build everything, and resume from a checkpoint, if there is one."""
+        job = self._job
         model = ModelInput.of(open_model(job.model))
         batches = self._batches(job.data, model)
         held_out = job.config.evaluation
         settings, own = self._settings(len(batches.rows))
         make_engine = train_engines.get(job.engine.name)
         held = None if held_out is None else self._batches(held_out, model)
-        ranks = TrainerProcessGroup(self.rendezvous, device=self.device)
+        ranks = TrainerProcessGroup(self._rendezvous, device=self._device)
         self._owned.callback(ranks.close)
-        engine = make_engine(
+        self._engine = make_engine(
             EngineSetup(
                 model=job.model,
                 ranks=ranks,
@@ -91,37 +101,37 @@ class SupervisedRank:
                 deterministic=job.deterministic,
             )
         )
-        self._owned.callback(engine.close)
-        checkpoints = Checkpointer(job.checkpoint, ranks=ranks, pod_uid=job.trainer)
-        self._owned.callback(checkpoints.wait, CLOSE_SECONDS)
+        self._owned.callback(self._engine.close)
+        self._checkpoints = Checkpointer(job.checkpoint, ranks=ranks, pod_uid=job.trainer)
         training = SupervisedTraining(
             ranks=ranks,
-            engine=engine,
+            engine=self._engine,
             batches=batches,
             held_out=held,
             config=job.config,
-            checkpoints=checkpoints,
-            report=report,
+            checkpoints=self._checkpoints,
         )
-        finished = training.run(stop)
-        if finished and job.config.export_path:
-            export_weights(engine, Path(job.config.export_path))
-        return SupervisedResult(training.step, finished, batches.counts)
+        training.start()
+        if self._export is not None and self._export.exists() and not training.over:
+            problem = f"{job.config.export_path!r} is there already; name a new folder"
+            raise SpecError("spec.supervised.exportPath", problem)
+        return training
 
-    def close(self) -> None:
-        """Free everything; harmless twice."""
-        self._owned.close()
+    @property
+    def _export(self) -> Path | None:
+        path = self._job.config.export_path
+        return Path(path) if path else None
 
     def _batches(self, data: DataConfig, model: ModelInput) -> SupervisedBatches:
         rows = open_supervised(data, model=model)
         self._owned.callback(rows.close)
-        return SupervisedBatches(rows, self.job.config.rows_per_step)
+        return SupervisedBatches(rows, self._job.config.rows_per_step)
 
     def _settings(self, rows: int) -> tuple[EngineSettings, dict[str, Any]]:
         """The engine's settings, and those of its own; a schedule ends with training by default."""
-        config = dict(self.job.engine.config)
+        config = dict(self._job.engine.config)
         if config.get("schedule", "constant") != "constant":
             warmup = config.get("warmupSteps")
-            rest = self.job.config.steps(rows) - (warmup if isinstance(warmup, int) else 0)
+            rest = self._job.config.steps(rows) - (warmup if isinstance(warmup, int) else 0)
             config.setdefault("decaySteps", max(1, rest))
         return split_config(config)

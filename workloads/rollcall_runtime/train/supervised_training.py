@@ -49,10 +49,7 @@ class SupervisedStep:
 
 
 class SupervisedTraining:
-    """One rank of it. `engine` is initialized by `run`; the caller frees it.
-
-    `held_out`: rows to measure the loss on, None for none. `report` is called after each step.
-    """
+    """One rank; the caller frees `engine`. The loss of `held_out`, if there is any, is measured."""
 
     def __init__(
         self,
@@ -63,25 +60,32 @@ class SupervisedTraining:
         held_out: SupervisedBatches | None,
         config: SupervisedConfig,
         checkpoints: Checkpointer,
-        report: Callable[[SupervisedStep], None],
     ) -> None:
         self._ranks, self._engine = ranks, engine
-        self._batches, self._held_out = batches, held_out
-        self._config, self._checkpoints, self._report = config, checkpoints, report
+        self._held_out = held_out
+        self._config, self._checkpoints = config, checkpoints
         self._loss = SupervisedLoss()
+        self.batches = batches
         self.step = 0
         self.steps = config.steps(len(batches.rows))
 
-    def run(self, stop: Callable[[], bool]) -> bool:
-        """Collective. Train to the end, from a checkpoint if there is one; True if it is the end.
+    @property
+    def over(self) -> bool:
+        """Whether all steps were made."""
+        return self.step >= self.steps
 
-        False if `stop` returned True on any rank; the state is saved then, too. SpecError if
-        training diverges.
-        """
+    def start(self) -> None:
+        """Collective. Build the model, and resume from a checkpoint, if there is one."""
         self._engine.initialize()
         self.step = self._checkpoints.restore(self._engine).step
+
+    def run(self, report: Callable[[SupervisedStep], None], stop: Callable[[], bool]) -> None:
+        """Collective. Train to the end, or until `stop` is True on any rank, and save the state.
+
+        `report` is called after each step. SpecError if training diverges.
+        """
         skipped = 0
-        for batch in self._batches.ahead(range(self.step, self.steps)):
+        for batch in self.batches.ahead(range(self.step, self.steps)):
             if any(self._ranks.gather(stop())):
                 break
             done = self._train(batch)
@@ -89,12 +93,11 @@ class SupervisedTraining:
             if skipped >= MAX_SKIPPED:
                 problem = f"{skipped} steps one after the other had no finite gradient"
                 raise SpecError("spec.supervised.learningRate", f"{problem}; lower it")
-            self._report(done)
+            report(done)
             self._checkpoints.check()
             if self._checkpoints.due(self.step):
                 self._checkpoints.save(self._engine, TrainState(step=self.step))
         self._checkpoints.finish(self._engine, TrainState(step=self.step))
-        return self.step >= self.steps
 
     def evaluate(self) -> float:
         """Collective. Mean loss, in nats, of the tokens of the rows that are not learnt."""

@@ -133,6 +133,16 @@ def test_the_export_is_the_trained_model(tmp_path: Path) -> None:
         run(what)
 
 
+def test_a_job_that_is_over_is_not_exported_twice(tmp_path: Path) -> None:
+    folder = CheckpointConfig(every_steps=100, path=str(tmp_path / "checkpoints"))
+    what = job(tmp_path, checkpoint=folder, export_path=str(tmp_path / "out"))
+    run(what)
+    written = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
+    steps, result = run(what)
+    assert (steps, result.finished) == ([], True), "its pod may start again at any time"
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == written
+
+
 def test_training_that_diverges_ends_with_what_to_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
