@@ -65,14 +65,29 @@ def test_bf16_computes_as_a_bf16_copy_of_the_weights_does(
 ) -> None:
     engine.open(model("qwen3"), learning_rate=0.1, precision="bf16", **SHOWS_GRADIENTS)
     settings = replace(GRADIENT_SETTINGS, precision="bf16")
-    reference = Reference(model("qwen3"), settings=settings, learning_rate=0.1)
+    copy = Reference(model("qwen3"), settings=settings, learning_rate=0.1)
+    exact = Reference(model("qwen3"), settings=GRADIENT_SETTINGS, learning_rate=0.1)
     for step in range(STEPS):
         rows = Rows(step)
-        got, want = engine.gradients(rows), reference_gradients(reference, rows, "token mean")
-        assert relative_difference(flat(got), flat(want)) < 2e-2
+        got = engine.gradients(rows)
+        rounded, unrounded = (
+            reference_gradients(reference, rows, "token mean") for reference in (copy, exact)
+        )
+        assert_rounded_as(flat(got), flat(rounded), flat(unrounded), bound=2e-2)
         # A tensor's own share of the rounding, where others' gradients are much larger.
-        for name, gradient in want.items():
-            assert relative_difference(got[name], gradient) < 5e-2, name
+        for name, gradient in rounded.items():
+            assert_rounded_as(got[name], gradient, unrounded[name], bound=5e-2)
+
+
+def assert_rounded_as(got: Tensor, rounded: Tensor, unrounded: Tensor, *, bound: float) -> None:
+    """Within `bound` of `rounded`, or no farther from `unrounded` than about as far as that is.
+
+    An engine with model code of its own, such as torchtitan's, rounds at other places than
+    transformers does.
+    """
+    if relative_difference(got, rounded) >= bound:
+        usual = relative_difference(rounded, unrounded)
+        assert relative_difference(got, unrounded) < 1.25 * usual
 
 
 @pytest.mark.meshes(*meshes.ALL)
