@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
@@ -80,11 +82,19 @@ class TrainerRank:
         if self._every_rank_sends:
             shards = self._engine.weight_shards()
             weights = [(shard.info.name, shard.tensor) for shard in shards]
-        else:
-            weights = list(self._engine.named_weights())
-            if self._ranks.rank > 0:
-                return None
-        return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
+            return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
+        if self._ranks.rank > 0:
+            for _ in self._engine.named_weights():
+                pass  # gathering is collective
+            return None
+        # Whole tensors are gathered one by one, so that no more than one is in memory besides.
+        layout = [
+            (info.name, torch.empty(info.shape, dtype=info.dtype, device="meta"))
+            for info in self._engine.weight_info()
+        ]
+        return self._snapshotter.take(
+            self._engine.named_weights(), layout=layout, timeout=SNAPSHOT_SECONDS
+        )
 
     def lead(
         self, answered: Sequence[CompletedPrompt], kept: TrainState, *, version: int

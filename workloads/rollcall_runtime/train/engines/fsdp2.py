@@ -32,6 +32,7 @@ from torch.distributed.tensor import DTensor
 from rollcall_protocol.train_settings import BUILT_IN
 from rollcall_runtime.models.model_parts import layers, output_layer
 from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.models.weight_loading import fill, materialise
 from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
@@ -42,7 +43,7 @@ from rollcall_runtime.train.checkpoint.distributed_save import (
 )
 from rollcall_runtime.train.engines.common import sharded_weights
 from rollcall_runtime.train.engines.common.compiling import compile_layers
-from rollcall_runtime.train.engines.common.lora import add_adapters
+from rollcall_runtime.train.engines.common.lora import AdaptedWeights, add_adapters
 from rollcall_runtime.train.engines.common.microbatched_engine import MicrobatchedEngine
 from rollcall_runtime.train.engines.common.model_heads import model_output, with_head
 from rollcall_runtime.train.engines.common.optimizers import build_optimizer
@@ -93,9 +94,12 @@ class Fsdp2Engine(MicrobatchedEngine):
         if settings.threads:
             torch.set_num_threads(settings.threads)
         torch.use_deterministic_algorithms(self.setup.deterministic)
-        model = open_model(self.setup.model).build(head=self.setup.head, seed=self.setup.seed)
+        source, head, seed = open_model(self.setup.model), self.setup.head, self.setup.seed
+        model = source.build_empty(head=head)
+        weights = source.weights(head=head, seed=seed)
         if settings.lora_rank:
-            add_adapters(model, settings, seed=self.setup.seed)
+            add_adapters(model, settings)
+            weights = AdaptedWeights(weights, model, seed=seed)
             if self.setup.head != "language-model":  # the head itself is new
                 output_layer(model).requires_grad_()
         if settings.activation_checkpointing == "full":
@@ -106,6 +110,10 @@ class Fsdp2Engine(MicrobatchedEngine):
         self._module = with_head(model, self.setup.head, logprob_chunk=settings.logprob_chunk)
         self._module.eval()
         self._shard()
+        # Each rank reads its own part alone.
+        offloaded = settings.offload == "parameters"
+        materialise(self._module, "cpu" if offloaded else self.setup.ranks.device)
+        fill(model, weights)
         self._parameters = [p for p in self._module.parameters() if p.requires_grad]
         if self.setup.optimizer is not None:
             self._optimizer = build_optimizer(self.setup.optimizer, self._parameters, settings)
@@ -119,7 +127,6 @@ class Fsdp2Engine(MicrobatchedEngine):
     def _shard(self) -> None:
         ranks, settings = self.setup.ranks, self.setup.settings
         if ranks.size == 1 and settings.precision == "fp32" and settings.offload != "parameters":
-            self._module.to(ranks.device)
             return  # there is nothing to shard, and copying parameters to gather them costs time
         torch26_compat.complete_cpu_streams()
         mesh = (

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import torch
+from torch import nn
 
+from rollcall_runtime.models.weight_loading import WeightReader
 from rollcall_runtime.train.train_engine import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from rollcall_protocol.train_settings import EngineSettings
+    from rollcall_runtime.models.weight_loading import Rows
 
 _BASE, _DOWN, _UP = "base_layer.weight", "lora_A.default.weight", "lora_B.default.weight"
 
@@ -29,11 +34,43 @@ class LowRankAdapter:
     scale: float
 
 
-def add_adapters(model: nn.Module, settings: EngineSettings, *, seed: int) -> None:
+class AdaptedWeights(WeightReader):
+    """The tensors of a model and the first values of its adapters, which add nothing.
+
+    Both by the names of `model`, to which `add_adapters` has added them. As in the paper `up` is 0
+    and `down` is random, of peft's distribution; the values follow from `seed` and the name.
+    """
+
+    def __init__(self, weights: WeightReader, model: nn.Module, *, seed: int) -> None:
+        self._weights, self._seed = weights, seed
+        self._adapters: dict[str, tuple[int, ...]] = {}
+        self._names: dict[str, str] = {}  # of the model, to those of `weights`
+        for name, tensor in model.state_dict().items():
+            if not exported_name(name):
+                self._adapters[name] = tuple(tensor.shape)
+            elif exported_name(name) in weights.shapes:
+                self._names[name] = exported_name(name)
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        model = {name: self._weights.shapes[source] for name, source in self._names.items()}
+        return model | self._adapters
+
+    def read(self, name: str, rows: Rows | None = None) -> Tensor:
+        if name in self._names:
+            return self._weights.read(self._names[name], rows)
+        whole = torch.zeros(self._adapters[name])
+        if name.endswith(_DOWN):
+            generator = torch.Generator().manual_seed(self._seed + crc32(name.encode()))
+            nn.init.kaiming_uniform_(whole, a=math.sqrt(5), generator=generator)
+        return whole if rows is None else whole[slice(*rows)]
+
+
+def add_adapters(model: nn.Module, settings: EngineSettings) -> None:
     """Put adapters beside `lora_targets` and let nothing else be trained.
 
-    The first values are those of `seed` on every rank. SpecError without peft, or if no layer of
-    the model has one of these names.
+    Their values are as those of the model: without any, if it was built empty. SpecError without
+    peft, or if no layer of the model has one of these names.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - optional
@@ -46,12 +83,11 @@ def add_adapters(model: nn.Module, settings: EngineSettings, *, seed: int) -> No
         lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]  # peft divides by it alone
         target_modules=targets,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
+    try:
+        with torch.random.fork_rng(devices=[]):
             inject_adapter_in_model(config, model)
-        except ValueError as error:
-            raise SpecError(f"{FIELD}.config.loraTargets", str(error)) from error
+    except ValueError as error:
+        raise SpecError(f"{FIELD}.config.loraTargets", str(error)) from error
 
 
 def exported_name(name: str) -> str:
