@@ -163,8 +163,16 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
 }
 
 
-# Settings in `spec.trainer.engine.config` that the training loop reads, whatever the engine.
-LOOP_SETTINGS = frozenset({"minibatches"})
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """Settings beside the engine's that policy training reads: optimizer steps for each batch."""
+
+    minibatches: int = 2
+
+    def __post_init__(self) -> None:
+        """ValueError says which setting is out of its range, by the name that a user gives it."""
+        if self.minibatches < 1:
+            raise ValueError("minibatches must be at least 1")
 
 
 def check_known(settings: EngineSettings, known: Collection[str], *, engine: str) -> None:

@@ -12,8 +12,8 @@ from rollcall_protocol.pod_contract import MAX_PROCESSES
 from rollcall_protocol.settings_reader import SettingError, camel_case, read_settings
 from rollcall_protocol.train_settings import (
     BUILT_IN,
-    LOOP_SETTINGS,
     EngineSettings,
+    LoopSettings,
     check_known,
     check_mesh,
 )
@@ -27,17 +27,17 @@ def trainer_errors(trainer: TrainerSpec) -> Iterator[str]:
     known = BUILT_IN.get(trainer.engine.name)
     if known is None:
         return  # the pods check the settings of other engines
-    config = {
-        key: value for key, value in trainer.engine.config.items() if key not in LOOP_SETTINGS
-    }
-    unknown = config.keys() - {camel_case(field.name) for field in fields(EngineSettings)}
+    config = trainer.engine.config
+    loop, engine = ({camel_case(f.name) for f in fields(k)} for k in (LoopSettings, EngineSettings))
+    unknown = config.keys() - loop - engine
     if unknown:
-        having = ", ".join(sorted({camel_case(name) for name in known} | LOOP_SETTINGS))
+        having = ", ".join(sorted({camel_case(name) for name in known} | loop))
         problem = f"unknown setting; engine {trainer.engine.name} has: {having}"
         yield f"{_CONFIG}.{min(unknown)}: {problem}"
         return
     try:
-        settings = read_settings(EngineSettings, config)
+        read_settings(LoopSettings, {key: config[key] for key in config.keys() & loop})
+        settings = read_settings(EngineSettings, {key: config[key] for key in config.keys() - loop})
         check_known(settings, known, engine=trainer.engine.name)
     except SettingError as error:
         yield f"{_CONFIG}{'.' * bool(error.key)}{error.key}: {error.problem}"
@@ -88,6 +88,11 @@ def algorithm_errors(spec: RLJobSpec) -> Iterator[str]:
             f"spec.algorithm.groupSize: must be at least 2 with baseline {settings.baseline} and "
             f"normalisation {settings.normalisation}: they compare the samples of a prompt; raise "
             "it, or change spec.algorithm.settings"
+        )
+    if settings.dynamic_sampling and algorithm.deterministic:
+        yield (
+            "spec.algorithm.settings.dynamicSampling: must be false when deterministic is true: "
+            "timing decides which groups are left out"
         )
     if spec.reference != ReferenceSpec() and not settings.needs_reference:
         yield (

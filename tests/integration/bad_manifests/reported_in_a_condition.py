@@ -151,6 +151,20 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         },
     ),
     _reported(
+        "no steps for a batch",
+        ("spec.trainer.engine.config", "minibatches must be at least 1"),
+        {"spec.trainer.engine.config": {"minibatches": 0}},
+    ),
+    _reported(
+        "deterministic with dynamic sampling",
+        ("spec.algorithm.settings.dynamicSampling", "must be false when deterministic is true"),
+        {
+            "spec.algorithm.name": "dapo",
+            "spec.algorithm.deterministic": True,
+            "spec.algorithm.maxStaleness": 0,
+        },
+    ),
+    _reported(
         "a reference without a KL term",
         ("spec.reference", "nothing uses a reference model", "klCoefficient above 0"),
         {"spec.reference.path": "org/other"},

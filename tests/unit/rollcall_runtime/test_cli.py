@@ -105,7 +105,7 @@ def test_a_rollout_names_the_wrong_field_of_the_spec(
 WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
     (
         {"reward_model": RewardModelConfig("/models/none")},
-        "spec.rewardModel.model: '/models/none' is ",
+        "spec.rewardModel.path: '/models/none' is ",
     ),
     (
         {"data": DataConfig(sources=(DataSource("builtin:forward"),))},

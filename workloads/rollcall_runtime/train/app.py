@@ -3,18 +3,16 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.prompt import Prompt
-from rollcall_protocol.settings_reader import camel_case
-from rollcall_protocol.train_settings import EngineSettings
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
@@ -26,6 +24,7 @@ from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
+from rollcall_runtime.train.engine_configuration import split_config, split_loop
 from rollcall_runtime.train.gang_liveness import Gang
 from rollcall_runtime.train.gang_member import end_if_broken, hold_to_leader, trainer_rendezvous
 from rollcall_runtime.train.health import FOLDER as SKIPPED_STEPS
@@ -35,14 +34,13 @@ from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
 from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
 from rollcall_runtime.train.tracking import Tracking
-from rollcall_runtime.train.train_engine import FIELD, EngineSetup, train_engines
+from rollcall_runtime.train.train_engine import EngineSetup, train_engines
 from rollcall_runtime.train.trainer_loop import TrainerLoop
-from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
+from rollcall_runtime.train.trainer_rank import TrainerRank
 from rollcall_runtime.train.weight_recovery import ROLLOUTS, RecoveredWeights, WeightRecovery
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
 from rollcall_runtime.worker.auth import Tokens
 from rollcall_runtime.worker.devices import choose_device
-from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.exit import report_stop
@@ -51,7 +49,6 @@ from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 log = logging.getLogger(__name__)
 
 GROUP = "default"
-CONFIG_FIELD = f"{FIELD}.config"
 
 T = TypeVar("T")
 
@@ -298,11 +295,8 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     chosen, sync = job.trainer_engine, job.weight_sync
     _open_prompts(job).close()
     make_engine = train_engines.get(chosen.name)
-    loop, engine, own = (
-        _part(chosen.config, part) for part in (RankSettings, EngineSettings, None)
-    )
-    settings = read_settings(RankSettings, loop, field=CONFIG_FIELD)
-    engine_settings = read_settings(EngineSettings, engine, field=CONFIG_FIELD)
+    loop, rest = split_loop(chosen.config)
+    settings, own = split_config(rest)
     check_roles(job)
     device = choose_device(job)
     snapshotter = make_snapshotter(sync, senders=_senders(job), device=device)
@@ -313,14 +307,14 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
             model=job.model,
             ranks=ranks,
             optimizer=job.algorithm.optimizer,
-            settings=engine_settings,
+            settings=settings,
             own_settings=own,
             seed=job.data.seed,
             deterministic=job.algorithm.deterministic,
         )
         rank = TrainerRank(
             ranks=ranks,
-            policy=build_policy_step(job, setup, make_engine, minibatches=settings.minibatches),
+            policy=build_policy_step(job, setup, make_engine, minibatches=loop.minibatches),
             health=TrainingHealth(job.health, folder=_skipped_steps(job), rank=ranks.rank),
             checkpoints=Checkpointer(job.checkpoint, ranks=ranks, pod_uid=environment.pod.uid),
             snapshotter=snapshotter,
@@ -334,13 +328,6 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
 def _skipped_steps(job: JobConfig) -> Path | None:
     """Where batches of skipped steps go; without checkpoints there is no volume for them."""
     return Path(job.checkpoint.path) / SKIPPED_STEPS if job.checkpoint is not None else None
-
-
-def _part(config: Mapping[str, Any], kind: type[Any] | None) -> dict[str, Any]:
-    """What `config` has for the settings `kind`; for None what it has beyond all kinds."""
-    kinds = (RankSettings, EngineSettings) if kind is None else (kind,)
-    names = {camel_case(item.name) for one in kinds for item in fields(one)}
-    return {key: value for key, value in config.items() if (key in names) == (kind is not None)}
 
 
 def _open_prompts(job: JobConfig) -> PromptSource:

@@ -22,17 +22,6 @@ SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold 
 
 
 @dataclass(frozen=True, slots=True)
-class RankSettings:
-    """The loop's part of `trainer.engine.config`: optimizer steps a batch is cut into."""
-
-    minibatches: int = 2
-
-    def __post_init__(self) -> None:
-        if self.minibatches < 1:
-            raise ValueError("minibatches must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
 class StepResult:
     """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds."""
 

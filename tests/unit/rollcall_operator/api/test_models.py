@@ -9,9 +9,10 @@ from rollcall_operator.api.algorithm import AlgorithmSettingsSpec, AlgorithmSpec
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.rules import VALIDATIONS
-from rollcall_operator.api.scalars import JOB_NAME_MAX, dns_label
+from rollcall_operator.api.scalars import JOB_NAME_MAX, TRAIN_ENGINES, dns_label
 from rollcall_protocol import algorithm_settings
 from rollcall_protocol.algorithm_settings import PRESETS, AlgorithmSettings
+from rollcall_protocol.train_settings import BUILT_IN
 from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
 
 
@@ -68,6 +69,10 @@ def test_other_decimals_are_refused(value: Any) -> None:
 def test_a_learning_rate_is_above_0(value: str) -> None:
     with pytest.raises(ValidationError):
         read({"spec.algorithm.optimizer.learningRate": value})
+
+
+def test_the_settings_of_each_builtin_training_engine_can_be_checked() -> None:
+    assert set(BUILT_IN) <= set(TRAIN_ENGINES)
 
 
 def test_the_algorithms_and_their_settings_are_those_of_the_workers() -> None:

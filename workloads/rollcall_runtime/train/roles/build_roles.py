@@ -27,9 +27,9 @@ def check_roles(job: JobConfig) -> None:
         problem = "cannot be true when deterministic is: timing decides which groups are left out"
         raise SpecError("spec.algorithm.settings.dynamicSampling", problem)
     named = {
-        "spec.reference.model": job.reference.model,
-        "spec.critic.model": job.critic.model,
-        "spec.rewardModel.model": job.reward_model.model if job.reward_model is not None else "",
+        "spec.reference.path": job.reference.model,
+        "spec.critic.path": job.critic.model,
+        "spec.rewardModel.path": job.reward_model.model if job.reward_model is not None else "",
     }
     for field, model in named.items():
         try:
