@@ -145,7 +145,7 @@ class _Leader:
 
     async def _train(self, coordinator: Coordinator, state: TrainState, gang: Gang) -> None:
         job = self.environment.job
-        tracking = await asyncio.to_thread(Tracking, job, first_step=state.step)
+        tracking = await asyncio.to_thread(Tracking, job, first_step=state.step + 1)
         loop = TrainerLoop(
             config=job,
             rank=self.rank,

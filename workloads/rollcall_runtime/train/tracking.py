@@ -75,16 +75,18 @@ class WandbTracker:
             )
         except module.Error as error:
             raise SpecError(field, f"cannot open a run: {error}") from error
+        # The package's own step only grows, but an evaluation ends some steps later.
+        self._run.define_metric("*", step_metric="step")
 
     def record(self, step: int, figures: Mapping[str, float]) -> None:
-        self._run.log(dict(figures), step=step)
+        self._run.log({"step": step, **figures})
 
     def close(self) -> None:
         self._run.finish()
 
 
 class Tracking:
-    """All trackers that a job asks for. `first_step`: the step that training resumes from.
+    """All trackers that a job asks for. `first_step`: the next that training makes.
 
     They work in a thread of their own: a volume or a server that hangs costs figures, and no
     training. SpecError if one cannot be opened.

@@ -92,8 +92,11 @@ class FakeWandb:
             raise self.Error("no API key")
         return self
 
-    def log(self, figures: dict[str, float], *, step: int) -> None:
-        self.calls.append((step, figures))
+    def define_metric(self, name: str, *, step_metric: str) -> None:
+        self.calls.append((name, step_metric))
+
+    def log(self, figures: dict[str, float]) -> None:
+        self.calls.append(figures)
 
     def finish(self) -> None:
         self.calls.append("finish")
@@ -109,7 +112,7 @@ def test_a_run_is_named_after_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened["project"] == "reverse"
     assert opened["name"] == "default/reverse"
     assert (opened["id"], opened["resume"]) == ("job-uid", "allow")
-    assert rest == [(3, {"reward/mean": 0.5}), "finish"]
+    assert rest == [("*", "step"), {"step": 3, "reward/mean": 0.5}, "finish"]
     assert json.dumps(opened), "plain values"
 
 
