@@ -30,7 +30,6 @@ LACKS: Mapping[str, frozenset[str]] = {
             "lora_alpha",
             "lora_rank",
             "lora_targets",
-            "offload",
             "packing",
             "pipeline_parallel",
         }
@@ -38,5 +37,7 @@ LACKS: Mapping[str, frozenset[str]] = {
 }
 """Settings and heads that the engine does not have at all."""
 
-REFUSES: Mapping[str, frozenset[tuple[str, object]]] = {}
+REFUSES: Mapping[str, frozenset[tuple[str, object]]] = {
+    "torchtitan": frozenset({("offload", "parameters")}),
+}
 """Values of settings that the engine has, but refuses on a CPU."""

@@ -157,6 +157,7 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
         "replicas",
         "precision",
         "activation_checkpointing",
+        "offload",
         "reshard_after_forward",
         "compile",
     },

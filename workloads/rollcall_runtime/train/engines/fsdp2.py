@@ -84,7 +84,7 @@ class Fsdp2Engine(MicrobatchedEngine):
         settings, config = setup.settings, f"{FIELD}.config"
         if setup.own_settings:
             key = min(setup.own_settings)
-            raise SpecError(f"{config}.{key}", "unknown setting of the engine fsdp2")
+            raise SpecError(f"{config}.{key}", "unknown setting of this engine")
         on_cpu = setup.ranks.device.type == "cpu"
         if settings.reshard_after_forward and on_cpu and torch26_compat.CANNOT_RESHARD:
             raise SpecError(f"{config}.reshardAfterForward", "needs torch 2.7 or newer on a CPU")

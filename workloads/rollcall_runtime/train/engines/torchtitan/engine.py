@@ -26,13 +26,16 @@ from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.engines.torchtitan.decoder import build_decoder, device_mesh
 from rollcall_runtime.train.engines.torchtitan.decoder_outputs import DecoderOutputs
 from rollcall_runtime.train.engines.torchtitan.model_config import model_spec, parameter_names
-from rollcall_runtime.train.train_engine import WeightInfo
+from rollcall_runtime.train.train_engine import FIELD, WeightInfo
+from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch.distributed import ProcessGroup
     from torchtitan.distributed.parallel_dims import ParallelDims
+
+    from rollcall_runtime.train.train_engine import EngineSetup
 
 
 class TorchtitanEngine(Fsdp2Engine):
@@ -43,6 +46,14 @@ class TorchtitanEngine(Fsdp2Engine):
 
     _mesh: ParallelDims
     _names: Mapping[str, str]  # torchtitan's of each parameter to Hugging Face's
+
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        if setup.settings.offload == "parameters":
+            problem = (
+                "torchtitan offloads the optimizer alone; fsdp2 offloads parameters"
+            )
+            raise SpecError(f"{FIELD}.config.offload", problem)
 
     def initialize(self) -> None:
         setup, settings = self.setup, self.setup.settings
