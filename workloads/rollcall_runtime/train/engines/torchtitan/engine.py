@@ -50,9 +50,7 @@ class TorchtitanEngine(Fsdp2Engine):
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
         if setup.settings.offload == "parameters":
-            problem = (
-                "torchtitan offloads the optimizer alone; fsdp2 offloads parameters"
-            )
+            problem = "torchtitan offloads the optimizer alone; fsdp2 offloads parameters"
             raise SpecError(f"{FIELD}.config.offload", problem)
 
     def initialize(self) -> None:
