@@ -136,8 +136,11 @@ def test_another_engine_takes_the_exported_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [("fsdp", "fsdp2"), ("fsdp2", "fsdp")])
-def test_fsdp_and_fsdp2_continue_from_each_others_checkpoints(
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("fsdp", "fsdp2"), ("fsdp2", "fsdp"), ("megatron", "fsdp2"), ("fsdp2", "megatron")],
+)
+def test_engines_continue_from_each_others_checkpoints(
     place: Place, model: Model, tmp_path: Path, first: str, second: str
 ) -> None:
     """Names and layout are torch.distributed.checkpoint's, the optimizer's state included."""
