@@ -1,7 +1,8 @@
 """Algorithms on the reverse task: reward of the rollouts' own samples, step by step.
 
 `python -m hack.bench.algorithms [--names grpo,ppo] [--seeds N] [--steps N] [--chart FILE]`, without
-a cluster, batches two versions old, default settings of each algorithm. The last line is JSON.
+a cluster, batches two versions old, each algorithm with its default settings (only the length that
+dr-grpo divides by is that of the task). The last line is JSON.
 """
 
 import argparse
