@@ -2,12 +2,16 @@
 
 import json
 import sys
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from rollcall_protocol.job_config import TrackingConfig
+from rollcall_runtime.train import tracking as tracking_module
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -137,3 +141,56 @@ def test_a_missing_package_names_the_field(
     with pytest.raises(SpecError) as caught:
         tracking(**config)
     assert str(caught.value).startswith(message)
+
+
+class OddTracker:
+    """Instead of TensorBoard: fails at step 1, and waits at step 2 until `go`."""
+
+    go = threading.Event()
+    steps: ClassVar[list[int]] = []
+
+    def __init__(self, folder: str, *, first_step: int) -> None:
+        self.go.clear()
+        self.steps.clear()
+
+    def record(self, step: int, figures: Mapping[str, float]) -> None:
+        if step == 1:
+            raise OSError("the disk is full")
+        if step == 2:
+            assert self.go.wait(10)
+        self.steps.append(step)
+
+    def close(self) -> None:
+        self.steps.append(-1)
+
+
+def test_a_tracker_that_fails_or_hangs_costs_figures_and_no_training(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracking_module, "TensorBoardTracker", OddTracker)
+    monkeypatch.setattr(tracking_module, "WAITING_STEPS", 2)
+    found = tracking(folder="curves")
+    found.record(1, {})
+    found.record(2, {})
+    deadline = time.monotonic() + 10
+    while "step 1 were not written" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.05)  # until the thread waits in step 2
+    for step in (3, 4, 5):
+        found.record(step, {})
+    assert "the figures of step 5 are dropped" in caplog.text
+    OddTracker.go.set()
+    found.close()
+    assert OddTracker.steps == [2, 3, 4, -1]
+
+
+def test_a_tracker_that_hangs_does_not_keep_the_trainer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracking_module, "TensorBoardTracker", OddTracker)
+    monkeypatch.setattr(tracking_module, "CLOSE_SECONDS", 0.01)
+    found = tracking(folder="curves")
+    found.record(2, {})
+    found.close()
+    assert "the last figures were not written" in caplog.text
+    OddTracker.go.set()

@@ -16,6 +16,7 @@ from rollcall_runtime.train.algorithms.advantages import (
 from rollcall_runtime.train.algorithms.kl_estimators import kl_estimate
 from rollcall_runtime.train.algorithms.overlong_penalty import overlong_penalty
 from rollcall_runtime.train.roles.checkpointed_models import ActorAndCritic
+from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,6 +87,8 @@ class PolicyStep:
     def run(self, batch: TrainBatch, *, step: int) -> PolicyStepResult:
         """Collective. Train on `batch`; `step` is the number of steps before this one.
 
+        SpecError, on all ranks, if reward model or critic give numbers that are not finite.
+
         Each rank computes advantages of the whole batch: they cost less than a message.
         """
         if self._reference is not None:
@@ -102,6 +105,7 @@ class PolicyStep:
         rewards = self._token_rewards(batch)
         if self._critic is not None:
             values = self._critic.values(batch)
+            _expect_finite(values, "spec.critic.learningRate", "the critic", "lower it")
             advantages, returns = generalised_advantages(
                 rewards, values, mask, discount=settings.discount, gae_lambda=settings.gae_lambda
             )
@@ -126,7 +130,9 @@ class PolicyStep:
         counts = mask.any(1)
         rewards = batch.extras["rewards"]
         if self._reward_model is not None:
-            rewards = rewards + self._reward_weight * self._reward_model.scores(batch)
+            scores = self._reward_model.scores(batch)
+            _expect_finite(scores, "spec.rewardModel.path", "this model", "use another one")
+            rewards = rewards + self._reward_weight * scores
         if settings.overlong_limit:
             rewards = rewards + settings.overlong_penalty * overlong_penalty(
                 mask.sum(1), limit=settings.overlong_limit, buffer=settings.overlong_buffer
@@ -142,3 +148,8 @@ class PolicyStep:
             )
             at_tokens = at_tokens - settings.kl_coefficient * torch.where(mask, divergence, 0.0)
         return at_tokens
+
+
+def _expect_finite(values: Tensor, field: str, model: str, advice: str) -> None:
+    if not bool(values.isfinite().all()):
+        raise SpecError(field, f"{model} gives values that are not finite: {advice}")

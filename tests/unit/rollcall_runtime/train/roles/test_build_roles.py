@@ -69,9 +69,9 @@ def test_a_reward_model_scores_and_does_not_learn() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"reference": ReferenceConfig(model="/none")}, "spec.reference.model"),
-        ({"critic": CriticConfig(model="/none")}, "spec.critic.model"),
-        ({"reward_model": RewardModelConfig("/none")}, "spec.rewardModel.model"),
+        ({"reference": ReferenceConfig(model="/none")}, "spec.reference.path"),
+        ({"critic": CriticConfig(model="/none")}, "spec.critic.path"),
+        ({"reward_model": RewardModelConfig("/none")}, "spec.rewardModel.path"),
         (
             {"algorithm": {"settings": preset("dapo"), "deterministic": True}},
             "spec.algorithm.settings.dynamicSampling",

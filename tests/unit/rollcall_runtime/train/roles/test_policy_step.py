@@ -15,6 +15,8 @@ from rollcall_runtime.train.roles.policy_step import PolicyStep
 from rollcall_runtime.train.roles.reference import Reference
 from rollcall_runtime.train.roles.reward_model import RewardModel
 from rollcall_runtime.train.train_batch import TrainBatch
+from rollcall_runtime.train.train_engine import Head
+from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.train.roles.bigram_engine import (
     VOCABULARY,
     BigramEngine,
@@ -174,6 +176,29 @@ def test_the_actor_rests_while_the_critic_warms_up() -> None:
 def test_a_missing_role_is_an_error(settings: AlgorithmSettings, missing: str) -> None:
     with pytest.raises(ValueError, match=missing):
         PolicyStep(settings, actor=Actor(BigramEngine(), settings, minibatches=1))
+
+
+@pytest.mark.parametrize(
+    ("head", "field"),
+    [
+        ("value", "spec.critic.learningRate"),
+        ("sequence-classification", "spec.rewardModel.path"),
+    ],
+)
+def test_a_model_that_gives_nan_is_named(head: Head, field: str) -> None:
+    engine = BigramEngine(head=head)
+    with torch.no_grad():
+        engine.table.fill_(math.nan)
+    roles: dict[str, Any] = (
+        {"critic": Critic(engine, value_clip=0.0, minibatches=1)}
+        if head == "value"
+        else {"reward_model": RewardModel(engine)}
+    )
+    settings = preset("ppo" if head == "value" else "grpo")
+    with pytest.raises(SpecError) as caught:
+        trained_on(settings, sample_batch(REWARDS, GROUPS), **roles)
+    assert caught.value.field == field
+    assert "not finite" in caught.value.problem
 
 
 def test_figures_stay_finite_for_any_reward() -> None:
