@@ -1,7 +1,8 @@
 """A program that starts itself once for each rank; what a rank does comes from its environment.
 
-ACT_<local rank>: `wait` until SIGTERM and end with 0, `ignore` SIGTERM, `exit:<code>:<message>`,
-`kill` itself, or `orphan`: leave a grandchild behind, then wait.
+ACT_<local rank>: `wait` until SIGTERM and end with 0, `save`: the same, but take a while in which
+another SIGTERM would kill it, `ignore` SIGTERM, `exit:<code>:<message>`, `kill` itself, or
+`orphan`: leave a grandchild behind, then wait.
 """
 
 import ctypes
@@ -9,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +21,17 @@ STARTED = "started-{}"
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
+def save(*_: object) -> None:
+    """As the interpreter, which takes its handlers away before it ends."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(0.5)
+    sys.exit(0)
+
+
 def act(what: str, local_rank: str) -> None:
     """Do what one rank does."""
-    stopped = signal.SIG_IGN if what == "ignore" else lambda *_: sys.exit(0)
-    signal.signal(signal.SIGTERM, stopped)
+    handlers = {"ignore": signal.SIG_IGN, "save": save}
+    signal.signal(signal.SIGTERM, handlers.get(what, lambda *_: os._exit(0)))
     if what == "orphan":
         subprocess.run(["sh", "-c", "sleep 0.1 & echo $!"], check=True)
     Path(os.environ[pod_contract.STATE_DIR], STARTED.format(local_rank)).touch()

@@ -77,6 +77,15 @@ def test_a_signal_to_stop_reaches_all_ranks(pod: Start, tmp_path: Path) -> None:
     assert message(tmp_path) == ""
 
 
+def test_a_rank_that_takes_its_time_to_stop_gets_no_second_signal(
+    pod: Start, tmp_path: Path
+) -> None:
+    process = pod("save", "wait")
+    wait_until(lambda: both_started(tmp_path))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(ENOUGH_SECONDS) == ExitCode.OK
+
+
 def test_the_pod_ends_as_the_rank_that_failed_did(pod: Start, tmp_path: Path) -> None:
     process = pod("wait", "exit:3:ValueError: no reward (task.py:1 in score)")
     assert process.wait(ENOUGH_SECONDS) == 3
