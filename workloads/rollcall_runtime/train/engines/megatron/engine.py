@@ -68,6 +68,7 @@ class MegatronEngine(MicrobatchedEngine):
 
     settings_known: ClassVar[frozenset[str]] = BUILT_IN["megatron"]
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
+    library: ClassVar[str] = "megatron.core"
     heads: ClassVar[frozenset[Head]] = frozenset(
         {"language-model", "value", "sequence-classification"}
     )

@@ -43,6 +43,7 @@ class TorchtitanEngine(Fsdp2Engine):
 
     settings_known: ClassVar[frozenset[str]] = BUILT_IN["torchtitan"]
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    library: ClassVar[str] = "torchtitan"
 
     _mesh: ParallelDims
     _names: Mapping[str, str]  # torchtitan's of each parameter to Hugging Face's
