@@ -1,8 +1,8 @@
 """The engine `megatron`: megatron-core's GPTModel, data-parallel wrapper and Adam.
 
-Data and tensor parallelism, in float32 or mixed precision; outside of the engine tensors have the
-names and the layout of Hugging Face. megatron-core computes on CUDA devices. This has been run on
-CPUs alone, where tests replace what it calls of CUDA.
+Pipeline, data, tensor and sequence parallelism, in float32 or mixed precision. Outside of the
+engine tensors have the names and the layout of Hugging Face. megatron-core needs CUDA devices.
+This has been run on CPUs alone, where tests replace what it calls of CUDA.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ class MegatronEngine(MicrobatchedEngine):
         *,
         entropy: bool,
     ) -> None:
+        self._need_on_worker("model", "gradients")
         if self._groups.stages == 1:
             super()._add_gradients(microbatches, loss_of, entropy=entropy)
             return
-        self._need_on_worker("model")
         self._pipeline.forward_backward(
             [self._tokens(microbatch) for microbatch in microbatches],
             lambda number, found: loss_of(
@@ -260,15 +260,15 @@ class MegatronEngine(MicrobatchedEngine):
         return self._weights.info()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        self._need_on_worker("model")
+        self._need_weights_on_worker()
         return self._weights.whole()
 
     def weight_shards(self) -> Iterator[WeightShard]:
-        self._need_on_worker("model")
+        self._need_weights_on_worker()
         return self._weights.pieces()
 
     def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
-        self._need_on_worker("model")
+        self._need_weights_on_worker()
         self._expect(weights)
         self._weights.fill_from_rank_0(weights)
 
@@ -382,6 +382,11 @@ class MegatronEngine(MicrobatchedEngine):
         for part in parts:
             if part in self._on_host:
                 raise RuntimeError(f'the {part} is in host memory: call to("worker") first')
+
+    def _need_weights_on_worker(self) -> None:
+        """In mixed precision the optimizer holds the float32 weights."""
+        mixed = self.setup.settings.precision != "fp32" and self._adam is not None
+        self._need_on_worker("model", *(("optimizer",) if mixed else ()))
 
     # --- parallelism -----------------------------------------------------------------------------
 

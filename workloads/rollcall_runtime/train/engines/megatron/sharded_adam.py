@@ -85,7 +85,10 @@ class ShardedAdam:
         self._optimizer.step_with_ready_grads()
 
     def zero_gradients(self) -> None:
-        """Forget the gradients."""
+        """Forget the gradients, also those in host memory."""
+        if self._kept_gradients:
+            self._kept_gradients = [torch.zeros_like(kept) for kept in self._kept_gradients]
+            return
         self.model.zero_grad_buffer()
         self._optimizer.zero_grad()
 
