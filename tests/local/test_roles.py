@@ -44,3 +44,7 @@ async def test_a_killed_trainer_goes_on_with_its_critic_and_its_curves(tmp_path:
     assert [step for step, _ in curves["reward/mean"]] == list(range(1, 9))
     assert {"actor/pg_loss", "critic/vf_loss", "eval/reward/mean"} <= curves.keys()
     assert [step for step, _ in curves["eval/pass@4"]][-1] == 8
+    # The first batch is of the weights that are trained: rollouts and trainer compute the same.
+    assert curves["actor/same_version"][0] == (1, 1.0)
+    assert curves["actor/mismatch_kl"][0][1] < 1e-6
+    assert curves["actor/mismatch_ratio"][0][1] == pytest.approx(1, abs=1e-3)

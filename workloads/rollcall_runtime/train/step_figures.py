@@ -11,7 +11,8 @@ from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
 
 # Of the first update alone: it is the only one whose policy is the one that was published.
-_FIRST = frozenset({"mismatch_kl", "mismatch_ratio", "behave_kl"})
+_MISMATCH = frozenset({"mismatch_kl", "mismatch_ratio"})
+_FIRST = _MISMATCH | {"behave_kl", "same_version"}
 
 
 def step_figures(batch: Sequence[CompletedPrompt], result: PolicyStepResult) -> dict[str, float]:
@@ -64,7 +65,10 @@ def _model_figures(role: str, loss: str, updates: Sequence[ModelUpdate]) -> dict
         "grad_norm": _mean(update.gradient_norm for update in updates),
         "lr": updates[-1].learning_rate,
     }
+    comparable = updates[0].metrics.get("same_version", 1.0) > 0
     for name, value in updates[0].metrics.items():
+        if name in _MISMATCH and not comparable:
+            continue  # no token was sampled with the weights that were trained
         everywhere = _mean(update.metrics.get(name, math.nan) for update in updates)
         figures[name] = value if name in _FIRST else everywhere
     return {f"{role}/{name}": value for name, value in figures.items()}

@@ -66,5 +66,12 @@ def test_a_skipped_update_leaves_the_others_figures() -> None:
     assert "actor/pg_loss" not in step_figures([prompt(0.0, age=0)], result)
 
 
+def test_without_tokens_of_the_same_weights_there_is_no_mismatch() -> None:
+    old = update(0.5, 2.0, same_version=0.0, mismatch_kl=0.0, mismatch_ratio=1.0)
+    figures = step_figures([prompt(0.0, age=2)], PolicyStepResult(actor=[old]))
+    assert figures["actor/same_version"] == 0
+    assert not [name for name in figures if "mismatch" in name]
+
+
 def test_roles_that_rested_have_no_figures() -> None:
     assert step_figures([], PolicyStepResult()) == {}

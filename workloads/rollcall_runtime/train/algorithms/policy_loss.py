@@ -154,11 +154,13 @@ class _Terms:
     def mismatch(self, behaviour: Tensor, trained: Tensor) -> None:
         """How far trainer and rollouts are apart on tokens of the same weights.
 
-        `mismatch_kl` is k3, `mismatch_ratio` the largest factor between the two probabilities.
+        `same_version` is the share of such tokens, `mismatch_kl` is k3, `mismatch_ratio` is the
+        largest factor between the two probabilities.
         """
         same = self.mask
         if "same_version" in self.batch.extras:
             same = same & (self.batch.extras["same_version"] > 0)
+        self.mean("same_version", same)
         apart = torch.where(same, kl_estimate(behaviour, trained, "k3"), 0.0)
         self.metrics["mismatch_kl"] = apart.sum(), same.sum()
         factors = torch.maximum(

@@ -288,6 +288,7 @@ def test_metrics_have_the_fields_names() -> None:
             "is_capped": 0,
             "ppo_kl": math.log(0.4 / 0.6),
             "behave_kl": math.log(0.2 / 0.4),
+            "same_version": 1,
             "mismatch_kl": 2 - 1 - math.log(2),
             "kl_loss": 0,
             "entropy": 0,
