@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"\.(\d+)\.")
 # Weights are loaded after the model is built.
-_NOT_INITIALIZED = {"weight": skip_param_init}
+_NOT_INITIALIZED = {"weight": skip_param_init, "bias": skip_param_init}
 # What these models can have and torchtitan's cannot, with the value that switches it off.
 _MUST_BE: Mapping[str, Any] = {
     "attention_bias": False,
@@ -91,15 +91,18 @@ def model_spec(
         model = Qwen3Model.Config(**_decoder(config, Qwen3TransformerBlock, head_norms=True))
         set_qwen3_sharding_config(model, enable_sp=sequence_parallel, enable_ep=False)
         spec = _spec(model, parallelize_qwen3, Qwen3StateDictAdapter)
-    elif kind == "llama":
+    elif kind in {"llama", "qwen2"}:
         model = Llama3Model.Config(**_decoder(config, Llama3TransformerBlock, head_norms=False))
         set_llama3_sharding_config(model, enable_sp=sequence_parallel)
+        if kind == "qwen2":  # a Llama whose queries, keys and values have biases
+            for layer in model.layers:
+                layer.attention.qkv_linear.wq.bias = layer.attention.qkv_linear.wkv.bias = True
         spec = _spec(model, parallelize_llama, Llama3StateDictAdapter)
     else:
         raise SpecError(
             FIELD,
-            f"the training engine torchtitan has no {kind!r} model, only llama and qwen3; set "
-            f"{ENGINE_FIELD}.name to fsdp2",
+            f"the training engine torchtitan has no {kind!r} model, only llama, qwen2 and qwen3; "
+            f"set {ENGINE_FIELD}.name to fsdp2",
         )
     if head != "language-model":
         _give_numbers(model, bias=head == "value")
@@ -115,7 +118,7 @@ def _give_numbers(model: Decoder.Config, *, bias: bool) -> None:
         in_features=model.dim,
         out_features=1,
         bias=bias,
-        param_init={"weight": skip_param_init, "bias": skip_param_init},
+        param_init=_NOT_INITIALIZED,
         sharding_config=ShardingConfig(
             state_shardings={"weight": placement, "bias": placement},
             in_src_shardings={"input": whole},
@@ -141,12 +144,15 @@ def _spec(
 
 
 def parameter_names(spec: ModelSpec) -> dict[str, str]:
-    """Torchtitan's name of every parameter to Hugging Face's, embeddings first.
+    """The name of every parameter in torchtitan, with Hugging Face's; embeddings come first.
 
     A tied output layer has no name of its own.
     """
     templates = spec.state_dict_adapter(spec.model, None).from_hf_map
     own = {ours: theirs for theirs, ours in templates.items() if ours is not None}
+    for part in "qkv":
+        bias = f"layers.{{}}.attention.qkv_linear.w{part}.bias"
+        own[bias] = f"model.layers.{{}}.self_attn.{part}_proj.bias"
     if spec.model.lm_head.out_features != spec.model.vocab_size:
         own |= {"lm_head.weight": "score.weight", "lm_head.bias": "score.bias"}
     with torch.device("meta"):

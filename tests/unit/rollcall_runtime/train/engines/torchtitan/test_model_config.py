@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from rollcall_runtime.train.engines.torchtitan.model_config import model_spec, parameter_names
@@ -31,19 +31,17 @@ LLAMA3_ROPE = {
 
 def config_of(kind: str, **values: Any) -> dict[str, Any]:
     """The contents of a config.json as transformers writes it."""
-    made = {"qwen3": Qwen3Config, "llama": LlamaConfig}[kind](**SIZES, **values)
-    return dict(made.to_dict())
+    return dict(AutoConfig.for_model(kind, **SIZES, **values).to_dict())
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
 def test_a_model_has_the_parameters_of_transformers_model(kind: str, tied: bool) -> None:
     config = config_of(kind, tie_word_embeddings=tied)
     spec = model_spec(config)
     with torch.device("meta"):
         own = spec.model.build().state_dict()
-        classes = {"qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM}
-        theirs = classes[kind](classes[kind].config_class(**config))
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     names = parameter_names(spec)
     assert {name: own[ours].shape for ours, name in names.items()} == {
         name: parameter.shape for name, parameter in theirs.named_parameters()
@@ -85,5 +83,5 @@ def test_what_torchtitan_lacks_is_refused_by_name(
 
 
 def test_a_model_that_torchtitan_does_not_have_is_refused() -> None:
-    with pytest.raises(SpecError, match="no 'qwen2' model, only llama and qwen3"):
-        model_spec(config_of("qwen3") | {"model_type": "qwen2"})
+    with pytest.raises(SpecError, match="no 'mistral' model, only llama, qwen2 and qwen3"):
+        model_spec(config_of("qwen3") | {"model_type": "mistral"})
