@@ -217,19 +217,15 @@ class MegatronEngine(MicrobatchedEngine):
         """Collective. The output of the last pipeline stage, on all of them."""
         if self._groups.stages == 1 and output is not None:
             return output
-        rows, length = batch.tokens.shape
-        shapes: dict[str, tuple[int, ...]] = {
-            "language-model": {"logprobs": (rows, length)}
-            | ({"entropy": (rows, length)} if entropy else {}),
-            "value": {"values": (rows, length)},
-            "sequence-classification": {"scores": (rows,)},
-        }[self.setup.head]
+        names = {"value": ["values"], "sequence-classification": ["scores"]}.get(
+            self.setup.head, ["logprobs", "entropy"] if entropy else ["logprobs"]
+        )
         found: dict[str, Tensor] = {}
-        for name, shape in shapes.items():
+        for name in names:
             own: Tensor | None = getattr(output, name, None)
+            shape = batch.lengths.shape if name == "scores" else batch.tokens.shape
             tensor = torch.empty(shape, device=batch.tokens.device) if own is None else own
-            last = self._groups.stages - 1
-            found[name] = self._groups.broadcast_from(last, tensor.contiguous())
+            found[name] = self._groups.broadcast_from(self._groups.stages - 1, tensor.contiguous())
         return ModelOutput(**found)
 
     def _own_vocabulary(self) -> int:
