@@ -1,6 +1,7 @@
 """A model in Hugging Face's format, trained by two ranks, is learned by its rollouts and exported."""
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ def test_the_rollouts_learn_with_a_tiny_qwen3(
     directory = write_tiny_model(
         tmp_path / "model", "qwen3", characters=LETTERS, seed=3, spread=0.02
     )
-    kubectl.apply(config_map_of(directory, name="tiny-qwen3"))
+    # `apply` would copy it into an annotation, which may not be so long.
+    config_map = json.dumps(config_map_of(directory, name="tiny-qwen3"))
+    kubectl.run("create", "--filename", "-", text=config_map)
     kubectl.apply(job_of(engine))
     job = JobWatcher(kubectl, "reverse")
     first = job.until(lambda seen: len(seen.rewards) == 2, seconds=180)
@@ -55,6 +58,7 @@ def job_of(engine: str) -> dict[str, Any]:
     spec["model"] = {"path": MODEL_PATH}
     spec["trainer"]["replicas"] = 2
     spec["trainer"]["engine"] = {"name": engine}
+    spec["rollouts"][0]["engine"] = {"name": "transformers"}
     for part in (spec["trainer"], *spec["rollouts"]):
         pod = part["template"]["spec"]
         pod["volumes"] = [

@@ -61,10 +61,12 @@ class HuggingFaceSource(ModelSource):
     def build_empty(
         self, *, head: Head = "language-model", dtype: torch.dtype = torch.float32
     ) -> nn.Module:
+        chosen, config = _AUTO_CLASSES[head], self._config(head)
+        # Imports the architecture's module. Below, torch 2.6 would import its compiler on the meta
+        # device, where that fails.
+        chosen._model_mapping.get(type(config), None)  # noqa: SLF001 - no other way
         with torch.device("meta"):
-            model = _AUTO_CLASSES[head].from_config(
-                self._config(head), dtype=dtype, attn_implementation=ATTENTION
-            )
+            model = chosen.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
         _restore_buffers(model)
         return cast("nn.Module", model.eval())
 
