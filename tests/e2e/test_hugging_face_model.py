@@ -1,4 +1,4 @@
-"""A model in Hugging Face's format, trained by two ranks, is learned by its rollouts and exported."""
+"""The rollouts learn a model in Hugging Face's format that two ranks train."""
 
 import base64
 import json
