@@ -22,7 +22,7 @@ def test_the_rollouts_learn_with_a_tiny_qwen3(
     kubectl: Kubectl, tmp_path: Path, engine: str
 ) -> None:
     directory = write_tiny_model(
-        tmp_path / "model", "qwen3", characters=LETTERS, seed=3, spread=0.02
+        tmp_path / "model", "qwen3", tied=False, characters=LETTERS, spread=0.02
     )
     # `apply` would copy it into an annotation, which may not be so long.
     config_map = json.dumps(config_map_of(directory, name="tiny-qwen3"))
@@ -58,6 +58,7 @@ def job_of(engine: str) -> dict[str, Any]:
     spec["model"] = {"path": MODEL_PATH}
     spec["trainer"]["replicas"] = 2
     spec["trainer"]["engine"] = {"name": engine}
+    spec["reward"] = {"function": "rollcall_runtime.tasks.repeat:reward"}
     spec["rollouts"][0]["engine"] = {"name": "transformers"}
     for part in (spec["trainer"], *spec["rollouts"]):
         pod = part["template"]["spec"]
