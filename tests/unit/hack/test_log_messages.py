@@ -56,4 +56,6 @@ def test_the_soak_counts_sessions_by_their_cause(written: list[str]) -> None:
 
 def test_the_soak_notices_a_sample_without_a_version_for_each_token() -> None:
     with pytest.raises(ValueError, match=invariants._UNVERSIONED):
-        policy_batch([[1]], [[Sample(tokens=(1,), logprobs=(0.0,), versions=(), reward=0.0)]])
+        policy_batch(
+            [[1]], [[Sample(tokens=(1,), logprobs=(0.0,), versions=(), reward=0.0)]], version=0
+        )
