@@ -40,8 +40,8 @@ def megatron_on_cpu() -> Iterator[None]:
     state = torch.zeros(16, dtype=torch.uint8)  # of a generator that draws nothing
     with ExitStack() as undo:
 
-        def replace(where: object, **values: object) -> None:
-            undo.enter_context(mock.patch.multiple(where, **values))  # type: ignore[arg-type]
+        def replace(where: Any, **values: Any) -> None:
+            undo.enter_context(mock.patch.multiple(where, **values))
 
         replace(
             torch.cuda,

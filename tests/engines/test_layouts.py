@@ -17,7 +17,7 @@ from tests.engines.suite_losses import LOSSES
 PP2 = Mesh("PP2", 2, {"pipeline_parallel": 2})
 PP2_TP2 = Mesh("PP2xTP2", 4, {"pipeline_parallel": 2, "tensor_parallel": 2})
 PP2_DP2 = Mesh("PP2xDP2", 4, {"pipeline_parallel": 2})
-SP2 = Mesh("SP2", 2, {"tensor_parallel": 2, "sequence_parallel": True})  # type: ignore[dict-item]
+SP2 = Mesh("SP2", 2, {"tensor_parallel": 2, "sequence_parallel": True})
 
 pytestmark = [pytest.mark.slow, pytest.mark.meshes(PP2, PP2_TP2, PP2_DP2, SP2)]
 

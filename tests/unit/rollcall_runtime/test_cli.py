@@ -17,6 +17,7 @@ from rollcall_protocol.job_config import EngineRef, RewardModelConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
+from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.logs import JobLogFormatter
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
@@ -154,10 +155,12 @@ def test_the_process_that_starts_a_pods_ranks_does_without_torch(
     container: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(
-        "rollcall_runtime.train.local_ranks.run_local_ranks",
-        lambda settings, _: started.append(settings.rank) or 3,
-    )
+
+    def run(settings: TrainerEnvironment, _: object) -> int:
+        started.append(settings.rank)
+        return 3
+
+    monkeypatch.setattr("rollcall_runtime.train.local_ranks.run_local_ranks", run)
     config = job_config(trainer_processes=2)
     monkeypatch.setenv(pod_contract.CONFIG, json.dumps(encode(config)))
     assert cli.trainer([]) == 3, "the ranks' exit code is the container's"

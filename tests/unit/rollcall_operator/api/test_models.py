@@ -22,6 +22,8 @@ def read(changes: Changes | None = None) -> RLJobSpec:
 
 def test_a_short_job_gets_sensible_defaults() -> None:
     spec = read()
+    assert spec.algorithm is not None
+    assert spec.rollouts is not None
     assert spec.suspend is False
     assert (spec.trainer.replicas, spec.trainer.engine.name) == (1, "fsdp2")
     assert (spec.algorithm.group_size, spec.algorithm.prompts_per_step) == (16, 16)
@@ -44,7 +46,9 @@ def test_the_schema_has_the_same_defaults() -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "example.com/fast", "acme.engine", "acme.tools/engine_2"])
 def test_engines_are_builtin_or_have_a_qualified_name(name: str) -> None:
-    assert read({"spec.rollouts[0].engine.name": name}).rollouts[0].engine.name == name
+    rollouts = read({"spec.rollouts[0].engine.name": name}).rollouts
+    assert rollouts is not None
+    assert rollouts[0].engine.name == name
 
 
 @pytest.mark.parametrize("name", ["", "Tiny", "fast", "acme.", ".acme", "a..b", "a b"])
@@ -55,8 +59,9 @@ def test_other_engines_are_unknown(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["0.2", "2e-1", "1", "0.000001", "1E-2", "0", "0.0"])
 def test_decimal_strings(value: str) -> None:
-    read_back = read({"spec.algorithm.settings.clipLow": value}).algorithm.settings.clip_low
-    assert read_back == value
+    algorithm = read({"spec.algorithm.settings.clipLow": value}).algorithm
+    assert algorithm is not None
+    assert algorithm.settings.clip_low == value
 
 
 @pytest.mark.parametrize("value", [0.2, 1, "", ".2", "0,2", "1e", "-0.1", "1.1", "0x1", " 1"])
@@ -119,7 +124,9 @@ def test_other_sources_of_prompts_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("function", ["a.b:c", "rewards:score", "math-verify", "mathverify"])
 def test_reward_functions(function: str) -> None:
-    assert read({"spec.reward.function": function}).reward.function == function
+    reward = read({"spec.reward.function": function}).reward
+    assert reward is not None
+    assert reward.function == function
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from rollcall_protocol import pod_contract
 from rollcall_runtime.train import local_ranks
@@ -30,7 +31,7 @@ def save(*_: object) -> None:
 
 def act(what: str, local_rank: str) -> None:
     """Do what one rank does."""
-    handlers = {"ignore": signal.SIG_IGN, "save": save}
+    handlers: dict[str, Any] = {"ignore": signal.SIG_IGN, "save": save}
     signal.signal(signal.SIGTERM, handlers.get(what, lambda *_: os._exit(0)))
     if what == "orphan":
         subprocess.run(["sh", "-c", "sleep 0.1 & echo $!"], check=True)

@@ -50,7 +50,7 @@ def test_only_a_pods_first_rank_answers_probes(
     async def run(role: Any, *_: Any) -> None:
         host = role.environment.pod.address
         try:
-            _, writer = await asyncio.open_connection(host, pod_contract.METRICS_PORT)
+            _reader, writer = await asyncio.open_connection(host, pod_contract.METRICS_PORT)
         except ConnectionRefusedError:
             found.append(False)
         else:

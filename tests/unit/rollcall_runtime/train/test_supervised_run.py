@@ -87,7 +87,7 @@ def test_losses_and_evaluation_are_those_of_a_plain_loop(tmp_path: Path) -> None
         loss = reference_loss(model, batches.batch(step.step - 1))
         assert step.loss == pytest.approx(loss.item(), abs=1e-5)
         assert step.tokens == 8 * 6
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

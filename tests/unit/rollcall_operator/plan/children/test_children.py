@@ -303,6 +303,7 @@ def test_which_owner_decides_on_replicas(
     simulator.scale("bad-cpu", live)
     simulator.edit({"spec.rollouts[0].replicas": number_now})
     spec = RLJobSpec.model_validate(simulator.job["spec"])  # type: ignore[index]
+    assert spec.rollouts is not None
     body = rollout_children.pool(simulator.job, spec.rollouts[0], simulator.pools["bad-cpu"])  # type: ignore[arg-type]
     assert body["spec"]["replicas"] == replicas
     assert body["metadata"]["annotations"][labels.JOB_REPLICAS] == str(number_now)

@@ -4,7 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.distributed import HashStore, destroy_process_group, init_process_group
+from torch.distributed import (  # type: ignore[attr-defined]
+    HashStore,
+    destroy_process_group,
+    init_process_group,
+)
 
 pytest.importorskip("megatron.core", exc_type=ImportError)
 
@@ -36,13 +40,13 @@ def test_padded_columns_are_no_tokens() -> None:
     hidden = hide_padding(logits, own_rows=EXISTING)
     entropy = entropy_of(hidden, parallel_state.get_tensor_model_parallel_group())
     logprobs = target_logprobs(hidden, targets)
-    (logprobs.sum() + 2 * entropy.sum()).backward()
+    (logprobs.sum() + 2 * entropy.sum()).backward()  # type: ignore[no-untyped-call]
     gradient, logits.grad = logits.grad, None
 
     want = logits[..., :EXISTING].log_softmax(-1)
     chosen = want.gather(-1, targets[..., None])[..., 0]
     spread = -(want.exp() * want).sum(-1)
-    (chosen.sum() + 2 * spread.sum()).backward()
+    (chosen.sum() + 2 * spread.sum()).backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(logprobs, chosen)
     torch.testing.assert_close(entropy, spread)
     torch.testing.assert_close(gradient, logits.grad)

@@ -1,7 +1,7 @@
 """What the engine torchtitan refuses before it builds anything."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ SIZES = {
 def test_ranks_that_cannot_share_the_model_are_refused(
     changed: dict[str, int], tensor_parallel: int, named: str
 ) -> None:
-    spec = model_spec(Qwen3Config(**SIZES | changed).to_dict())
+    spec = model_spec(Qwen3Config(**cast("Any", SIZES | changed)).to_dict())
     settings = EngineSettings(tensor_parallel=tensor_parallel)
     with pytest.raises(SpecError, match=f"config.tensorParallel: .* cannot share .* {named}"):
         build_decoder(spec, None, settings, device=CPU)
