@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
+from megatron.core.utils import get_attr_wrapped_model
 from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import AutoConfig
@@ -141,7 +142,7 @@ class MegatronEngine(MicrobatchedEngine):
             self._adam = ShardedAdam(model, self._weights, settings)
             self._model = self._adam.model
             self._optimizer = self._adam.optimizer
-        self._model.eval()
+        self._set_training(training=False)
         self._pipeline = Pipeline(self._model, self._groups)
 
     def close(self) -> None:
@@ -153,6 +154,8 @@ class MegatronEngine(MicrobatchedEngine):
     def _set_training(self, training: bool) -> bool:
         before = self._model.training
         self._model.train(training)
+        # By this flag of its own, not of its layers, the block decides whether to recompute them.
+        get_attr_wrapped_model(self._model, "decoder").training = True
         return before
 
     # --- computing -------------------------------------------------------------------------------
