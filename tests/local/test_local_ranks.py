@@ -23,6 +23,8 @@ from tests.unit.rollcall_runtime.jobs import job_config
 # Each rank is the pod's command again, which a forked worker has not.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.new_interpreters]
 
+# Five processes on two busy cores; a killed one is found by its closed connections.
+PATIENT = {**FAST, "suspect_after": 10.0}
 EXIT_SECONDS = 30.0
 TRIALS = 10
 
@@ -30,7 +32,7 @@ TRIALS = 10
 def two_by_two(folder: Path) -> JobConfig:
     return job_config(
         algorithm=ENDLESS,
-        membership=FAST,
+        membership=PATIENT,
         trainer_replicas=2,
         trainer_processes=2,
         checkpoint=CheckpointConfig(5, str(folder / "saved")),
