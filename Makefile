@@ -13,7 +13,7 @@ STAMP := .venv/.stamp
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo test fresh lint unit mutants test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos lock venv
+.PHONY: help demo test fresh lint unit mutants test-engines test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -34,6 +34,13 @@ unit: $(STAMP) ## The fast tests alone
 
 mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must find: QUICK=1, ARGS="protocol/*"
 	$(BIN)/python -m tests.mutants $(if $(QUICK),--quick) $(ARGS)
+
+test-engines: $(STAMP) ## Every training engine through its whole suite; ENGINE=mine for another one, STAND_INS=megatron on a CPU
+ifdef ENGINE
+	$(BIN)/pytest tests/engines --engine $(ENGINE) $(if $(STAND_INS),--cpu-stand-ins $(STAND_INS))
+else
+	$(BIN)/python -m hack.test_parts engines-whole
+endif
 
 test-gpu: $(STAMP) ## Sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/unit -m gpu

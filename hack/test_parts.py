@@ -61,6 +61,18 @@ PARTS = (
         minutes=1.5,
         commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
     ),
+    Part(
+        name="engines",
+        minutes=1.5,  # an estimate: not measured yet
+        commands=(f"pytest tests/engines {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'not slow and {HERE}'",),
+    ),
+    # All training engines on all meshes; the quick ones run in the part above, too.
+    Part(
+        name="engines-whole",
+        minutes=10,  # an estimate: not measured yet
+        commands=(f"pytest tests/engines {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'not gpu'",),
+        named_only=True,
+    ),
     # Before the mutants: it builds the API server and Helm, which some of their tests need.
     Part(
         name="integration",

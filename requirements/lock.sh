@@ -13,13 +13,14 @@ engines="--extra mooncake-cpu --extra nixl --extra kimi --extra ray"
 # NIXL has a build for each CUDA; one runs on CPUs too. The worker image has Debian's torch.
 # shellcheck disable=SC2086  # several options
 compile dev.txt --extra operator --extra runtime --extra torch $engines \
+    --extra models --extra datasets --extra tensorboard --extra megatron --extra torchtitan \
     --excludes requirements/excludes-dev.txt --group dev
 # What builds the project's own wheel in the images.
 compile build.txt --group build -c requirements/dev.txt
 compile cluster.txt --group cluster -c requirements/dev.txt
 compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
-compile worker.txt --extra runtime $engines \
+compile worker.txt --extra runtime --extra models $engines \
     --excludes requirements/excludes-worker.txt -c requirements/dev.txt
 # The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves,
 # and Ray in the one release that the engine on it is tried with.

@@ -15,7 +15,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingResult,
 )
 from tests.integration.bad_manifests.manifests import Changes
-from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
+from tests.integration.bad_manifests.refused_at_apply import NO_ALGORITHM, REFUSED_AT_APPLY
 from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, lent_pool
 
@@ -332,7 +332,7 @@ def wrong_spec(changes: Changes, then: Changes | None = None) -> Scenario:
 
 def many_errors() -> JobSimulator:
     simulator = JobSimulator()
-    simulator.edit({"spec.trainer.replicas": 0, "spec.algorithm.loss": {"clip": "x"}})
+    simulator.edit({"spec.trainer.replicas": 0, "spec.algorithm.settings": {"clipLow": "x"}})
     simulator.converge()
     return simulator
 
@@ -375,6 +375,20 @@ def pool_names_a_group_that_the_job_does_not_have() -> JobSimulator:
     simulator = JobSimulator()
     simulator.pools["lent"] = lent_pool({"spec.syncGroup": "npu"})
     simulator.converge()
+    return simulator
+
+
+def pool_of_a_supervised_job() -> JobSimulator:
+    simulator = JobSimulator({**NO_ALGORITHM, "spec.supervised": {}})
+    simulator.pools["lent"] = lent_pool()
+    simulator.converge()
+    return simulator
+
+
+def ranks_change_with_the_template() -> JobSimulator:
+    simulator = running({f"{TRAINER}.resources.limits": {"nvidia.com/gpu": 4}})
+    simulator.edit({f"{TRAINER}.resources.limits": {"nvidia.com/gpu": 2}})
+    simulator.converge(5)
     return simulator
 
 
@@ -441,6 +455,8 @@ SCENARIOS: dict[str, Scenario] = {
         pool_has_no_job,
         pool_names_a_group_that_the_job_does_not_have,
         pool_name_is_taken,
+        pool_of_a_supervised_job,
+        ranks_change_with_the_template,
     )
 } | {
     "trainer raises": trainer_exits(1, "ValueError: bad batch (my_task.py:12 in score)"),

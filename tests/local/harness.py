@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.job_config import EngineRef, JobConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, EpochCause, RosterMember
 from tests.local.fake_operator import FakeOperator
@@ -68,10 +68,20 @@ class Lag:
 
 
 class LocalJob:
-    """Use as an async context manager; every process ends with it."""
+    """Use as an async context manager; every process ends with it.
 
-    def __init__(self, folder: Path, config: JobConfig | None = None) -> None:
+    `rollout_engine` generates in all rollouts.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: JobConfig | None = None,
+        *,
+        rollout_engine: EngineRef | None = None,
+    ) -> None:
         self.config = config or job_config(membership=FAST)
+        self._rollout_engine = rollout_engine or EngineRef("tiny")
         self.folder = folder
         # A network of its own in 127/8, so that several of these run on one machine.
         self._network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
@@ -177,7 +187,9 @@ class LocalJob:
                 address=address,
                 folder=self.folder,
                 coordinator=f"{self._network}.1",
-                pool=pool_config(sync_group=group) if role == "rollout" else None,
+                pool=pool_config(sync_group=group, engine=self._rollout_engine)
+                if role == "rollout"
+                else None,
             ),
             group,
         )

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from rollcall_protocol.pod_contract import POD_NAME
+from rollcall_protocol.wire.messages import Sample
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
 from rollcall_runtime.rollout.engines.decode_lock import Ticket
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
-from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.batch_broadcast import LeaderSignal
+from rollcall_runtime.train import trainer_rank
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
+from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_engine import EngineSetup
 
 ROLLOUT, TRAINER = "slow", "recording"
@@ -114,21 +115,28 @@ class SlowEngine(TinyEngine):
 
 
 class RecordingEngine(Fsdp2Engine):
-    """Batches that are trained on go to `folder`."""
+    """Samples that are trained on go to `folder`."""
 
     def __init__(self, setup: EngineSetup) -> None:
-        own = dict(setup.config)
-        self._folder, self._batches = Path(own.pop("folder")), 0
-        super().__init__(
-            EngineSetup(setup.model, setup.optimizer, own, setup.seed, setup.rendezvous)
-        )
+        own = dict(setup.own_settings)
+        _record_samples(Path(own.pop("folder")))
+        super().__init__(replace(setup, own_settings=own))
 
-    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
-        if isinstance(work, Batch):
-            self._batches += 1
-            columns = (work.tokens, work.mask, work.logprobs, work.versions)
-            torch.save(columns, self._folder / f"batch-{os.getpid()}-{self._batches}.pt")
-        return super().broadcast(work)
+
+def _record_samples(folder: Path) -> None:
+    make_batch = trainer_rank.policy_batch
+
+    def recording(
+        prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sample]], *, version: int
+    ) -> TrainBatch:
+        with (folder / f"{os.getpid()}.batches").open("a") as file:
+            for prompt, group in zip(prompts, groups, strict=True):
+                for sample in group:
+                    row = (prompt, sample.tokens, sample.logprobs, sample.versions)
+                    file.write(json.dumps(row) + "\n")
+        return make_batch(prompts, groups, version=version)
+
+    setattr(trainer_rank, "policy_batch", recording)  # noqa: B010 - not an exported name
 
 
 def moments(folder: Path) -> list[Moment]:
@@ -152,16 +160,13 @@ class Row:
     versions: tuple[int, ...]
 
 
-def trained_rows(folder: Path, *, prompt_length: int) -> list[Row]:
-    """All samples that the trainer used; prompts are of one length."""
-    rows = []
-    for file in sorted(folder.glob("batch-*.pt")):
-        for tokens, mask, logprobs, versions in zip(*torch.load(file), strict=True):
-            prompt = tuple(tokens[:prompt_length].tolist())
-            columns = (tokens[1:], logprobs, versions)
-            masked = (tuple(column[mask].tolist()) for column in columns)
-            rows.append(Row(prompt, *masked))
-    return rows
+def trained_rows(folder: Path) -> list[Row]:
+    """All samples that the trainer used; a torn last line is left out."""
+    return [
+        Row(*map(tuple, json.loads(line)))
+        for file in sorted(folder.glob("*.batches"))
+        for line in file.read_text().split("\n")[:-1]
+    ]
 
 
 def weights(folder: Path, version: int) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from rollcall_protocol.job_config import CheckpointConfig, EngineRef
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
-from rollcall_runtime.models.model_source import open_model
+from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.tasks import reverse
 from tests.local import recording_engines
 from tests.local.harness import FAST, LocalJob
@@ -189,7 +189,7 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
     assert moved, "the survivor was given what the victim had reported, token for token"
     count = sum(len(generation.tokens) for moment in moved for generation in moment.group)
     assert count <= values["resumed_tokens_total"]
-    rows = trained_rows(job.record, prompt_length=PROMPT_LENGTH)
+    rows = trained_rows(job.record)
     for begun in moved:
         continued = [row for row in rows if goes_on(row, begun)]
         assert len(continued) >= len([g for g in begun.group if g.tokens]), "all were trained on"
@@ -226,7 +226,7 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
 
     after = set(moments(job.record)) - before
     given = [moment for moment in after if moment.kind == "given"]
-    rows = trained_rows(job.record, prompt_length=PROMPT_LENGTH)
+    rows = trained_rows(job.record)
     continued = [row for row in rows if any(goes_on(row, begun) for begun in given)]
     assert any(len(set(row.versions)) > 1 for row in continued), "sampled before and after"
     assert are_right(job.record, continued)

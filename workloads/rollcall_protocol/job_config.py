@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollcall_protocol.algorithm_settings import AlgorithmSettings
+from rollcall_protocol.data_config import DataConfig
+from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 
 
@@ -23,15 +26,6 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class LossConfig:
-    """Off-policy correction: `type` is decoupled, tis or grpo; `clip` and `is_cap` are ratios."""
-
-    type: str
-    clip: float
-    is_cap: float
-
-
-@dataclass(frozen=True, slots=True)
 class OptimizerConfig:
     """A registered optimizer and its learning rate."""
 
@@ -41,7 +35,10 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmConfig:
-    """The asynchronous loop; `max_staleness` counts weight versions, times are seconds."""
+    """The asynchronous loop; `max_staleness` counts weight versions, times are seconds.
+
+    `name` is what the job calls the algorithm; `settings` say what it is.
+    """
 
     name: str
     group_size: int
@@ -50,11 +47,11 @@ class AlgorithmConfig:
     max_staleness: int
     max_concurrent_rollouts: int
     partial_rollout: bool
-    loss: LossConfig
     optimizer: OptimizerConfig
     partial_report: float = 1.0
     lease: float = 120.0
     deterministic: bool = False
+    settings: AlgorithmSettings = field(default_factory=AlgorithmSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +116,105 @@ class MembershipConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferenceConfig:
+    """The model that a KL term keeps the policy near to; there is none without such a term.
+
+    It is the job's own model as it was at the start, unless `model` names another one. Every
+    `update_every` steps it takes the policy's weights; 0: it stays.
+    """
+
+    model: str = ""
+    update_every: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CriticConfig:
+    """The model that values tokens; there is none without the baseline "critic".
+
+    It starts from the job's own model, unless `model` names another one. In the first
+    `warmup_steps` it alone is trained.
+    """
+
+    model: str = ""
+    learning_rate: float = 1e-3
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModelConfig:
+    """A model that scores samples: `weight` times its score is added to their reward."""
+
+    model: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthConfig:
+    """When training ends, or warns, because its figures are wrong.
+
+    It ends after `max_skipped_steps` steps in a row whose loss or gradient is not finite. It warns
+    above `max_mismatch_kl` (k3, in nats a token) and `max_mismatch_ratio` between the probabilities
+    that rollouts and trainer give to a token with the same weights; 0: never.
+    """
+
+    max_skipped_steps: int = 5
+    max_mismatch_kl: float = 0.0
+    max_mismatch_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if self.max_skipped_steps < 1:
+            raise ValueError("maxSkippedSteps must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationConfig:
+    """Every `every_steps` steps the rollouts answer the first `prompts` of `data`, `samples` times.
+
+    `pass_at` are the k of pass@k; a sample passes with a reward of at least `pass_reward`.
+    """
+
+    every_steps: int
+    data: DataConfig
+    prompts: int = 64
+    samples: int = 4
+    pass_at: tuple[int, ...] = (1,)
+    pass_reward: float = 1.0
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if min(self.every_steps, self.prompts, self.samples) < 1:
+            raise ValueError("everySteps, prompts and samples must be at least 1")
+        if not all(1 <= k <= self.samples for k in self.pass_at):
+            raise ValueError("each k of passAt must be between 1 and samples")
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingConfig:
+    """Where the figures of each step go beside Prometheus and the log; "" is nowhere.
+
+    `folder` gets TensorBoard's event files; `wandb_project` is a project of Weights & Biases, whose
+    key the container's environment has.
+    """
+
+    folder: str = ""
+    wandb_project: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobConfig:
-    """Settings that the trainer and its rollouts share."""
+    """Settings that the trainer and its rollouts share.
+
+    Each of the `trainer_replicas` pods has `trainer_processes` ranks. `trainer_device` is auto or
+    cpu; `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
+    by resource name.
+    """
 
     namespace: str
     job: str
     uid: str
     model: str
-    prompts: str
-    data_seed: int
+    data: DataConfig
     reward_function: str
     trainer_replicas: int
     trainer_engine: EngineRef
@@ -136,6 +223,21 @@ class JobConfig:
     weight_sync: WeightSyncConfig
     membership: MembershipConfig
     recover_from: str = "Checkpoint"
+    supervised: SupervisedConfig | None = None
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    reward_model: RewardModelConfig | None = None
+    health: HealthConfig = field(default_factory=HealthConfig)
+    evaluation: EvaluationConfig | None = None
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    trainer_processes: int = 1
+    trainer_device: str = "auto"
+    trainer_accelerators: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def trainer_ranks(self) -> int:
+        """How many ranks the trainer has in all its pods."""
+        return self.trainer_replicas * self.trainer_processes
 
 
 @dataclass(frozen=True, slots=True)

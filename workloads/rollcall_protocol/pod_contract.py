@@ -12,6 +12,10 @@ POD_IP = "ROLLCALL_POD_IP"  # downward API
 TOKEN_DIR = "ROLLCALL_TOKEN_DIR"  # noqa: S105 - a folder: the mounted Secret
 STATE_DIR = "ROLLCALL_STATE_DIR"  # emptyDir that outlives a container restart (boot counter)
 
+# In a trainer pod of several processes `rollcall-trainer` writes these for each of them.
+LOCAL_RANK = "ROLLCALL_LOCAL_RANK"  # number of the process in its pod, from 0
+EXIT_MESSAGE = "ROLLCALL_EXIT_MESSAGE"  # file that takes the place of TERMINATION_LOG
+
 MEMBER_TOKEN_FILE = "member"  # noqa: S105 - in every worker pod
 OPERATOR_TOKEN_FILE = "operator"  # noqa: S105 - in trainer pods only: who may push rosters
 TERMINATION_LOG = "/dev/termination-log"  # why a container exited; shown in the job's conditions
@@ -24,6 +28,10 @@ COMPLETIONS_PORT = 7071  # coordinator: completions, apart from membership and w
 AGENT_PORT = 7072  # rollout: weights for peers, drain, reconnect requests
 RENDEZVOUS_PORT = 7073  # trainer rank 0: the training engine's own process group
 METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
+
+MAX_PROCESSES = 64  # in a trainer pod, one rank each
+_PARTS_PORT = 7100  # and above: weights of a trainer pod's further ranks
+
 
 # Routes.
 ROSTER_ROUTE = "/v1/roster"  # PUT, operator token
@@ -47,3 +55,11 @@ class ExitCode(IntEnum):
     FAILED = 1  # a fault worth a restart
     BAD_CONFIG = 64  # the spec must be changed: the job fails at once
     FENCED = 65  # another coordinator took over
+
+
+def weights_port(local_rank: int) -> int:
+    """Where a trainer rank serves its weights: its pod's ranks share an address.
+
+    The pod's first rank serves them at MEMBERSHIP_PORT.
+    """
+    return _PARTS_PORT + local_rank if local_rank else MEMBERSHIP_PORT

@@ -1,4 +1,4 @@
-"""The commands `rollcall-trainer` and `rollcall-rollout` of the containers, and `rollcall-sync`.
+"""The commands of the containers, `rollcall-trainer` and `rollcall-rollout`, and those of users.
 
 The workers are configured by the environment that the operator writes. torch is imported only after
 that is read, so that a wrong configuration fails at once.
@@ -12,11 +12,14 @@ from typing import Any, NoReturn
 
 from rollcall_protocol import __version__, pod_contract
 from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.pod_contract import ExitCode
+from rollcall_runtime.train import local_ranks
 from rollcall_runtime.worker import environment
 from rollcall_runtime.worker.environment import Pod
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import exit_process, report_failure
 from rollcall_runtime.worker.logs import configure_logs
+from rollcall_runtime.worker.parent_process import end_with_parent
 
 log = logging.getLogger(__name__)
 
@@ -24,15 +27,32 @@ LOG_LEVEL = "ROLLCALL_LOG_LEVEL"
 
 
 def trainer(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank of the trainer; rank 0 runs the coordinator too. Returns the exit code."""
-    _parse("rollcall-trainer", "One rank of an RLJob's trainer.", arguments)
+    """Run one rank of the trainer; rank 0 runs the coordinator too. Returns the exit code.
 
-    def run() -> None:
+    In a pod of several ranks it runs itself once for each of them, and ends with them.
+    """
+    _parse("rollcall-trainer", "The ranks of an RLJob's trainer in one pod.", arguments)
+
+    def run() -> int:
         settings = environment.read_trainer(os.environ)
-        fields = _configure_job_logs(settings.job, settings.pod)
-        from rollcall_runtime.train import app  # noqa: PLC0415 - imports torch
+        if settings.starts_ranks:
+            _configure_job_logs(settings.job, settings.pod)
+            return local_ranks.run_local_ranks(settings, os.environ)
+        ranks = {}
+        if settings.job.trainer_processes > 1:
+            end_with_parent()
+            ranks = {"rank": settings.rank}
+        fields = _configure_job_logs(settings.job, settings.pod, **ranks)
+        # These import torch.
+        if settings.job.supervised is not None:
+            from rollcall_runtime.train import supervised_app  # noqa: PLC0415
+
+            supervised_app.run(settings, settings.job.supervised)
+            return ExitCode.OK
+        from rollcall_runtime.train import app  # noqa: PLC0415
 
         app.run(settings, fields)
+        return ExitCode.OK
 
     return _guarded(run)
 
@@ -41,12 +61,13 @@ def rollout(arguments: Sequence[str] | None = None) -> int:
     """Run a rollout: the agent and its inference engine. Returns the exit code."""
     _parse("rollcall-rollout", "One rollout worker of an RLJob.", arguments)
 
-    def run() -> None:
+    def run() -> int:
         settings = environment.read_rollout(os.environ)
         fields = _configure_job_logs(settings.job, settings.pod, pool=settings.pool.pool)
         from rollcall_runtime.rollout import app  # noqa: PLC0415 - imports torch
 
         app.run(settings, fields)
+        return ExitCode.OK
 
     return _guarded(run)
 
@@ -68,8 +89,15 @@ def sync(arguments: Sequence[str] | None = None) -> int:
     return cli.main(arguments)
 
 
+def train(arguments: Sequence[str] | None = None) -> int:
+    """List training engines, show data, export checkpoints, train on answers; the exit code."""
+    from rollcall_runtime.train import cli  # noqa: PLC0415 - the workers do not need it
+
+    return cli.main(arguments)
+
+
 def _parse(name: str, description: str, arguments: Sequence[str] | None) -> None:
-    codes = ", ".join(f"{code.value} {code.name}" for code in pod_contract.ExitCode)
+    codes = ", ".join(f"{code.value} {code.name}" for code in ExitCode)
     parser = argparse.ArgumentParser(
         name,
         description=(
@@ -81,24 +109,23 @@ def _parse(name: str, description: str, arguments: Sequence[str] | None) -> None
     parser.parse_args(arguments)
 
 
-def _guarded(run: Callable[[], None]) -> int:
+def _guarded(run: Callable[[], int]) -> int:
     configure_logs(level=_level())
     try:
-        run()
+        return run()
     except SpecError as error:
-        return report_failure(error, pod_contract.ExitCode.BAD_CONFIG)
+        return report_failure(error, ExitCode.BAD_CONFIG)
     except FencedError as error:
-        return report_failure(error, pod_contract.ExitCode.FENCED)
+        return report_failure(error, ExitCode.FENCED)
     except SystemExit as error:
         # A library or the user's code called sys.exit, perhaps with 0: the work is not done.
         log.exception("the worker was ended by a call of sys.exit")
-        report_failure(error, pod_contract.ExitCode.FAILED)
+        report_failure(error, ExitCode.FAILED)
         own = error.code if isinstance(error.code, int) else 0
-        return own or pod_contract.ExitCode.FAILED
+        return own or ExitCode.FAILED
     except Exception as error:
         log.exception("the worker failed")
-        return report_failure(error, pod_contract.ExitCode.FAILED)
-    return pod_contract.ExitCode.OK
+        return report_failure(error, ExitCode.FAILED)
 
 
 def _level() -> int:
@@ -106,7 +133,7 @@ def _level() -> int:
     return logging.INFO if level is None else level
 
 
-def _configure_job_logs(job: JobConfig, pod: Pod, **more: str) -> dict[str, Any]:
+def _configure_job_logs(job: JobConfig, pod: Pod, **more: str | int) -> dict[str, Any]:
     """Add the job's coordinates to all log lines; returns the fields, which may be changed."""
     coordinates = {"namespace": job.namespace, "job": job.job, "pod": pod.name, **more}
     logs = configure_logs(level=_level(), **coordinates)

@@ -23,8 +23,8 @@ from hack.bench.sync_engines import chart, markdown_table
 from rollcall_protocol import __version__
 from rollcall_runtime.bench import suite
 from rollcall_runtime.bench.cli import add_case_arguments, bench_case, positive, size
-from rollcall_runtime.bench.host import own_output
 from rollcall_runtime.sync.registry import engines
+from rollcall_runtime.worker.command_output import own_output
 
 MEASUREMENTS = ROOT / "docs" / "measurements"
 

@@ -4,7 +4,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from rollcall_operator.api.algorithm import AlgorithmSpec
+from rollcall_operator.api.data import DataSpec
 from rollcall_operator.api.labels import GROUP_DEFAULT
+from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec, TrackingSpec
+from rollcall_operator.api.roles import CriticSpec, ReferenceSpec, RewardModelSpec
 from rollcall_operator.api.rolloutpool import EngineConfig, RolloutBase
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import (
@@ -21,9 +25,8 @@ from rollcall_operator.api.scalars import (
     SyncEngineName,
     named,
 )
+from rollcall_operator.api.supervised import SupervisedSpec
 from rollcall_operator.api.training import (
-    AlgorithmSpec,
-    DataSpec,
     ModelSpec,
     RewardSpec,
     TrainerSpec,
@@ -228,9 +231,19 @@ def _frozen_for_good(field: str, why: str) -> Rule:
 
 def _checkpoints_are_published(spec: "RLJobSpec") -> bool:
     checkpoint = spec.trainer.checkpoint
-    if not spec.algorithm.deterministic or checkpoint is None:
+    if spec.algorithm is None or not spec.algorithm.deterministic or checkpoint is None:
         return True
     return checkpoint.every_steps % spec.weight_sync.trigger_parameter_sync_step == 0
+
+
+def _belongs_to_algorithm(field: str) -> Rule:
+    """Samples are generated and scored for an algorithm, and for nothing else."""
+    return Rule(
+        message="is required with algorithm, and must not be given with supervised",
+        cel=f"has(self.algorithm) == has(self.{field})",
+        holds=lambda spec: (spec.algorithm is None) == (getattr(spec, field) is None),
+        path=f".{field}",
+    )
 
 
 class RLJobSpec(Model):
@@ -240,17 +253,33 @@ class RLJobSpec(Model):
         _frozen_for_good("model", "checkpoints hold its weights"),
         _frozen_for_good("trainer.engine.name", "checkpoints are in its format"),
         _frozen("data"),
-        _frozen("reward"),
+        _frozen("reward", optional=True),
         _frozen("trainer.replicas"),
+        _frozen("trainer.processesPerPod", optional=True),
+        _frozen("trainer.device"),
         _frozen("trainer.checkpoint", optional=True),
         _frozen("trainer.recoverFrom"),
-        _frozen("algorithm"),
+        _frozen("reference"),
+        _frozen("critic"),
+        _frozen("rewardModel", optional=True),
+        _frozen("health"),
+        _frozen("evaluation", optional=True),
+        _frozen("tracking"),
+        _frozen("algorithm", optional=True),
+        _frozen("supervised", optional=True),
         _frozen("weightSync"),
         _frozen("membership"),
         Rule(
+            message="must have exactly one of algorithm (with rollouts and reward) and supervised",
+            cel="has(self.algorithm) != has(self.supervised)",
+            holds=lambda spec: (spec.algorithm is None) != (spec.supervised is None),
+        ),
+        *(_belongs_to_algorithm(field) for field in ("reward", "rollouts")),
+        Rule(
             message="must be a multiple of weightSync.triggerParameterSyncStep when "
             "algorithm.deterministic is true: a restart continues from a published version",
-            cel="!self.algorithm.deterministic || !has(self.trainer.checkpoint) || "
+            cel="!has(self.algorithm) || !self.algorithm.deterministic || "
+            "!has(self.trainer.checkpoint) || "
             "self.trainer.checkpoint.everySteps % self.weightSync.triggerParameterSyncStep == 0",
             holds=_checkpoints_are_published,
             path=".trainer.checkpoint.everySteps",
@@ -262,22 +291,32 @@ class RLJobSpec(Model):
     checkpoint."""
     model: ModelSpec
     data: DataSpec
-    reward: RewardSpec
+    reward: RewardSpec | None = None
     trainer: TrainerSpec
-    rollouts: Annotated[
-        list[RolloutSpec],
-        Field(
-            min_length=1,
-            max_length=32,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-            },
-        ),
-        Rule(message="each name may occur once only", holds=_unique_names),
-    ]
+    rollouts: (
+        Annotated[
+            list[RolloutSpec],
+            Field(
+                min_length=1,
+                max_length=32,
+                json_schema_extra={
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
+            ),
+            Rule(message="each name may occur once only", holds=_unique_names),
+        ]
+        | None
+    ) = None
     """Pools of rollouts that the job owns. To add rollouts while it runs, apply a RolloutPool."""
-    algorithm: AlgorithmSpec
+    algorithm: AlgorithmSpec | None = None
+    supervised: SupervisedSpec | None = None
+    reference: ReferenceSpec = nested(ReferenceSpec)
+    critic: CriticSpec = nested(CriticSpec)
+    reward_model: RewardModelSpec | None = None
+    health: HealthSpec = nested(HealthSpec)
+    evaluation: EvaluationSpec | None = None
+    tracking: TrackingSpec = nested(TrackingSpec)
     weight_sync: WeightSyncSpec = nested(WeightSyncSpec)
     membership: MembershipSpec = nested(MembershipSpec)
     failure_policy: FailurePolicy = nested(FailurePolicy)
@@ -289,6 +328,13 @@ class RLJobSpec(Model):
     count."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
     """The job is deleted so many seconds after it finished. Unset: it is kept."""
+
+    @property
+    def max_steps(self) -> int:
+        """Number of optimizer steps that the spec gives; 0 if the trainer counts its data first."""
+        if self.algorithm is not None:
+            return self.algorithm.max_steps
+        return self.supervised.max_steps if self.supervised else 0
 
 
 JOB_RULES = (named(JOB_NAME_MAX, "its pods are named after it"),)

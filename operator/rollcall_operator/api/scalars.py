@@ -25,8 +25,8 @@ GROUP_NAME_MAX = 40
 
 _LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
-TRAIN_ENGINES = ("fsdp2",)
-ROLLOUT_ENGINES = ("tiny",)
+TRAIN_ENGINES = ("fsdp2", "fsdp", "megatron", "torchtitan")
+ROLLOUT_ENGINES = ("tiny", "transformers")
 SYNC_ENGINES = ("auto", "gloo", "nccl", "hccl", "mooncake", "kimi", "nixl", "ray", "store")
 _QUALIFIED = "^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)+$"
 
@@ -75,17 +75,22 @@ def _engine(kind: str, builtin: tuple[str, ...]) -> Any:
     return Annotated[str, Field(min_length=1, max_length=63), rule]
 
 
-def _decimal(low: str, high: str, example: str) -> Any:
+def _decimal(low: str, high: str, example: str, *, with_low: bool = False) -> Any:
+    """A decimal string above `low`, or `low` itself if that is allowed, and at most `high`."""
+    bounds = f"from {low} to {high}" if with_low else f"above {low} and at most {high}"
+
     def inside(value: str) -> bool:
         try:
-            return Decimal(low) < parse_decimal(value) <= Decimal(high)
+            number = parse_decimal(value)
         except ValueError:
             return False
+        above = number >= Decimal(low) if with_low else number > Decimal(low)
+        return above and number <= Decimal(high)
 
-    number = "double(self)"
+    number, above = "double(self)", ">=" if with_low else ">"
     rule = Rule(
-        message=f'must be a decimal string above {low} and at most {high}, such as "{example}"',
-        cel=f"self.matches('{DECIMAL_PATTERN}') && {number} > {low} && {number} <= {high}",
+        message=f'must be a decimal string {bounds}, such as "{example}"',
+        cel=f"self.matches('{DECIMAL_PATTERN}') && {number} {above} {low} && {number} <= {high}",
         holds=inside,
     )
     return Annotated[str, Field(min_length=1, max_length=24), rule]
@@ -108,8 +113,31 @@ RolloutEngineName = _engine("inference", ROLLOUT_ENGINES)
 SyncEngineName = _engine("weight sync", SYNC_ENGINES)
 
 Ratio = _decimal("0.0", "1.0", "0.2")
-Cap = _decimal("0.0", "1000.0", "5")
+Share = _decimal("0.0", "1.0", "0.2", with_low=True)
+Amount = _decimal("0.0", "1000.0", "0.5", with_low=True)
+Cap = _decimal("1.0", "1000.0", "5", with_low=True)
 LearningRate = _decimal("0.0", "10.0", "1e-3")
+
+_NAME = "[A-Za-z0-9][-A-Za-z0-9._]*"
+
+ModelPath = Annotated[
+    str,
+    Field(min_length=1, max_length=512),
+    matches(
+        f"^(builtin:{_NAME}|/.+|{_NAME}(/{_NAME})?(@[-A-Za-z0-9._/]+)?)$",
+        "must be builtin:<name>, an absolute path such as /models/mine, or a Hugging Face id such "
+        "as org/model or org/model@revision",
+    ),
+]
+DataName = Annotated[
+    str,
+    Field(min_length=1, max_length=512),
+    matches(
+        f"^(builtin:{_NAME}|(/[^/]+)*/([^/]+[.](jsonl|parquet)|[^/.]+)|{_NAME}(/{_NAME})?)$",
+        "must be builtin:<name>, an absolute path that ends in .jsonl or .parquet or is a "
+        "directory, or a data set id such as org/prompts",
+    ),
+]
 
 BucketSize = Annotated[
     str,

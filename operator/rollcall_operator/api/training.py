@@ -1,4 +1,4 @@
-"""What a job trains and how: model, data, reward, trainer, algorithm."""
+"""What a job trains and where: model, reward, trainer."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -6,17 +6,9 @@ from pydantic import Field
 
 from rollcall_operator.api.rolloutpool import EngineConfig
 from rollcall_operator.api.rules import Model, Rule
-from rollcall_operator.api.scalars import (
-    Cap,
-    Count,
-    LearningRate,
-    Ratio,
-    TrainEngineName,
-    matches,
-)
+from rollcall_operator.api.scalars import Count, ModelPath, TrainEngineName, matches
 from rollcall_operator.api.template import PodTemplate
-
-_NAME = "[A-Za-z0-9][-A-Za-z0-9._]*"
+from rollcall_protocol.pod_contract import MAX_PROCESSES
 
 
 def nested(model: type[Model]) -> Any:
@@ -27,35 +19,9 @@ def nested(model: type[Model]) -> Any:
 class ModelSpec(Model):
     """The model to train."""
 
-    path: Annotated[
-        str,
-        Field(min_length=1, max_length=512),
-        matches(
-            f"^(builtin:{_NAME}|/.+|{_NAME}(/{_NAME})?)$",
-            "must be builtin:<name>, an absolute path such as /models/mine, or a Hugging Face id "
-            "such as org/model",
-        ),
-    ]
+    path: ModelPath
     """Initial weights: a builtin (builtin:reverse-tiny), a directory in the containers, or a
     Hugging Face id."""
-
-
-class DataSpec(Model):
-    """The prompts to train on."""
-
-    prompts: Annotated[
-        str,
-        Field(min_length=1, max_length=512),
-        matches(
-            f"^(builtin:{_NAME}|/.+[.](jsonl|parquet)|{_NAME}(/{_NAME})?)$",
-            "must be builtin:<name>, an absolute path that ends in .jsonl or .parquet, or a data "
-            "set id such as org/prompts",
-        ),
-    ]
-    """A builtin (builtin:reverse), the path of a JSONL or Parquet file, or a Hugging Face data
-    set id."""
-    seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
-    """Seed for the order of the prompts and the builtin tasks."""
 
 
 class RewardSpec(Model):
@@ -80,7 +46,8 @@ class TrainEngineSpec(Model):
     name: TrainEngineName = "fsdp2"
     """A builtin engine, or one that the image registers by entry point (a qualified name)."""
     config: EngineConfig
-    """Settings that only this engine reads."""
+    """Settings of the engine, such as precision or tensorParallel. Those of a builtin engine are
+    checked at once, those of others when the pods start."""
 
 
 class EmptyDir(Model):
@@ -130,6 +97,12 @@ class TrainerSpec(Model):
 
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
     """Number of trainer pods."""
+    processes_per_pod: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] | None = None
+    """Number of processes in each pod; each is a rank with a device of its own. Unset: as many as
+    the accelerators (such as nvidia.com/gpu) that the worker's container asks for, otherwise 1."""
+    device: Literal["auto", "cpu"] = "auto"
+    """auto: the accelerators that the container sees; a CPU only if the container asks for no
+    accelerator and its image supports none. cpu: the CPU."""
     engine: TrainEngineSpec = nested(TrainEngineSpec)
     checkpoint: CheckpointSpec | None = None
     """Checkpoints. Without them a restarted trainer begins at step 0."""
@@ -141,63 +114,3 @@ class TrainerSpec(Model):
     """Template of the pods. The container named `trainer`, or the only one, is the worker; the
     operator adds its environment, ports, volumes, probes and security context. A change takes
     effect when the pods are recreated: suspend the job and resume it."""
-
-
-class LossSpec(Model):
-    """The policy loss and its off-policy correction."""
-
-    type: Literal["decoupled", "tis", "grpo"] = "decoupled"
-    """decoupled: corrects for stale samples with importance weights separate from the clipped
-    ratio. tis: truncated importance sampling. grpo: no correction."""
-    clip: Ratio = "0.2"
-    """Clip range of the policy ratio."""
-    is_cap: Cap = "5"
-    """Upper limit of the importance weight."""
-
-
-class OptimizerSpec(Model):
-    """The optimizer."""
-
-    name: Literal["adamw"] = "adamw"
-    """Name of the optimizer."""
-    learning_rate: LearningRate = "1e-3"
-    """Learning rate, as a decimal string."""
-
-
-class AlgorithmSpec(Model):
-    """The training algorithm: asynchronous reinforcement learning with bounded staleness."""
-
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            message="must be 0 when deterministic is true: which of several versions generates a "
-            "sample depends on timing",
-            cel="!self.deterministic || self.maxStaleness == 0",
-            holds=lambda a: not a.deterministic or a.max_staleness == 0,
-            path=".maxStaleness",
-        ),
-    )
-
-    name: Literal["grpo"] = "grpo"
-    """grpo: the advantage of a sample is relative to the other samples of the same prompt."""
-    group_size: Annotated[int, Field(ge=2, le=1024)] = 16
-    """Number of samples generated for each prompt."""
-    prompts_per_step: Annotated[int, Field(ge=1, le=65_536)] = 16
-    """Number of prompts for each optimizer step."""
-    max_steps: Count
-    """Number of optimizer steps after which the job succeeds."""
-    max_staleness: Annotated[int, Field(ge=0, le=1000)] = 2
-    """Number of weight versions that a sample may lag behind; older samples are dropped."""
-    max_concurrent_rollouts: Annotated[int, Field(ge=1, le=1_000_000)] = 64
-    """Highest number of prompts leased to rollouts at a time."""
-    partial_rollout: bool = True
-    """true: unfinished responses are continued after a weight update, and on another rollout when
-    theirs is lost."""
-    partial_report_seconds: Count = 1
-    """Seconds between two reports of a rollout about the tokens of its unfinished responses."""
-    lease_seconds: Count = 120
-    """Seconds without a report after which a prompt is leased to another rollout."""
-    deterministic: bool = False
-    """true: the same spec gives the same losses, also after restarts: prompts are used in order,
-    and sampling depends only on prompt and weights. Slower; for tests and debugging."""
-    loss: LossSpec = nested(LossSpec)
-    optimizer: OptimizerSpec = nested(OptimizerSpec)

@@ -138,7 +138,7 @@ def _children(view: JobView) -> Iterator[Manifest]:
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
     yield trainer_children.service(job)
     yield trainer_children.stateful_set(job, spec, replicas=replicas)
-    for rollout in spec.rollouts:
+    for rollout in spec.rollouts or ():
         name = labels.pool_name(view.name, rollout.name)
         yield rollout_children.pool(job, rollout, live_pools.get(name))
     for pool in view.pools:
@@ -182,7 +182,7 @@ def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
     """Pools whose entry was removed from the job, and the job itself after its time to live."""
     if expired:
         return (ObjectDeletion(kind="RLJob", name=view.name, uid=view.uid),)
-    kept = {labels.pool_name(view.name, rollout.name) for rollout in view.spec.rollouts}
+    kept = {labels.pool_name(view.name, rollout.name) for rollout in view.spec.rollouts or ()}
     return tuple(
         ObjectDeletion(kind="RolloutPool", name=pool.name, uid=pool.raw["metadata"]["uid"])
         for pool in view.pools

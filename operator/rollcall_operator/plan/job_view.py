@@ -1,6 +1,6 @@
 """One job with everything that belongs to it, sorted out once for all policies."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rollcall_operator.api import labels
@@ -162,11 +162,11 @@ def pools_of(
     uid, name = job["metadata"]["uid"], observed.name
     places = {
         labels.pool_name(name, rollout.name): f"spec.rollouts[{index}]"
-        for index, rollout in enumerate(spec.rollouts)
+        for index, rollout in enumerate(spec.rollouts or ())
     }
     no_pods_wanted = should_have_no_pods(spec, outcome)
     there = {raw["metadata"]["name"] for raw in observed.pools}
-    planned = (pool(job, rollout, None) for rollout in spec.rollouts)
+    planned = (pool(job, rollout, None) for rollout in spec.rollouts or ())
     raws = [raw for raw in observed.pools if "deletionTimestamp" not in raw["metadata"]]
     raws += [raw for raw in planned if raw["metadata"]["name"] not in there]
     return tuple(
@@ -182,6 +182,14 @@ def pools_of(
     )
 
 
+def _no_use_for_rollouts(job_spec: RLJobSpec) -> Iterator[str]:
+    if job_spec.algorithm is None:
+        yield (
+            "spec.jobRef.name: the RLJob is supervised, so that nothing uses samples; delete the "
+            "pool, or name another job"
+        )
+
+
 def _pool(
     observed: ObservedJob,
     raw: Manifest,
@@ -195,6 +203,7 @@ def _pool(
     spec, errors = parse(RolloutPoolSpec, raw["spec"], "spec")
     if spec is not None:
         errors = (
+            *_no_use_for_rollouts(job_spec),
             *group_errors(job_spec, spec, "spec"),
             *template_errors(spec.template, labels.ROLLOUT, "spec.template"),
         )

@@ -7,11 +7,16 @@ from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.plan import apply_needed
+from rollcall_operator.plan.children.trainer_ranks import processes_per_pod
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
 _LONGEST = 800
+_SUSPEND_FIRST = (
+    "is immutable while the job is not suspended; set spec.suspend: true first, or create another "
+    "RLJob"
+)
 
 
 def live_errors(view: JobView) -> Iterator[str]:
@@ -19,17 +24,27 @@ def live_errors(view: JobView) -> Iterator[str]:
     yield from _pool_errors(view)
     if view.spec.suspend or view.outcome is not None:
         return
-    running = _running_engine_config(view)
-    if running is not None and running != view.spec.trainer.engine.config:
+    yield from _frozen_by_running_pods(view)
+
+
+def _frozen_by_running_pods(view: JobView) -> Iterator[str]:
+    """Changes that pods started from now on would see, and those that run would not."""
+    running = _running_config(view)
+    if running is None:
+        return
+    if running["trainer_engine"]["config"] != view.spec.trainer.engine.config:
+        yield f"spec.trainer.engine.config: {_SUSPEND_FIRST}"
+    before, now = running.get("trainer_processes", 1), processes_per_pod(view.spec.trainer)
+    if now != before:
         yield (
-            "spec.trainer.engine.config: is immutable while the job is not suspended; set "
-            "spec.suspend: true first, or create another RLJob"
+            f"spec.trainer.template: now asks for {now} processes in a pod, one for each "
+            f"accelerator; their number, {before}, {_SUSPEND_FIRST}"
         )
 
 
 def _pool_errors(view: JobView) -> Iterator[str]:
     pools = {pool.name: pool for pool in view.pools}
-    for index, rollout in enumerate(view.spec.rollouts):
+    for index, rollout in enumerate(view.spec.rollouts or ()):
         path = f"spec.rollouts[{index}]"
         pool = pools.get(labels.pool_name(view.name, rollout.name))
         if pool is None or not pool.exists:
@@ -74,8 +89,8 @@ def _recorded(pool: PoolView) -> str | None:
     return None if value is None else str(value)
 
 
-def _running_engine_config(view: JobView) -> Any:
-    """Settings of the training engine in the live StatefulSet; None if it has no pods."""
+def _running_config(view: JobView) -> Any:
+    """The settings (JobConfig) in the live StatefulSet; None if it has no pods."""
     name = f"StatefulSet/{labels.trainer_name(view.name)}"
     for child in view.observed.children:
         if apply_needed.key(child) != name or made_by_other_job(child, view.uid):
@@ -85,7 +100,7 @@ def _running_engine_config(view: JobView) -> Any:
         for container in child["spec"]["template"]["spec"]["containers"]:
             for variable in container.get("env") or ():
                 if variable["name"] == pod_contract.CONFIG:
-                    return json.loads(variable["value"])["trainer_engine"]["config"]
+                    return json.loads(variable["value"])
     return None
 
 
@@ -103,7 +118,7 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
     places = {
         f"Deployment/{pool.name}": f"{pool.path}.template" for pool in view.pools if pool.owned
     }
-    for index, rollout in enumerate(view.spec.rollouts):
+    for index, rollout in enumerate(view.spec.rollouts or ()):
         name = labels.pool_name(view.name, rollout.name)
         places[f"RolloutPool/{name}"] = f"spec.rollouts[{index}]"
     places[f"StatefulSet/{labels.trainer_name(view.name)}"] = "spec.trainer.template"

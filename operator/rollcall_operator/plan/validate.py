@@ -21,6 +21,7 @@ from rollcall_operator.plan.children.pod_template import (
 )
 from rollcall_operator.plan.children.worker_config import CHECKPOINT_PATH
 from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.training_settings import algorithm_errors, trainer_errors
 
 M = TypeVar("M", bound=Model)
 
@@ -71,12 +72,14 @@ _MUST = {
 def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
     """Everything that is wrong with a parsed job."""
     found = list(template_errors(spec.trainer.template, labels.TRAINER, "spec.trainer.template"))
+    found.extend(trainer_errors(spec.trainer))
+    found.extend(algorithm_errors(spec))
     if spec.trainer.checkpoint and spec.trainer.checkpoint.volume.empty_dir:
         limit = spec.trainer.checkpoint.volume.empty_dir.size_limit
         if limit is not None and not is_quantity(limit):
             path = "spec.trainer.checkpoint.volume.emptyDir.sizeLimit"
             found.append(_not_a_quantity(path, limit))
-    for index, rollout in enumerate(spec.rollouts):
+    for index, rollout in enumerate(spec.rollouts or ()):
         path = f"spec.rollouts[{index}]"
         found.extend(group_errors(spec, rollout, path))
         found.extend(template_errors(rollout.template, labels.ROLLOUT, f"{path}.template"))

@@ -48,6 +48,15 @@ def job() -> Manifest:
     }
 
 
+def supervised_job() -> Manifest:
+    """The same job, but that it learns the answers in its data."""
+    manifest = job()
+    for field in ("algorithm", "reward", "rollouts"):
+        del manifest["spec"][field]
+    manifest["spec"]["supervised"] = {"epochs": 2}
+    return manifest
+
+
 def pool() -> Manifest:
     """A good RolloutPool named `bad-pool` for the job `bad`."""
     return {

@@ -12,6 +12,9 @@ def _pool(name: str, says: tuple[str, ...], changes: Changes, **more: object) ->
     return Case(name, "apply", "RolloutPool", says, changes, **more)  # type: ignore[arg-type]
 
 
+NO_ALGORITHM = {f"spec.{field}": DELETE for field in ("algorithm", "reward", "rollouts")}
+EVALUATION = {"everySteps": 10, "source": {"name": "builtin:reverse"}}
+
 REFUSED_AT_APPLY: tuple[Case, ...] = (
     _apply(
         "name too long",
@@ -25,12 +28,12 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "unknown inference engine",
-        ("spec.rollouts[0].engine.name", "unknown inference engine; builtin: tiny"),
+        ("spec.rollouts[0].engine.name", "unknown inference engine; builtin: tiny, transformers"),
         {"spec.rollouts[0].engine.name": "tinny"},
     ),
     _apply(
         "unknown training engine",
-        ("spec.trainer.engine.name", "unknown training engine; builtin: fsdp2"),
+        ("spec.trainer.engine.name", "unknown training engine; builtin: fsdp2, fsdp, megatron"),
         {"spec.trainer.engine.name": "fsdp3"},
     ),
     _apply(
@@ -88,6 +91,48 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             "spec.weightSync.triggerParameterSyncStep": 2,
         },
     ),
+    _apply(
+        "an algorithm and supervised training",
+        ("spec", "must have exactly one of algorithm (with rollouts and reward) and supervised"),
+        {"spec.supervised": {}},
+    ),
+    *(
+        _apply(
+            f"an algorithm without {field}",
+            (f"spec.{field}", "is required with algorithm"),
+            {f"spec.{field}": DELETE},
+        )
+        for field in ("reward", "rollouts")
+    ),
+    *(
+        _apply(
+            f"supervised training with {field}",
+            (f"spec.{field}", "must not be given with supervised"),
+            {**NO_ALGORITHM, "spec.supervised": {}, f"spec.{field}": job()["spec"][field]},
+        )
+        for field in ("reward", "rollouts")
+    ),
+    _apply(
+        "supervised training changed while it runs",
+        ("spec.supervised", "is immutable while the job is not suspended"),
+        {**NO_ALGORITHM, "spec.supervised": {}},
+        then={"spec.supervised.epochs": 2},
+    ),
+    _apply(
+        "supervised training that learns nothing",
+        ("spec.supervised.learningRate", 'such as "1e-3"'),
+        {**NO_ALGORITHM, "spec.supervised.learningRate": "0"},
+    ),
+    _apply(
+        "a model exported to a relative folder",
+        ("spec.supervised.exportPath", "must be an absolute path"),
+        {**NO_ALGORITHM, "spec.supervised.exportPath": "model"},
+    ),
+    _apply(
+        "held-out rows in an unknown format",
+        ("spec.supervised.evaluation.source.name", "ends in .jsonl or .parquet"),
+        {**NO_ALGORITHM, "spec.supervised.evaluation": {"source": {"name": "/data/a.csv"}}},
+    ),
     _apply("no rollouts", ("spec.rollouts", "at least 1 items"), {"spec.rollouts": []}),
     _apply(
         "two rollouts of one name",
@@ -110,24 +155,57 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.algorithm": {"groupSize": 8}},
     ),
     _apply(
-        "a group of one",
-        ("spec.algorithm.groupSize", "should be greater than or equal to 2"),
-        {"spec.algorithm.groupSize": 1},
+        "no samples",
+        ("spec.algorithm.groupSize", "should be greater than or equal to 1"),
+        {"spec.algorithm.groupSize": 0},
+    ),
+    _apply(
+        "unknown algorithm",
+        ("spec.algorithm.name", 'supported values: "grpo", "dr-grpo", "rloo"'),
+        {"spec.algorithm.name": "gppo"},
+    ),
+    _apply(
+        "unknown objective",
+        ("spec.algorithm.settings.objective", 'supported values: "ppo", "gspo"'),
+        {"spec.algorithm.settings.objective": "grpo"},
     ),
     _apply(
         "a float",
-        ("spec.algorithm.loss.clip", "expected string"),
-        {"spec.algorithm.loss.clip": 0.2},
+        ("spec.algorithm.settings.clipHigh", "expected string"),
+        {"spec.algorithm.settings.clipHigh": 0.2},
     ),
     _apply(
         "a decimal string that does not parse",
-        ("spec.algorithm.loss.clip", "must be a decimal string above 0.0 and at most 1.0"),
-        {"spec.algorithm.loss.clip": "0,2"},
+        ("spec.algorithm.settings.clipLow", "must be a decimal string from 0.0 to 1.0"),
+        {"spec.algorithm.settings.clipLow": "0,2"},
     ),
     _apply(
         "importance sampling capped at zero",
-        ("spec.algorithm.loss.isCap", "must be a decimal string above 0.0 and at most 1000.0"),
-        {"spec.algorithm.loss.isCap": "0"},
+        ("spec.algorithm.settings.correctionCap", "must be a decimal string from 1.0 to 1000.0"),
+        {"spec.algorithm.settings.correctionCap": "0"},
+    ),
+    *(
+        _apply(
+            f"{name} out of its range",
+            (f"spec.algorithm.settings.{name}", "must be a decimal string from 0.0 to 1.0"),
+            {f"spec.algorithm.settings.{name}": "1.1"},
+        )
+        for name in ("discount", "gaeLambda", "correctionFloor")
+    ),
+    *(
+        _apply(
+            f"{name} out of its range",
+            (f"spec.algorithm.settings.{name}", "must be a decimal string from 0.0 to 1000.0"),
+            {f"spec.algorithm.settings.{name}": "1001"},
+        )
+        for name in (
+            "clipHigh",
+            "dualClip",
+            "klCoefficient",
+            "entropyCoefficient",
+            "overlongPenalty",
+            "valueClip",
+        )
     ),
     _apply(
         "learning rate zero",
@@ -205,6 +283,24 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.data.prompts": "/data/prompts.csv"},
     ),
     _apply(
+        "one source of prompts in an unknown format",
+        ("spec.data.sources[0].name", "ends in .jsonl or .parquet"),
+        {"spec.data.prompts": DELETE, "spec.data.sources": [{"name": "/data/prompts.csv"}]},
+    ),
+    _apply(
+        "prompts and sources",
+        ("spec.data", "must have exactly one of prompts and sources"),
+        {"spec.data.sources": [{"name": "/data/prompts.jsonl"}]},
+    ),
+    _apply(
+        "a source without a share",
+        ("spec.data.sources[0].weight", "should be greater than or equal to 1"),
+        {
+            "spec.data.prompts": DELETE,
+            "spec.data.sources": [{"name": "org/prompts", "weight": 0}],
+        },
+    ),
+    _apply(
         "two checkpoint volumes",
         ("spec.trainer.checkpoint.volume", "exactly one of emptyDir and persistentVolumeClaim"),
         {
@@ -262,6 +358,85 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         then={"spec.trainer.replicas": 2},
     ),
     _apply(
+        "ranks of a pod changed while it runs",
+        ("spec.trainer.processesPerPod", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.trainer.processesPerPod": 2},
+    ),
+    _apply(
+        "device changed while it runs",
+        ("spec.trainer.device", "is immutable while the job is not suspended"),
+        {},
+        then={"spec.trainer.device": "cpu"},
+    ),
+    _apply(
+        "unknown device",
+        ("spec.trainer.device", 'supported values: "auto", "cpu"'),
+        {"spec.trainer.device": "gpu"},
+    ),
+    *(
+        _apply(
+            f"{path} changed while it runs",
+            (f"spec.{path}", "is immutable while the job is not suspended"),
+            before,
+            then=then,
+        )
+        for path, before, then in (
+            ("reference", {}, {"spec.reference.updateEvery": 5}),
+            ("critic", {}, {"spec.critic.warmupSteps": 5}),
+            ("rewardModel", {}, {"spec.rewardModel": {"path": "org/reward"}}),
+            ("health", {}, {"spec.health.maxSkippedSteps": 2}),
+            ("evaluation", {}, {"spec.evaluation": EVALUATION}),
+            ("tracking", {}, {"spec.tracking.folder": "/logs"}),
+        )
+    ),
+    *(
+        _apply(
+            f"{path} in a relative folder",
+            (f"spec.{path}.path", "an absolute path such as /models/mine"),
+            {f"spec.{path}.path": "./model"},
+        )
+        for path in ("reference", "critic", "rewardModel")
+    ),
+    _apply(
+        "a critic that does not learn",
+        ("spec.critic.learningRate", 'such as "1e-3"'),
+        {"spec.critic.learningRate": "0"},
+    ),
+    _apply(
+        "a reward model with a negative weight",
+        ("spec.rewardModel.weight", "must be a decimal string from 0.0 to 1000.0"),
+        {"spec.rewardModel": {"path": "org/reward", "weight": "-1"}},
+    ),
+    *(
+        _apply(
+            f"{name} that is no decimal",
+            (f"spec.health.{name}", "must be a decimal string from 0.0 to 1000.0"),
+            {f"spec.health.{name}": "high"},
+        )
+        for name in ("maxMismatchKl", "maxMismatchRatio")
+    ),
+    _apply(
+        "pass@k of more than the samples",
+        ("spec.evaluation.passAt", "must be at most samples"),
+        {"spec.evaluation": {**EVALUATION, "samples": 4, "passAt": [1, 8]}},
+    ),
+    _apply(
+        "a reward that every sample passes",
+        ("spec.evaluation.passReward", "must be a decimal string above 0.0 and at most 1.0"),
+        {"spec.evaluation": {**EVALUATION, "passReward": "0"}},
+    ),
+    _apply(
+        "an evaluation of prompts in an unknown format",
+        ("spec.evaluation.source.name", "ends in .jsonl or .parquet"),
+        {"spec.evaluation": {"everySteps": 10, "source": {"name": "/data/a.csv"}}},
+    ),
+    _apply(
+        "figures in a relative folder",
+        ("spec.tracking.folder", "must be an absolute path"),
+        {"spec.tracking.folder": "logs"},
+    ),
+    _apply(
         "checkpoints given up while it runs",
         ("spec.trainer.checkpoint", "is immutable while the job is not suspended"),
         {"spec.trainer.checkpoint.volume.emptyDir": {}},
@@ -315,7 +490,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _pool(
         "pool: unknown inference engine",
-        ("spec.engine.name", "unknown inference engine; builtin: tiny"),
+        ("spec.engine.name", "unknown inference engine; builtin: tiny, transformers"),
         {"spec.engine.name": "tinny"},
     ),
     _pool(

@@ -1,7 +1,7 @@
 """Wrong manifests that the API server accepts and a condition reports."""
 
 from tests.integration.bad_manifests.case import ROLLOUT, TRAINER, Case, Expected
-from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
+from tests.integration.bad_manifests.manifests import Changes, changed, job, pool, supervised_job
 
 
 def _reported(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
@@ -84,7 +84,100 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         "a training engine changed while it runs",
         ("spec.trainer.engine.config", "is immutable while the job is not suspended"),
         {},
-        then={"spec.trainer.engine.config": {"cpuOffload": True}},
+        then={"spec.trainer.engine.config": {"offload": "optimizer"}},
+    ),
+    _reported(
+        "an unknown setting of a training engine",
+        ("spec.trainer.engine.config.cpuOffload", "unknown setting; engine fsdp2 has: activ"),
+        {"spec.trainer.engine.config": {"cpuOffload": True}},
+    ),
+    _reported(
+        "a setting that the training engine lacks",
+        (
+            "spec.trainer.engine.config.pipelineParallel",
+            "engine fsdp2 does not have this setting",
+        ),
+        {"spec.trainer.engine.config": {"pipelineParallel": 2}},
+    ),
+    _reported(
+        "a setting of a training engine out of its range",
+        ("spec.trainer.engine.config", "precision must be one of fp32, bf16"),
+        {"spec.trainer.engine.config": {"precision": "fp8"}},
+    ),
+    _reported(
+        "a setting of a training engine of another type",
+        ("spec.trainer.engine.config.packing", "'yes' is not of type bool"),
+        {"spec.trainer.engine.config": {"packing": "yes"}},
+    ),
+    _reported(
+        "a device mesh that the ranks do not fill",
+        (
+            "spec.trainer.engine.config",
+            "replicas 2 does not divide the number of ranks, 3 (spec.trainer.replicas 3 x",
+        ),
+        {"spec.trainer.replicas": 3, "spec.trainer.engine.config": {"replicas": 2}},
+    ),
+    _reported(
+        "a CPU beside accelerators",
+        ("spec.trainer.device", "would leave idle the 8 nvidia.com/gpu", "remove one of them"),
+        {
+            "spec.trainer.device": "cpu",
+            f"{TRAINER}.containers[0].resources.limits": {"nvidia.com/gpu": 8},
+        },
+    ),
+    _reported(
+        "more ranks in a pod than accelerators",
+        ("spec.trainer.processesPerPod", "4 processes need as many accelerators", "for 2 nvidia"),
+        {
+            "spec.trainer.processesPerPod": 4,
+            f"{TRAINER}.containers[0].resources.limits": {"nvidia.com/gpu": 2},
+        },
+    ),
+    _reported(
+        "more accelerators than a pod has ranks",
+        ("spec.trainer.processesPerPod", "a pod has at most 64 processes; set processesPerPod"),
+        {f"{TRAINER}.containers[0].resources.limits": {"nvidia.com/gpu": 65}},
+    ),
+    _reported(
+        "algorithm settings that contradict each other",
+        (
+            "spec.algorithm.settings",
+            "normalisation must not be group-std when baseline is critic",
+            "change one of them",
+        ),
+        {
+            "spec.algorithm.name": "ppo",
+            "spec.algorithm.settings.normalisation": "group-std",
+        },
+    ),
+    _reported(
+        "no steps for a batch",
+        ("spec.trainer.engine.config", "minibatches must be at least 1"),
+        {"spec.trainer.engine.config": {"minibatches": 0}},
+    ),
+    _reported(
+        "deterministic with dynamic sampling",
+        ("spec.algorithm.settings.dynamicSampling", "must be false when deterministic is true"),
+        {
+            "spec.algorithm.name": "dapo",
+            "spec.algorithm.deterministic": True,
+            "spec.algorithm.maxStaleness": 0,
+        },
+    ),
+    _reported(
+        "a reference without a KL term",
+        ("spec.reference", "nothing uses a reference model", "klCoefficient above 0"),
+        {"spec.reference.path": "org/other"},
+    ),
+    _reported(
+        "a critic without a use",
+        ("spec.critic", "nothing uses a critic", "baseline: critic"),
+        {"spec.critic.warmupSteps": 5},
+    ),
+    _reported(
+        "a group of one",
+        ("spec.algorithm.groupSize", "must be at least 2 with baseline group-mean", "raise it"),
+        {"spec.algorithm.groupSize": 1},
     ),
     _reported(
         "a sync group that the job does not have",
@@ -101,6 +194,13 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         ("spec.syncGroup", "no sync group 'npu', only default", "spec.weightSync.groups"),
         {"spec.syncGroup": "npu"},
         before=(job(),),
+    ),
+    Case(
+        "pool: a job without a use for rollouts",
+        "condition",
+        "RolloutPool",
+        ("spec.jobRef.name", "the RLJob is supervised", "delete the pool"),
+        before=(supervised_job(),),
     ),
     Case(
         "pool: a mount of no volume",

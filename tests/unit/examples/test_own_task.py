@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollcall_runtime.models.model_source import open_model
-from rollcall_runtime.tasks.prompt_source import open_prompts
+from rollcall_protocol.data_config import DataConfig, DataSource
+from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.data.prompt_source import open_prompts
+from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.tasks.reward_function import load_reward
 
 FOLDER = Path(__file__).parents[3] / "examples" / "own-task"
@@ -43,11 +45,15 @@ def test_the_file_of_prompts_is_what_the_script_writes(monkeypatch: pytest.Monke
 
 
 def test_the_model_knows_every_symbol_of_the_prompts() -> None:
-    prompts = open_prompts(str(FOLDER / "prompts.jsonl"), seed=0)
-    vocabulary = open_model("builtin:reverse-tiny").config.vocabulary
+    data = DataConfig(sources=(DataSource(str(FOLDER / "prompts.jsonl")),))
+    source = open_model("builtin:reverse-tiny")
+    vocabulary = source.vocabulary
+    prompts = open_prompts(data, model=ModelInput.of(source))
     lines = (FOLDER / "prompts.jsonl").read_text().splitlines()
     for index in range(len(lines)):
-        first, *symbols, last = prompts.prompt(index)
+        prompt = prompts.prompt(index)
+        assert prompt is not None
+        first, *symbols, last = prompt.tokens
         assert (first, last, len(symbols)) == (BOS, SEP, 5)
         assert all(EOS < symbol < vocabulary for symbol in symbols)
     assert all(set(json.loads(line)) == {"tokens"} for line in lines)

@@ -11,8 +11,8 @@ from rollcall_protocol.wire.ids import Lineage, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import SessionCause, SessionReport
 from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.coordinator.sync_group_driver import Publication
-from rollcall_runtime.train.batch import collate
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
+from rollcall_runtime.train.policy_batch import policy_batch
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 REPORT = SessionReport(SessionId(3, 1, 2), SessionCause.MEMBER_LOST, 4, 0.25, "r-1: reset")
@@ -56,4 +56,6 @@ def test_the_soak_counts_sessions_by_their_cause(written: list[str]) -> None:
 
 def test_the_soak_notices_a_sample_without_a_version_for_each_token() -> None:
     with pytest.raises(ValueError, match=invariants._UNVERSIONED):
-        collate([[1]], [[Sample(tokens=(1,), logprobs=(0.0,), versions=(), reward=0.0)]])
+        policy_batch(
+            [[1]], [[Sample(tokens=(1,), logprobs=(0.0,), versions=(), reward=0.0)]], version=0
+        )

@@ -42,6 +42,13 @@ def test_a_test_runs_once_whatever_its_marks(suite: str) -> None:
             assert runs(suite, *marks) == 1, marks
 
 
+def test_the_quick_tests_of_training_engines_run_always_and_the_slow_ones_when_named() -> None:
+    by_name = {part.name: part for part in PARTS}
+    assert not by_name["engines"].named_only
+    assert by_name["engines-whole"].named_only
+    assert (runs("tests/engines"), runs("tests/engines", "slow")) == (2, 1)
+
+
 def test_each_test_of_the_local_cluster_runs_in_one_part() -> None:
     files = sorted(path.name for path in (test_parts.ROOT / "tests/cluster").glob("test_*.py"))
     assert len(files) == 2

@@ -91,7 +91,7 @@ def test_what_is_no_manifest_at_all(text: str, message: str) -> None:
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
-    wrong = changed(job(), {"spec.trainer.replicas": 0, "spec.algorithm.groupSize": 1})
+    wrong = changed(job(), {"spec.trainer.replicas": 0, "spec.algorithm.groupSize": 0})
     with pytest.raises(InvalidManifestError) as caught:
         children(yaml_text.dump(wrong), namespace="n")
     assert len(str(caught.value).splitlines()) == 2

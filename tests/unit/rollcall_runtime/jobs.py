@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
     JobConfig,
-    LossConfig,
     MembershipConfig,
     OptimizerConfig,
     PoolConfig,
@@ -21,7 +21,6 @@ ALGORITHM: dict[str, Any] = {
     "max_staleness": 2,
     "max_concurrent_rollouts": 64,
     "partial_rollout": True,
-    "loss": LossConfig(type="decoupled", clip=0.2, is_cap=5.0),
     "optimizer": OptimizerConfig(name="adamw", learning_rate=1e-3),
 }
 WEIGHT_SYNC: dict[str, Any] = {
@@ -50,11 +49,11 @@ def job_config(
         "job": "reverse",
         "uid": "job-uid",
         "model": "builtin:reverse-tiny",
-        "prompts": "builtin:reverse",
-        "data_seed": 0,
+        "data": DataConfig(sources=(DataSource("builtin:reverse"),)),
         "reward_function": "rollcall_runtime.tasks.reverse:reward",
         "trainer_replicas": 1,
         "trainer_engine": EngineRef("fsdp2"),
+        "trainer_device": "cpu",
         "checkpoint": None,
         "algorithm": AlgorithmConfig(**ALGORITHM | (algorithm or {})),
         "weight_sync": WeightSyncConfig(**WEIGHT_SYNC | (weight_sync or {})),

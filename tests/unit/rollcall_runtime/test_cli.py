@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.job_config import EngineRef, LossConfig
+from rollcall_protocol.algorithm_settings import preset
+from rollcall_protocol.data_config import DataConfig, DataSource
+from rollcall_protocol.job_config import EngineRef, RewardModelConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
+from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.logs import JobLogFormatter
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
@@ -66,7 +69,7 @@ WRONG_ROLLOUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"engine": EngineRef("tiny", {"maxToken": 6})},
         "spec.rollouts[].engine.config.maxToken: unknown setting",
     ),
-    ({"model": "builtin:reverse-big"}, {}, "spec.model.path: 'builtin:reverse-big' is neither"),
+    ({"model": "builtin:reverse-big"}, {}, "spec.model.path: unknown 'builtin:reverse-big'"),
     (
         {"weight_sync": replace(job_config().weight_sync, engine="glu")},
         {},
@@ -101,16 +104,22 @@ def test_a_rollout_names_the_wrong_field_of_the_spec(
 
 
 WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
-    ({"algorithm": {"name": "ppo"}}, "spec.algorithm.name: unknown algorithm 'ppo'; known: grpo"),
-    ({"prompts": "builtin:forward"}, "spec.data.prompts: unknown 'builtin:forward'"),
+    (
+        {"reward_model": RewardModelConfig("/models/none")},
+        "spec.rewardModel.path: '/models/none' is ",
+    ),
+    (
+        {"data": DataConfig(sources=(DataSource("builtin:forward"),))},
+        "spec.data.prompts: unknown 'builtin:forward'",
+    ),
     ({"trainer_engine": EngineRef("fsdp9")}, "spec.trainer.engine.name: unknown training engine"),
     (
         {"trainer_engine": EngineRef("fsdp2", {"minibatches": 0})},
         "spec.trainer.engine.config: minibatches must be at least 1",
     ),
     (
-        {"algorithm": {"loss": LossConfig("decoupeld", 0.2, 5.0)}},
-        "spec.algorithm.loss.type: unknown",
+        {"algorithm": {"settings": preset("dapo"), "deterministic": True}},
+        "spec.algorithm.settings.dynamicSampling: cannot",
     ),
 ]
 
@@ -140,6 +149,27 @@ def test_a_missing_variable_is_reported_before_torch_is_imported(tmp_path: Path)
     )
     assert done.returncode == ExitCode.BAD_CONFIG, done.stderr
     assert done.stderr.startswith("ROLLCALL_CONFIG: is not set")
+
+
+def test_the_process_that_starts_a_pods_ranks_does_without_torch(
+    container: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def run(settings: TrainerEnvironment, _: object) -> int:
+        started.append(settings.rank)
+        return 3
+
+    monkeypatch.setattr("rollcall_runtime.train.local_ranks.run_local_ranks", run)
+    config = job_config(trainer_processes=2)
+    monkeypatch.setenv(pod_contract.CONFIG, json.dumps(encode(config)))
+    assert cli.trainer([]) == 3, "the ranks' exit code is the container's"
+    assert started == [0]
+    program = "import sys, rollcall_runtime.cli; assert 'torch' not in sys.modules"
+    workloads = str(Path(cli.__file__).parents[1])
+    subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": workloads}, timeout=30, check=True
+    )
 
 
 def test_a_crash_is_worth_a_restart(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +205,7 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
-    def superseded() -> None:
+    def superseded() -> int:
         raise FencedError("another coordinator has taken over this job")
 
     assert cli._guarded(superseded) == ExitCode.FENCED
@@ -183,7 +213,7 @@ def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
 
 STUCK = """
 import sys, threading, time
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from rollcall_runtime import cli
 from rollcall_runtime.worker import environment
 
@@ -194,7 +224,9 @@ def run(settings, fields):
 app = sys.modules["rollcall_runtime.train.app"] = ModuleType("app")
 app.run = run
 cli._configure_job_logs = lambda *_: {}
-environment.read_trainer = lambda _: type("Settings", (), {"job": None, "pod": None})
+job = SimpleNamespace(trainer_processes=1, supervised=None)
+settings = SimpleNamespace(job=job, pod=None, starts_ranks=False)
+environment.read_trainer = lambda _: settings
 sys.argv = ["rollcall-trainer"]
 cli.trainer_program()
 """

@@ -12,6 +12,7 @@ class SenderSeats:
     def __init__(self, first: Seat, *, expected: int) -> None:
         self._expected = expected
         self._seats: dict[int, Seat] = {0: first}
+        self._ports = {0: MEMBERSHIP_PORT}
 
     @property
     def complete(self) -> bool:
@@ -31,7 +32,9 @@ class SenderSeats:
     @property
     def donors(self) -> str:
         """Addresses that together hold all parts of a version: the last donor of a newcomer."""
-        return "+".join(host_port(seat.address, MEMBERSHIP_PORT) for seat in self.seats)
+        return "+".join(
+            host_port(seat.address, self._ports[rank]) for rank, seat in sorted(self._seats.items())
+        )
 
     def at(self, rank: int) -> MemberId | None:
         """The member at `rank`."""
@@ -42,6 +45,7 @@ class SenderSeats:
         if not 0 < rank < self._expected:
             return f"sender {rank} of {self._expected}"
         self._seats[rank] = Seat(hello.member, hello.address, hello.descriptor)
+        self._ports[rank] = hello.weights_port
         return ""
 
     def leave(self, member: MemberId) -> int | None:

@@ -12,7 +12,10 @@ from rollcall_protocol.wire.partial_responses import PartialResponses
 
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
-    """Number of prompts by outcome; `rejected` by reason."""
+    """Number of prompts by outcome; `rejected` by reason.
+
+    `skipped` prompts were left out by their source, which cut tokens off `truncated` leased ones.
+    """
 
     dispatched: int = 0
     accepted: int = 0
@@ -20,6 +23,8 @@ class LedgerCounts:
     duplicates: int = 0
     resumed_tokens: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    truncated: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ that any rollout has seen, so their difference is not the number of updates betw
 the restored weights.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from rollcall_protocol.prompts.dynamic_sampling import UniformGroupFilter
 from rollcall_protocol.prompts.ledger_state import (
     LedgerCounts,
     LedgerState,
@@ -22,6 +24,7 @@ from rollcall_protocol.prompts.ledger_state import (
     SavedSamples,
 )
 from rollcall_protocol.prompts.partial_builder import PartialBuilder
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_queues import (
     BufferedSamples,
     HeldLease,
@@ -42,6 +45,7 @@ class RejectionReason(StrEnum):
 
     STALE = "Stale"
     ABANDONED_LINEAGE = "AbandonedLineage"
+    UNIFORM_REWARDS = "UniformRewards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,10 @@ class CompletedPrompt:
 class PromptLedger:
     """Leases prompts to rollouts and gathers their samples until a batch is full.
 
-    `source` gives the tokens of prompt number i; `batches_per_version` batches are trained on each
-    version. No prompt is leased before the first version is `published`. With `keep_partial` the
-    next lease of a prompt continues the tokens that were reported of its last one.
+    `source` gives prompt number i, or None if that is left out; `batches_per_version` batches are
+    trained on each version. No prompt is leased before the first version is `published`. With
+    `keep_partial` the next lease of a prompt continues the tokens that were reported of its last
+    one.
 
     `deterministic`: seeds follow from the prompt, batches are made of the next prompts in their
     order, and samples that cannot be trained on are generated again from the beginning, never left
@@ -70,13 +75,19 @@ class PromptLedger:
     own, no version may be stale (`max_staleness` 0), and a checkpoint is taken at a version's last
     batch.
 
+    `uniform_limit`: of the groups whose rewards are all alike so many are left out for each batch.
+    `wait_for_old`: no batch is given out while a prompt runs whose samples would be too old for the
+    next version, so that training waits for it; otherwise its samples are discarded.
+
+    Ledgers with `shared_credits` lease to the same rollouts; each has a `lease_prefix` of its own.
+
     Not thread-safe: one event loop owns it.
     """
 
     def __init__(
         self,
         *,
-        source: Callable[[int], tuple[int, ...]],
+        source: Callable[[int], Prompt | None],
         group_size: int,
         batch: int,
         max_concurrent: int,
@@ -87,12 +98,17 @@ class PromptLedger:
         batches_per_version: int = 1,
         keep_partial: bool = True,
         deterministic: bool = False,
+        uniform_limit: int = 0,
+        wait_for_old: bool = False,
+        shared_credits: dict[MemberId, int] | None = None,
+        lease_prefix: str = "",
     ) -> None:
         state = state or LedgerState(0, ())
         counts = state.counts
         self.dispatched, self.accepted = counts.dispatched, counts.accepted
         self.requeued, self.duplicates = counts.requeued, counts.duplicates
         self.resumed_tokens = counts.resumed_tokens
+        self.skipped, self.truncated = counts.skipped, counts.truncated
         self.rejected = Counter({RejectionReason(why): n for why, n in counts.rejected.items()})
         self.cursor = state.cursor
         self._source, self._group_size = source, group_size
@@ -100,10 +116,12 @@ class PromptLedger:
         self._max_staleness, self._lease_seconds, self._seed = max_staleness, lease_seconds, seed
         self._per_version = batch * batches_per_version
         self._keeps, self._deterministic = keep_partial and not deterministic, deterministic
+        self._uniform_groups, self._wait_for_old = UniformGroupFilter(uniform_limit), wait_for_old
         self._first: Version | None = None
         self._published, self._trained = 0, -1  # newest versions, from the first
         self._accepted_before = self.accepted  # by earlier incarnations
-        self._credits: dict[MemberId, int] = {}
+        self._credits = {} if shared_credits is None else shared_credits
+        self._lease_prefix = lease_prefix
         self._leases = LeaseTable()
         begun = [
             b for b in state.partials if len(b.partial.responses) == group_size and self._keeps
@@ -140,6 +158,10 @@ class PromptLedger:
                 takers.append(member)
         return leases
 
+    def holds(self, lease: str, member: MemberId) -> bool:
+        """Whether `member` holds this lease."""
+        return self._leases.current(lease, member) is not None
+
     def report_progress(self, report: PartialReport, member: MemberId, now: float) -> bool:
         """Renew a lease and keep its new tokens; False if it is not current any more."""
         held = self._leases.current(report.lease_id, member)
@@ -157,9 +179,14 @@ class PromptLedger:
             self.duplicates += 1
             return False
         born = self._born(completion.version, held)
-        if born is not None:
+        rewards = (sample.reward for sample in completion.samples)
+        if born is not None and self._uniform_groups.leaves_out(rewards):
             self._leases.drop(held)
-            self._buffer.put(BufferedSamples(replace(held.lease, partial=None), completion, born))
+            self.rejected[RejectionReason.UNIFORM_REWARDS] += 1
+        elif born is not None:
+            self._leases.drop(held)
+            lease = replace(held.lease, partial=None, row={})
+            self._buffer.put(BufferedSamples(lease, completion, born))
         elif self._deterministic:
             self._requeue(held)
         else:
@@ -203,6 +230,8 @@ class PromptLedger:
         if self._first is None:
             return None
         self._trained = number - self._first.number
+        if self._wait_for_old and self._oldest_running() <= self._trained - self._max_staleness:
+            return None
         for stale in self._buffer.drop_older(self._trained - self._max_staleness):
             if self._deterministic:
                 self._wait(stale.lease.prompt, None)
@@ -216,6 +245,7 @@ class PromptLedger:
         if taken is None:
             return None
         self.accepted += len(taken)
+        self._uniform_groups.batch_taken()
         return [
             CompletedPrompt(item.lease, item.completion, self._trained - item.born)
             for item in taken
@@ -283,6 +313,8 @@ class PromptLedger:
                 self.duplicates,
                 self.resumed_tokens,
                 {why.value: count for why, count in self.rejected.items()},
+                self.skipped,
+                self.truncated,
             ),
         )
 
@@ -297,21 +329,27 @@ class PromptLedger:
         return None
 
     def _lease(self, member: MemberId, lineage: Lineage, now: float) -> PromptLease:
-        prompt, kept = self._next_prompt()
+        number, kept = self._next_prompt()
+        while (prompt := self._source(number)) is None:
+            self.skipped += 1
+            number, kept = self._next_prompt()
         if kept is not None:
             self.resumed_tokens += kept.partial.tokens
         self.dispatched += 1
+        self.truncated += prompt.truncated
         begun = kept.partial if kept else None
         lease = PromptLease(
-            f"{lineage.epoch}.{lineage.boot}.{self.dispatched}",
-            prompt,
-            self._source(prompt),
+            f"{self._lease_prefix}{lineage.epoch}.{lineage.boot}.{self.dispatched}",
+            number,
+            prompt.tokens,
             self._group_size,
-            seed=self._seed * 1_000_003 + (prompt if self._deterministic else self.dispatched),
+            seed=self._seed * 1_000_003 + (number if self._deterministic else self.dispatched),
             partial=begun,
+            row=prompt.row,
         )
         draft = PartialBuilder(self._group_size, begun)
-        self._leases.put(HeldLease(lease, member, now + self._lease_seconds, draft, kept))
+        deadline = now + self._lease_seconds
+        self._leases.put(HeldLease(lease, member, deadline, draft, kept, self._published))
         return lease
 
     def _next_prompt(self) -> tuple[int, ResumablePartial | None]:
@@ -338,6 +376,15 @@ class PromptLedger:
         partial = held.draft.partial() if self._keeps else None
         born = self._born(partial.version, held) if partial else None
         return ResumablePartial(partial, born) if partial is not None and born is not None else None
+
+    def _oldest_running(self) -> float:
+        """The oldest version that samples of a leased prompt may be of; infinity without one."""
+
+        def born(held: HeldLease) -> int:
+            kept = self._kept(held) or held.kept
+            return kept.born if kept else held.since
+
+        return min(map(born, self._leases), default=math.inf)
 
     def _first_missing(self) -> int:
         """The first prompt without samples; all before it are finished or were trained on."""

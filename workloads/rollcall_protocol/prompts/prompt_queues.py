@@ -61,13 +61,17 @@ class PendingPrompts:
 
 @dataclass(slots=True)
 class HeldLease:
-    """A current lease; `kept` are the tokens that it began with."""
+    """A current lease; `kept` are the tokens that it began with.
+
+    `since`: the newest version when it was given out, from this incarnation's first.
+    """
 
     lease: PromptLease
     member: MemberId
     deadline: float
     draft: PartialBuilder
     kept: ResumablePartial | None
+    since: int
 
 
 class LeaseTable:

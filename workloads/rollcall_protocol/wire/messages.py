@@ -6,10 +6,11 @@ must be fenced carries the session (or, for prompts, the lease) in each message.
 
 import json
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, to_json
@@ -33,9 +34,10 @@ class Hello:
     """First message of a member's stream. `descriptor` is the sync engine's, base64.
 
     `held` is the version it serves, `session` the highest it has seen, `address` the pod's IP.
-    `sender` is the rank of a trainer that sends its own part of the weights; a rollout has none.
-    Rank 0 is the coordinator itself. `shard` names the part of the weights that the member holds,
-    empty for all; members of one shard hold the same part.
+    `sender` is the rank of a trainer that sends its own part of the weights, and serves it to
+    newcomers at `weights_port`; a rollout has none. Rank 0 is the coordinator itself. `shard` names
+    the part of the weights that the member holds, empty for all; members of one shard hold the same
+    part.
     """
 
     job_uid: str
@@ -49,6 +51,7 @@ class Hello:
     held: Version | None = None
     sender: int | None = None
     shard: str = ""
+    weights_port: int = MEMBERSHIP_PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,8 @@ class VersionAssigned:
 class PromptLease:
     """One prompt to sample `group_size` responses for; completions quote `lease_id`.
 
-    `partial` are the responses that another rollout has begun, to be continued.
+    `partial` are the responses that another rollout has begun, to be continued. `row` is what the
+    reward function may read beside the tokens: values of the prompt's data set by column.
     """
 
     lease_id: str
@@ -222,6 +226,7 @@ class PromptLease:
     group_size: int
     seed: int
     partial: PartialResponses | None = None
+    row: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

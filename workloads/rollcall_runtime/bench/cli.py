@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol import __version__
 from rollcall_protocol.pod_contract import ExitCode
-from rollcall_runtime.bench.host import available_memory, own_output, scratch_folder
+from rollcall_runtime.bench.host import available_memory, scratch_folder
+from rollcall_runtime.worker.command_output import own_output
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:

@@ -1,39 +1,16 @@
-"""The machine that a bench runs on: standard output, scratch folder, devices, free memory."""
+"""The machine that a bench runs on: scratch folder, devices, free memory."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 from rollcall_protocol import pod_contract
 
-_STDOUT, _STDERR = 1, 2
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 _USED = Path("/sys/fs/cgroup/memory.current")
 _MEMINFO = Path("/proc/meminfo")
-
-
-@contextmanager
-def own_output() -> Iterator[TextIO]:
-    """Standard output for the command's result alone: whatever else is printed meanwhile, C
-    libraries' words included, goes to standard error.
-    """
-    sys.stdout.flush()
-    kept = os.dup(_STDOUT)
-    os.dup2(_STDERR, _STDOUT)
-    try:
-        with (
-            os.fdopen(os.dup(kept), "w", encoding="utf-8") as output,
-            redirect_stdout(sys.stderr),
-        ):
-            yield output
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, _STDOUT)
-        os.close(kept)
 
 
 def spread(number: int) -> None:

@@ -18,9 +18,9 @@ from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.memory.buffers import FlatBuffer, HostBuffer
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, DeviceBuffer
-from rollcall_runtime.sync.registry import worker_device
 from rollcall_runtime.sync.weights.shards import Shard, select
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
+from rollcall_runtime.worker.devices import worker_device
 
 FORK_SERVER = f"{__name__}:fork_members"
 _TENSOR_BYTES = 32 << 20  # the largest tensor, as in a model of a few billion parameters

@@ -9,7 +9,8 @@ from rollcall_runtime.bench import recovery, shard_transfer, throughput
 from rollcall_runtime.bench.host import available_memory, scratch_folder
 from rollcall_runtime.bench.throughput import BenchCase, BenchGroup
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.sync.registry import AUTO, CPU, create_engine, engines, worker_device
+from rollcall_runtime.sync.registry import AUTO, create_engine, engines
+from rollcall_runtime.worker.devices import CPU, worker_device
 
 Figures = dict[str, Any]
 

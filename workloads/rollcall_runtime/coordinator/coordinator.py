@@ -20,6 +20,7 @@ from rollcall_protocol.membership.coordinator_effects import (
 )
 from rollcall_protocol.membership.member_table import is_newer_roster
 from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, SuspicionCause
@@ -45,8 +46,8 @@ class Coordinator:
     """Membership, weight versions and prompts of one job; owned by trainer rank 0.
 
     `engines` has one for each sync group, the default group's first. With several `senders` the
-    trainer's other ranks send their own parts. `source` returns the tokens of prompt number i.
-    Belongs to one event loop.
+    trainer's other ranks send their own parts. `source` returns prompt number i, None if it is left
+    out, and `held_out` those of evaluations. Belongs to one event loop.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class Coordinator:
         address: str,
         state_dir: Path,
         engines: Sequence[OpenEngine],
-        source: Callable[[int], tuple[int, ...]],
+        source: Callable[[int], Prompt | None],
         ledger_state: LedgerState | None,
         metrics: CoordinatorMetrics,
         senders: int = 1,
+        held_out: Callable[[int], Prompt | None] | None = None,
     ) -> None:
+        self._held_out = held_out
         self.config, self.member = config, member
         self._state_dir, self._metrics = state_dir, metrics
         self._state = persistent_state.load_and_count_boot(state_dir, member.pod_uid)
@@ -176,6 +179,13 @@ class Coordinator:
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
         """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
         return await self.prompts.next_batch(number)
+
+    async def evaluate(self) -> list[tuple[float, ...]]:
+        """Have the rollouts answer the held-out prompts; the rewards of each one's samples."""
+        evaluation = self.config.evaluation
+        if evaluation is None or self._held_out is None:
+            raise RuntimeError("this job has no held-out prompts")
+        return await self.prompts.evaluate(evaluation, self._held_out)
 
     def progress(self, *, step: int, number: int, reward: float | None, warning: str = "") -> None:
         """Record the progress of training, and a `warning` about what failed without ending it."""

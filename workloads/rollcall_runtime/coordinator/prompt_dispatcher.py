@@ -1,11 +1,14 @@
 """Leases prompts to rollouts and collects their samples into batches for the trainer."""
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.job_config import EvaluationConfig, JobConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
@@ -32,14 +35,19 @@ class PromptDispatcher:
         self,
         *,
         config: JobConfig,
-        source: Callable[[int], tuple[int, ...]],
+        source: Callable[[int], Prompt | None],
         state: LedgerState | None,
         eligible: Callable[[], Sequence[MemberId]],
         send: Callable[[MemberId, CoordinatorMessage], None],
         metrics: CoordinatorMetrics,
     ) -> None:
         algorithm = config.algorithm
-        self._job_uid = config.uid
+        settings = algorithm.settings
+        self._config = config
+        self._version: Version | None = None  # the newest that rollouts serve
+        self._credits: dict[MemberId, int] = {}
+        self._evaluation: PromptLedger | None = None
+        self._evaluations = 0  # begun so far
         self._ledger = PromptLedger(
             source=source,
             group_size=algorithm.group_size,
@@ -47,11 +55,18 @@ class PromptDispatcher:
             max_concurrent=algorithm.max_concurrent_rollouts,
             max_staleness=algorithm.max_staleness,
             lease_seconds=algorithm.lease,
-            seed=config.data_seed,
+            seed=config.data.seed,
             state=state,
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
             keep_partial=algorithm.partial_rollout,
             deterministic=algorithm.deterministic,
+            uniform_limit=(
+                settings.dynamic_sampling_limit * algorithm.prompts_per_step
+                if settings.dynamic_sampling
+                else 0
+            ),
+            wait_for_old=settings.off_policy == "wait",
+            shared_credits=self._credits,
         )
         self._eligible, self._send, self._metrics = eligible, send, metrics
         self._batch_ready = asyncio.Event()
@@ -63,6 +78,7 @@ class PromptDispatcher:
         """Rollouts serve `version`: admit more prompts."""
         # Not earlier: a prompt leased before is sampled with the version before.
         self._ledger.published(version)
+        self._version = version
         self.dispatch()
 
     def skip_versions(self, versions: int) -> None:
@@ -79,13 +95,36 @@ class PromptDispatcher:
             self._batch_ready.clear()
             await self._batch_ready.wait()
 
+    async def evaluate(
+        self, evaluation: EvaluationConfig, source: Callable[[int], Prompt | None]
+    ) -> list[tuple[float, ...]]:
+        """Have rollouts answer the first prompts of `source`; the rewards of each one's samples.
+
+        These leases go out before those for training, with the weights that are served meanwhile.
+        RuntimeError before the first version, or during another evaluation.
+        """
+        if self._version is None or self._evaluation is not None:
+            raise RuntimeError("an evaluation needs a published version, and no other beside it")
+        ledger = self._evaluation_ledger(evaluation, source)
+        ledger.published(self._version)
+        self._evaluation, number = ledger, self._version.number
+        try:
+            while (answered := ledger.take_batch(number)) is None:
+                self.dispatch()
+                self._batch_ready.clear()
+                await self._batch_ready.wait()
+        finally:
+            self._evaluation = None
+            self._revoke(ledger, now=math.inf)
+        return [tuple(s.reward for s in item.completion.samples) for item in answered]
+
     def state(self) -> LedgerState:
         """The ledger's state for a checkpoint."""
         return self._ledger.state()
 
     def running(self) -> Mapping[str, int]:
         """The number of leased prompts by pod uid."""
-        return self._ledger.running_by_pod()
+        return sum((ledger.running_by_pod() for ledger in self._ledgers), Counter[str]())
 
     # --- rollouts ------------------------------------------------------------------------------
 
@@ -101,14 +140,16 @@ class PromptDispatcher:
             self._progressed(member, message)
             return
         else:
-            self._ledger.return_lease(message.lease_id, member)
+            for ledger in self._ledgers:
+                ledger.return_lease(message.lease_id, member)
+            self._batch_ready.set()  # training may have waited for this prompt alone
         self.dispatch()
 
     def complete(self, completion: Completion) -> CompletionVerdict:
         """Count a completion, or decide why not."""
-        if completion.job_uid != self._job_uid:
+        if completion.job_uid != self._config.uid:
             return CompletionVerdict.WRONG_JOB
-        if not self._ledger.complete(completion):
+        if not self._ledger_of(completion.lease_id, completion.member).complete(completion):
             return CompletionVerdict.DUPLICATE
         self._batch_ready.set()
         self.dispatch()
@@ -116,12 +157,15 @@ class PromptDispatcher:
 
     def member_disconnected(self, member: MemberId) -> None:
         """A stream ended: the next `dispatch` leases its prompts to other members."""
-        self._ledger.rollout_lost(member)
+        for ledger in self._ledgers:
+            ledger.rollout_lost(member)
+        self._batch_ready.set()
 
     def dispatch(self) -> None:
         """Lease admitted prompts to eligible members that have credit."""
-        for member, lease in self._ledger.dispatch(self._eligible(), time.monotonic()):
-            self._send(member, lease)
+        for ledger in self._ledgers:
+            for member, lease in ledger.dispatch(self._eligible(), time.monotonic()):
+                self._send(member, lease)
         self._metrics.prompts(self._ledger)
         self._set_timer()
 
@@ -136,19 +180,55 @@ class PromptDispatcher:
     def _progressed(self, member: MemberId, message: GenerationProgress) -> None:
         now = time.monotonic()
         for report in message.reports:
-            if not self._ledger.report_progress(report, member, now):
+            ledger = self._ledger_of(report.lease_id, member)
+            if not ledger.report_progress(report, member, now):
                 self._metrics.refused("late_report")
                 self._send(member, PromptLeaseRevoked(report.lease_id))
 
     def _set_timer(self) -> None:
         # A timer that is set is early enough: deadlines only move later.
-        due = self._ledger.next_deadline() if self._timer is None else None
+        deadlines = [ledger.next_deadline() for ledger in self._ledgers]
+        due = min((d for d in deadlines if d is not None and self._timer is None), default=None)
         if due is not None:
             delay = max(0.0, due - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        for member, lease in self._ledger.expire(time.monotonic()):
-            self._send(member, PromptLeaseRevoked(lease))
+        for ledger in self._ledgers:
+            self._revoke(ledger, now=time.monotonic())
+        self._batch_ready.set()
         self.dispatch()
+
+    def _revoke(self, ledger: PromptLedger, *, now: float) -> None:
+        for member, lease in ledger.expire(now):
+            self._send(member, PromptLeaseRevoked(lease))
+
+    @property
+    def _ledgers(self) -> list[PromptLedger]:
+        """That of an evaluation first, if there is one: it leases first."""
+        return [*([self._evaluation] if self._evaluation is not None else []), self._ledger]
+
+    def _ledger_of(self, lease: str, member: MemberId) -> PromptLedger:
+        """The one that leased; for a lease that is not current, that of training, which says so."""
+        return next((found for found in self._ledgers if found.holds(lease, member)), self._ledger)
+
+    def _evaluation_ledger(
+        self, evaluation: EvaluationConfig, source: Callable[[int], Prompt | None]
+    ) -> PromptLedger:
+        """Leases each prompt once, and takes samples of any version."""
+        self._evaluations += 1
+        algorithm = self._config.algorithm
+        return PromptLedger(
+            source=source,
+            group_size=evaluation.samples,
+            batch=evaluation.prompts,
+            max_concurrent=evaluation.prompts,
+            max_staleness=0,
+            lease_seconds=algorithm.lease,
+            seed=self._config.data.seed,
+            keep_partial=algorithm.partial_rollout,
+            deterministic=algorithm.deterministic,
+            shared_credits=self._credits,
+            lease_prefix=f"evaluation-{self._evaluations}.",
+        )

@@ -1,89 +1,84 @@
-"""Models by the path that a job names.
+"""What every model offers before it is built, whatever its format: sizes, tensors, a way to build.
 
-A builtin, or a directory with `config.json` and `weights.pt`, as `write_model` makes.
+`open_model.open_model` finds the source that a path names. Opening reads the configuration and the
+headers of the files; weights are read when they are asked for.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from pickle import UnpicklingError
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
 
-from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
-from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.models.weight_loading import fill, materialise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+    from rollcall_runtime.models.weight_loading import WeightReader
 
 FIELD = "spec.model.path"
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "weights.pt"
 
-_BUILTINS = {
-    "builtin:reverse-tiny": TinyConfig(),
-    # 64 MiB in fp32 (16,783,008 parameters): what moving weights costs shows beside the rest.
-    "builtin:reverse-64m": TinyConfig(width=528, heads=8, layers=5),
-}
-_KIND = "tiny"
+Head = Literal["language-model", "value", "sequence-classification"]
+"""What a model predicts: the next token, one number at each position, or one for each sequence."""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A model that exists: its sizes, and where its weights come from (None: from a seed)."""
+class ModelSource(ABC):
+    """A model that exists, and everything that is known of it without building it.
+
+    `path` as the job names it. `architecture`: "tiny" for the built-in decoder, else the
+    `model_type` of transformers. `vocabulary`: tokens are below it. `positions`: tokens that a
+    sequence may have, None if nothing bounds them. `eos`: tokens that end a response. `directory`:
+    where its files are, None if it has none.
+    """
 
     path: str
-    config: TinyConfig
-    weights: Path | None = None
+    architecture: str
+    vocabulary: int
+    positions: int | None
+    eos: frozenset[int]
+    directory: Path | None
 
-    def build(self, *, seed: int = 0) -> TinyDecoder:
-        """The model with its weights, on the CPU. Each call makes another one.
+    @abstractmethod
+    def build_empty(
+        self, *, head: Head = "language-model", dtype: torch.dtype = torch.float32
+    ) -> nn.Module:
+        """The model with parameters on the meta device, and buffers with values on the CPU.
 
-        SpecError if the weights do not fit the sizes.
+        `materialise` and `fill` give the parameters their values, also after they were sharded; the
+        names of `weights` are those of the parameters. In `model_parts` are functions to compute
+        with it. SpecError if its configuration cannot be.
         """
-        model = TinyDecoder.seeded(self.config, seed=seed)
-        if self.weights is not None:
-            try:
-                state = torch.load(self.weights, map_location="cpu", weights_only=True)
-                model.load_state_dict(state)
-            except (UnpicklingError, EOFError) as error:
-                raise SpecError(FIELD, f"{self.weights} is not a file of weights") from error
-            except (OSError, RuntimeError, ValueError, AttributeError, TypeError) as error:
-                raise SpecError(FIELD, f"cannot load {self.weights}: {error}") from error
+
+    @abstractmethod
+    def weights(self, *, head: Head = "language-model", seed: int = 0) -> WeightReader:
+        """Its tensors by the names of the parameters, each once; a tied one is not repeated.
+
+        `seed` gives those that the source has none for: all of a builtin, and a head that is new.
+        SpecError if the tensors of its files do not fit it.
+        """
+
+    @abstractmethod
+    def config_json(self, *, head: Head, dtype: torch.dtype) -> dict[str, Any]:
+        """The config.json of this model with that head and weights of that dtype."""
+
+    def build(
+        self,
+        *,
+        head: Head = "language-model",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> nn.Module:
+        """The model with its weights, on the CPU, in evaluation mode. Each call makes another one.
+
+        SpecError as in `build_empty` and `weights`.
+        """
+        model = self.build_empty(head=head, dtype=dtype)
+        materialise(model, "cpu")
+        fill(model, self.weights(head=head, seed=seed))
         return model
-
-
-def open_model(path: str) -> ModelSource:
-    """The model that `path` names; SpecError says why there is none."""
-    if path in _BUILTINS:
-        return ModelSource(path, _BUILTINS[path])
-    built_in = ", ".join(sorted(_BUILTINS))
-    directory = Path(path)
-    if path.startswith("builtin:") or not directory.is_dir():
-        problem = f"{path!r} is neither built in ({built_in}) nor a directory in this container"
-        raise SpecError(FIELD, problem)
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (directory / name).is_file():
-            raise SpecError(FIELD, f"the directory {path!r} has no {name}")
-    return ModelSource(path, _read_config(directory / CONFIG_FILE), directory / WEIGHTS_FILE)
-
-
-def write_model(directory: Path, *, config: TinyConfig, weights: Mapping[str, Tensor]) -> None:
-    """Write what `open_model` reads. `directory` is made; files in it are replaced."""
-    directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"kind": _KIND, **asdict(config)}, indent=2)
-    (directory / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
-    torch.save(dict(weights), directory / WEIGHTS_FILE)
-
-
-def _read_config(path: Path) -> TinyConfig:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecError(FIELD, f"cannot read {path}: {error}") from error
-    kind = values.pop("kind", None) if isinstance(values, dict) else None
-    if kind != _KIND:
-        raise SpecError(FIELD, f"{path}: kind is {kind!r}; only {_KIND!r} is known here")
-    try:
-        return TinyConfig(**values)
-    except (TypeError, ValueError) as error:
-        raise SpecError(FIELD, f"{path}: {error}") from error

@@ -88,16 +88,28 @@ class Block(nn.Module):
 
 
 class TinyDecoder(nn.Module):
-    """Token numbers [rows, tokens] to next-token logits [rows, tokens, vocabulary]."""
+    """Token numbers [rows, tokens] to next-token logits [rows, tokens, vocabulary].
 
-    def __init__(self, config: TinyConfig) -> None:
+    With `outputs` it gives that many numbers [rows, tokens, outputs] instead of logits, from a
+    layer named `score`.
+    """
+
+    def __init__(self, config: TinyConfig, *, outputs: int = 0) -> None:
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocabulary, config.width)
         self.position = nn.Embedding(config.positions, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+        if outputs:
+            self.score = nn.Linear(config.width, outputs, bias=False)
+        else:
+            self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+
+    @property
+    def output_layer(self) -> nn.Linear:
+        """What makes logits, or other outputs, of hidden states."""
+        return self.score if hasattr(self, "score") else self.head
 
     @classmethod
     def seeded(cls, config: TinyConfig, *, seed: int) -> "TinyDecoder":
@@ -122,18 +134,44 @@ class TinyDecoder(nn.Module):
         positions: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Next-token logits of `tokens`, which follow what `cache` already holds.
+        """Next-token logits of `tokens`; see `hidden_states`."""
+        hidden = self.hidden_states(tokens, cache=cache, positions=positions, mask=mask)
+        logits: Tensor = self.output_layer(hidden)
+        return logits
+
+    def hidden_states(
+        self,
+        tokens: Tensor,
+        *,
+        cache: KeyValueCache | None = None,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """What the output layer reads, [rows, tokens, width]; `tokens` follow what `cache` holds.
 
         Without `positions` ([rows, tokens] or [tokens]) they count from 0. `mask`, broadcast to
         [rows, heads, tokens, keys], says who may look at whom; without it: causal, and a single
-        token looks at all before it.
+        token looks at all before it. Without a cache, positions [rows, tokens] that restart begin
+        another sequence of a packed row, which sees itself alone.
         """
         if positions is None:
             place = self.position.weight[: tokens.shape[1]]
         else:
             place = self.position(positions)
+            if cache is None and mask is None and positions.ndim == 2:
+                mask = _packed_mask(positions)
         x = self.embed(tokens) + place
         for layer, block in enumerate(self.blocks):
             x = block(x, layer=layer, cache=cache, mask=mask)
-        logits: Tensor = self.head(self.norm(x))
-        return logits
+        hidden: Tensor = self.norm(x)
+        return hidden
+
+
+def _packed_mask(positions: Tensor) -> Tensor | None:
+    """Who may look at whom, bool [rows, 1, tokens, tokens]; None if no row is packed."""
+    sequence = (positions.diff(dim=1) != 1).cumsum(1)
+    if not bool(sequence.any()):
+        return None
+    sequence = F.pad(sequence, (1, 0))
+    same = sequence[:, :, None] == sequence[:, None, :]
+    return same.tril()[:, None]

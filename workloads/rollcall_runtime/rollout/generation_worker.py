@@ -223,7 +223,7 @@ class GenerationWorker:
     def _rewards(self, lease: PromptLease, group: list[Response]) -> tuple[float, ...]:
         if not all(response.finished for response in group):
             return ()
-        return tuple(self._reward(lease.tokens, response.tokens) for response in group)
+        return tuple(self._reward(lease.tokens, response.tokens, lease.row) for response in group)
 
     def _finish(self, results: list[_Result]) -> None:
         batch, self._running = self._running, []

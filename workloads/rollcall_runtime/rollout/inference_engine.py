@@ -130,5 +130,8 @@ inference_engines: Registry[InferenceEngine] = Registry(
     group="rollcall.inference_engines",
     field=f"{FIELD}.name",
     base=InferenceEngine,  # type: ignore[type-abstract]
-    builtins={"tiny": "rollcall_runtime.rollout.engines.tiny_engine:TinyEngine"},
+    builtins={
+        "tiny": "rollcall_runtime.rollout.engines.tiny_engine:TinyEngine",
+        "transformers": "rollcall_runtime.rollout.engines.transformers_engine:TransformersEngine",
+    },
 )

@@ -142,7 +142,7 @@ class SyncEngine(ABC):
         """Bind to `address` (an IP of this pod, never all interfaces); called once.
 
         Returns the descriptor that other members need to reach this one: a JSON object, in which
-        "rendezvous" is the sender's (see `rendezvous.RendezvousAddress`).
+        "rendezvous" is the sender's (see `rendezvous.address_descriptor`).
         """
 
     @abstractmethod

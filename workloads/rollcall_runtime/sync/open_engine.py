@@ -8,8 +8,9 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.sync.engine import Role, SyncEngine, encode_descriptor
 from rollcall_runtime.sync.network_interfaces import address_of
-from rollcall_runtime.sync.registry import create_engine, worker_device
+from rollcall_runtime.sync.registry import create_engine
 from rollcall_runtime.sync.weights.shards import Shard
+from rollcall_runtime.worker.devices import worker_device
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 

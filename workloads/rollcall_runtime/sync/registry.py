@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import distribution, packages_distributions
 
-import torch
-
 from rollcall_runtime.sync.engine import EngineKind, SyncEngine
+from rollcall_runtime.worker.devices import CPU, worker_device
 from rollcall_runtime.worker.engine_registry import Availability, Registry
 from rollcall_runtime.worker.errors import SpecError
 
 AUTO = "auto"
-CPU = "cpu"
 _FIELD = "spec.weightSync.engine"
 
 # What `auto` means on each torch device type; gloo on all others.
@@ -79,14 +77,6 @@ def make_registry(builtins: Mapping[str, BuiltIn]) -> Registry[SyncEngine]:
         builtins={name: row.target for name, row in builtins.items()},
         problem=_problem,
     )
-
-
-def worker_device() -> str:
-    """The torch device type of this worker's accelerator, "cpu" without one."""
-    if not torch.accelerator.is_available():
-        return CPU
-    found = torch.accelerator.current_accelerator()
-    return CPU if found is None else found.type
 
 
 def _serves(engine: type[SyncEngine], device: str) -> bool:

@@ -10,46 +10,36 @@ Not torch's TCPStore: it looks up the DNS name of every peer that connects, whic
 seconds where no name server answers; its waits cannot be interrupted; and it serves every client.
 """
 
-import json
-import socket
-import struct
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import decode_descriptor
 from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
+from rollcall_runtime.sync.rendezvous_connection import (
+    DISCONNECTED,
+    RendezvousAddress,
+    RendezvousConnection,
+    decode_value,
+    get_request,
+    put_request,
+)
 
-LENGTH = struct.Struct(">I")  # of the frame that follows
-DISCONNECTED = "disconnected"  # in an answer: the rank whose disconnection was reported
-_LATE_SECONDS = 0.2  # how much later than its deadline an answer may arrive
-_POLL_SECONDS = 0.01  # how often a blocked client checks whether its session was aborted
+
+def address_of(seat: Seat) -> RendezvousAddress:
+    """Read the descriptor of a sender's seat; raises JoinFailedError."""
+    try:
+        host, port, secret = decode_descriptor(seat)["rendezvous"]
+        return RendezvousAddress(host=str(host), port=int(port), secret=str(secret))
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"the descriptor has no rendezvous address of a sender: {error!r}"
+        raise JoinFailedError(reason, peer=seat.member) from error
 
 
-@dataclass(frozen=True, slots=True)
-class RendezvousAddress:
-    """Where a sender's rendezvous listens; a part of its descriptor."""
-
-    host: str
-    port: int
-    secret: str = field(repr=False)
-
-    @classmethod
-    def of(cls, seat: Seat) -> "RendezvousAddress":
-        """Read the descriptor of a sender's seat; raises JoinFailedError."""
-        try:
-            host, port, secret = decode_descriptor(seat)["rendezvous"]
-            return cls(host=str(host), port=int(port), secret=str(secret))
-        except (ValueError, KeyError, TypeError) as error:
-            reason = f"the descriptor has no rendezvous address of a sender: {error!r}"
-            raise JoinFailedError(reason, peer=seat.member) from error
-
-    def descriptor(self) -> dict[str, Any]:
-        """What `of` reads, as a part of the sender's descriptor."""
-        return {"rendezvous": [self.host, self.port, self.secret]}
+def address_descriptor(address: RendezvousAddress) -> dict[str, Any]:
+    """What `address_of` reads, as a part of the sender's descriptor."""
+    return {"rendezvous": [address.host, address.port, address.secret]}
 
 
 class SessionRendezvous:
@@ -70,21 +60,26 @@ class SessionRendezvous:
     ) -> None:
         self._session = session
         self._seats = tuple(seats)
-        self.deadline = deadline
-        self._sleep = sleep
-        self._received = b""
-        address = RendezvousAddress.of(seats[0])
-        self._socket = self._connect(address)
         try:
-            self._send({"secret": address.secret, "session": session})
-        except JoinFailedError:
-            self.close()
-            raise
+            self._connection = RendezvousConnection(
+                address_of(seats[0]), session=session, deadline=deadline, sleep=sleep
+            )
+        except OSError as error:
+            raise self._unreachable(error) from error
+
+    @property
+    def deadline(self) -> float:
+        """When all waits end (monotonic)."""
+        return self._connection.deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float) -> None:
+        self._connection.deadline = deadline
 
     def wait_for_all_seats(self, rank: int) -> None:
         """Take seat `rank` and wait until all are taken; names an empty one at the deadline."""
         keys = [f"seat/{seat}" for seat in range(len(self._seats))]
-        taken = self._exchange(_put({keys[rank]: b""}) | _get(keys, self.deadline))
+        taken = self._exchange(put_request({keys[rank]: b""}) | get_request(keys, self.deadline))
         empty = [
             seat.member for seat, key in zip(self._seats, keys, strict=True) if key not in taken
         ]
@@ -94,7 +89,7 @@ class SessionRendezvous:
 
     def put(self, key: str, value: bytes) -> None:
         """Store a value for the other members."""
-        self._exchange(_put({key: value}))
+        self._exchange(put_request({key: value}))
 
     def get(self, key: str) -> bytes:
         """Wait until a member has stored `key`; JoinFailedError at the deadline."""
@@ -105,14 +100,14 @@ class SessionRendezvous:
     ) -> list[bytes]:
         """As `get`, for several keys in one round trip, after storing `storing`."""
         began = time.monotonic()
-        answer = self._exchange(_put(storing or {}) | _get(keys, self.deadline))
+        answer = self._exchange(put_request(storing or {}) | get_request(keys, self.deadline))
         missing = [key for key in keys if key not in answer]
         if missing:
             raise JoinFailedError(
                 f"{self._session}: timed out after {time.monotonic() - began:.3g} s waiting for "
                 f"{missing[0]!r}, which no member has stored"
             )
-        return [b64decode(answer[key]) for key in keys]
+        return [decode_value(answer[key]) for key in keys]
 
     def decide(
         self, topic: str, *, rank: int, offer: str, decide: Callable[[list[str]], str]
@@ -138,74 +133,24 @@ class SessionRendezvous:
 
         Raises TransferFailedError, which names the member whose disconnection was reported.
         """
-        answer = self._exchange(_get(keys, deadline))
+        answer = self._exchange(get_request(keys, deadline))
         disconnected = answer.get(DISCONNECTED)
         if disconnected is not None:
             rank = int(disconnected)
             peer = self._seats[rank].member if rank < len(self._seats) else None
             raise TransferFailedError(f"{self._session}: rank {rank} disconnected", peer=peer)
-        return tuple(b64decode(answer[key]) if key in answer else None for key in keys)
+        return tuple(decode_value(answer[key]) if key in answer else None for key in keys)
 
     def close(self) -> None:
         """Disconnect."""
-        self._socket.close()
-
-    def _connect(self, address: RendezvousAddress) -> socket.socket:
-        while True:
-            self._sleep(0)
-            left = max(self.deadline - time.monotonic(), 0.001)
-            try:
-                return socket.create_connection((address.host, address.port), timeout=left)
-            except OSError as error:
-                if time.monotonic() + _POLL_SECONDS >= self.deadline:
-                    raise self._unreachable(error) from error
-                self._sleep(_POLL_SECONDS)
+        self._connection.close()
 
     def _exchange(self, request: dict[str, Any]) -> dict[str, str]:
-        self._send(request)
-        (length,) = LENGTH.unpack(self._receive(LENGTH.size))
-        answer: dict[str, str] = json.loads(self._receive(length))
-        return answer
-
-    def _send(self, request: dict[str, Any]) -> None:
-        self._socket.settimeout(max(self.deadline - time.monotonic(), _LATE_SECONDS))
         try:
-            self._socket.sendall(encode_frame(request))
+            return self._connection.exchange(request)
         except OSError as error:
             raise self._unreachable(error) from error
-
-    def _receive(self, size: int) -> bytes:
-        self._socket.settimeout(_POLL_SECONDS)
-        while len(self._received) < size:
-            self._sleep(0)
-            try:
-                part = self._socket.recv(1 << 16)
-            except TimeoutError as error:
-                if time.monotonic() > self.deadline + _LATE_SECONDS:
-                    raise self._unreachable(error) from error
-                continue
-            except OSError as error:
-                raise self._unreachable(error) from error
-            if not part:
-                raise self._unreachable(ConnectionError("the sender closed the connection"))
-            self._received += part
-        head, self._received = self._received[:size], self._received[size:]
-        return head
 
     def _unreachable(self, error: Exception) -> JoinFailedError:
         reason = f"{self._session}: the sender's rendezvous failed: {error or type(error).__name__}"
         return JoinFailedError(reason, peer=self._seats[0].member)
-
-
-def _put(values: Mapping[str, bytes]) -> dict[str, Any]:
-    return {"put": {key: b64encode(value).decode() for key, value in values.items()}}
-
-
-def _get(keys: Sequence[str], deadline: float) -> dict[str, Any]:
-    return {"get": list(keys), "seconds": max(deadline - time.monotonic(), 0.0)}
-
-
-def encode_frame(body: dict[str, Any]) -> bytes:
-    """A message as it travels: its length, then JSON."""
-    text = json.dumps(body).encode()
-    return LENGTH.pack(len(text)) + text

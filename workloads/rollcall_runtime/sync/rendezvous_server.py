@@ -1,4 +1,9 @@
-"""The sender's side of the rendezvous: one key-value table per session."""
+"""The server's side of a rendezvous: one key-value table per session.
+
+A request is an object that may store values (`put`), count (`add`), wait for keys (`get`, for at
+most `seconds`) and have this client's disconnection reported (`report_disconnect_of`); the answer
+has the values and counts that were asked for.
+"""
 
 import contextlib
 import hmac
@@ -10,9 +15,18 @@ import threading
 import time
 from typing import Any
 
-from rollcall_runtime.sync.rendezvous import DISCONNECTED, LENGTH, RendezvousAddress, encode_frame
+from rollcall_runtime.sync.rendezvous_connection import (
+    DISCONNECTED,
+    LENGTH,
+    RendezvousAddress,
+    decode_value,
+    encode_frame,
+    encode_value,
+)
 
 _MAX_FRAME_BYTES = 16 << 20
+_MAX_HELLO_BYTES = 4 << 10  # the first frame of a client that may be a stranger
+_HELLO_SECONDS = 10.0
 _IDLE_SECONDS = 60.0  # a client that sends nothing for so long is disconnected
 _HANGUP_POLL_SECONDS = 0.02  # how often a waiting client's connection is checked
 _ACCEPT_RETRY_SECONDS = 0.01  # after an accept that failed
@@ -26,15 +40,19 @@ class _SessionTable:
 
 
 class RendezvousServer:
-    """Listens on `address` alone, on a port that the kernel picks.
+    """Listens on `address` alone, on `port` or one that the kernel picks.
 
-    Each client has a thread, for as long as it is connected.
+    `secret` is what clients must know, a random one by default. Each client has a thread, for as
+    long as it is connected.
     """
 
-    def __init__(self, address: str) -> None:
-        self._listener = _listen(address)
-        port = self._listener.getsockname()[1]
-        self.address = RendezvousAddress(host=address, port=port, secret=secrets.token_hex(16))
+    def __init__(self, address: str, *, port: int = 0, secret: str = "") -> None:
+        self._listener = _listen(address, port)
+        self.address = RendezvousAddress(
+            host=address,
+            port=self._listener.getsockname()[1],
+            secret=secret or secrets.token_hex(16),
+        )
         self._changed = threading.Condition()  # guards all that follows
         self._tables: dict[str, _SessionTable] = {}
         self._clients: set[socket.socket] = set()
@@ -70,13 +88,15 @@ class RendezvousServer:
 
     def _serve(self, client: socket.socket) -> None:
         with client:
-            client.settimeout(_IDLE_SECONDS)
+            client.settimeout(_HELLO_SECONDS)
             with self._changed:
                 self._clients.add(client)
             try:
-                hello = _read_frame(client)
-                if not hmac.compare_digest(str(hello["secret"]), self.address.secret):
+                hello = _read_frame(client, limit=_MAX_HELLO_BYTES)
+                given, secret = str(hello["secret"]), self.address.secret
+                if not hmac.compare_digest(given.encode(), secret.encode()):
                     return
+                client.settimeout(_IDLE_SECONDS)
                 self._serve_session(str(hello["session"]), client)
             except (OSError, EOFError, ValueError, KeyError, TypeError):
                 return  # it disconnected, or is no member; either way its connection ends
@@ -95,11 +115,13 @@ class RendezvousServer:
                 answer: dict[str, str] = {}
                 if "put" in request:
                     self._put(table, request["put"])
+                if "add" in request:
+                    answer = self._add(table, request["add"])
                 if "report_disconnect_of" in request:
                     reported = int(request["report_disconnect_of"])
                     client.settimeout(None)
                 if "get" in request:
-                    answer = self._get(table, request["get"], request["seconds"], client)
+                    answer |= self._get(table, request["get"], request["seconds"], client)
                 client.sendall(encode_frame(answer))
         finally:
             with self._changed:
@@ -114,6 +136,17 @@ class RendezvousServer:
         with self._changed:
             table.values.update(values)
             self._changed.notify_all()
+
+    def _add(self, table: _SessionTable, counts: dict[str, int]) -> dict[str, str]:
+        """Count in the value of each key, decimal digits that begin at 0; the new values."""
+        answer = {}
+        with self._changed:
+            for key, count in counts.items():
+                stored = table.values.get(key)
+                total = (int(decode_value(stored)) if stored is not None else 0) + count
+                answer[key] = table.values[key] = encode_value(str(total).encode())
+            self._changed.notify_all()
+        return answer
 
     def _get(
         self, table: _SessionTable, keys: list[str], seconds: float, client: socket.socket
@@ -137,9 +170,9 @@ class RendezvousServer:
             return answer
 
 
-def _read_frame(connection: socket.socket) -> dict[str, Any]:
+def _read_frame(connection: socket.socket, *, limit: int = _MAX_FRAME_BYTES) -> dict[str, Any]:
     (length,) = LENGTH.unpack(_read_exactly(connection, LENGTH.size))
-    if length > _MAX_FRAME_BYTES:
+    if length > limit:
         raise ValueError(f"a frame of {length} bytes")
     body = json.loads(_read_exactly(connection, length))
     if not isinstance(body, dict):
@@ -163,11 +196,13 @@ def _hung_up(connection: socket.socket) -> bool:
     return bool(readable.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
 
 
-def _listen(address: str) -> socket.socket:
+def _listen(address: str, port: int) -> socket.socket:
     family = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.bind((address, 0))
+        # A port of one's own choice may still have closed connections of an earlier process.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
         listener.listen(1024)
     except OSError:
         listener.close()

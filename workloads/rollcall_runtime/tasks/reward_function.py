@@ -1,20 +1,32 @@
 """Finding the reward function that a job names."""
 
 import importlib
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from rollcall_runtime.worker.errors import SpecError
 
 FIELD = "spec.reward.function"
 
-Reward = Callable[[Sequence[int], Sequence[int]], float]
-"""`reward(prompt tokens, response tokens)`: higher is better, always finite."""
+_NO_ROW: Mapping[str, Any] = MappingProxyType({})
+
+
+class Reward(Protocol):
+    """Scores a response: higher is better, always finite."""
+
+    def __call__(
+        self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any] = _NO_ROW, /
+    ) -> float:
+        """Both sequences are tokens; `row` is the prompt's row of the data, by column."""
 
 
 def load_reward(function: str) -> Reward:
     """The function that `function` names as "module:callable".
 
+    It is called with prompt and response, and with `row` by name if it has such a parameter.
     SpecError if the name does not lead to a callable, and later, from the function returned, if a
     call raises or gives anything but a finite number. The cause is kept as `__cause__`.
     """
@@ -39,9 +51,13 @@ def load_reward(function: str) -> Reward:
 
 
 def _checked(reward: Callable[..., object], name: str) -> Reward:
-    def checked(prompt: Sequence[int], response: Sequence[int]) -> float:
+    wants_row = _has_parameter(reward, "row")
+
+    def checked(
+        prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any] = _NO_ROW, /
+    ) -> float:
         try:
-            value = reward(prompt, response)
+            value = reward(prompt, response, **({"row": row} if wants_row else {}))
         except Exception as error:  # likewise
             raise SpecError(FIELD, f"{name} raised {type(error).__name__}: {error}") from error
         if not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -49,3 +65,10 @@ def _checked(reward: Callable[..., object], name: str) -> Reward:
         return float(value)
 
     return checked
+
+
+def _has_parameter(function: Callable[..., object], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except ValueError:  # a builtin without a signature
+        return False

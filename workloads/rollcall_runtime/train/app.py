@@ -3,46 +3,52 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
-from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
+from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
+from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
-from rollcall_runtime.tasks.prompt_source import open_prompts
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
-from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
-from rollcall_runtime.train.losses import policy_loss
+from rollcall_runtime.train.engine_configuration import split_config, split_loop
+from rollcall_runtime.train.gang_liveness import Gang
+from rollcall_runtime.train.gang_member import end_if_broken, hold_to_leader, trainer_rendezvous
+from rollcall_runtime.train.health import FOLDER as SKIPPED_STEPS
+from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.part_sender import SenderRank
-from rollcall_runtime.train.process_group import TrainerRendezvous
+from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
 from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
-from rollcall_runtime.train.train_engine import FIELD, EngineSetup, train_engines
+from rollcall_runtime.train.tracking import Tracking
+from rollcall_runtime.train.train_engine import EngineSetup, train_engines
 from rollcall_runtime.train.trainer_loop import TrainerLoop
-from rollcall_runtime.train.trainer_rank import RankSettings, TrainerRank
+from rollcall_runtime.train.trainer_rank import TrainerRank
 from rollcall_runtime.train.weight_recovery import ROLLOUTS, RecoveredWeights, WeightRecovery
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
 from rollcall_runtime.worker.auth import Tokens
-from rollcall_runtime.worker.engine_config import read_settings
+from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
-from rollcall_runtime.worker.errors import FencedError, SpecError
-from rollcall_runtime.worker.exit import end_with_failure, report_stop
+from rollcall_runtime.worker.errors import FencedError
+from rollcall_runtime.worker.exit import report_stop
 from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
 log = logging.getLogger(__name__)
 
 GROUP = "default"
-RANK_KEYS = frozenset({"minibatches"})
-# Between rank 0's farewell and this rank's own SIGTERM when both pods are deleted.
-LEFT_BEHIND_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -67,10 +73,12 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
     server = MetricsServer(
         metrics, healthy=lambda: "", ready=lambda: "" if started.is_set() else "starting"
     )
-    rank = _make_rank(environment)
     thread = ThreadPoolExecutor(1, thread_name_prefix="train")
+    rank: TrainerRank | None = None
     try:
-        await server.start(environment.pod.address)
+        if environment.local_rank == 0:  # the pod's ranks have one address
+            await server.start(environment.pod.address)
+        rank = await _in_thread(thread, _make_rank, environment)
         state = await _in_thread(thread, rank.start)
         started.set()
         log.info("rank %d starts at step %d", environment.rank, state.step)
@@ -83,7 +91,8 @@ async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) ->
         if not stop.is_set():  # also when training is done: the operator ends the pods
             raise RuntimeError(f"rank {environment.rank} ended without a signal to stop")
     finally:
-        await _in_thread(thread, rank.close)
+        if rank is not None:
+            await _in_thread(thread, rank.close)
         thread.shutdown(wait=False)
         await server.stop()
 
@@ -108,22 +117,23 @@ class _Leader:
             address=pod.address,
             state_dir=self.environment.state_dir,
             engines=engines,
-            source=open_prompts(job.prompts, seed=job.data_seed).prompt,
+            source=_open_prompts(job).prompt,
             ledger_state=state.ledger,
             metrics=metrics,
             senders=_senders(job),
+            held_out=_open_held_out(job),
         )
         # Reported first, so that the operator does not take a restart for a new job's start.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
         tokens = Tokens(self.environment.member_token, self.environment.operator_token)
         bounds = job.membership
         gang = Gang(
-            job.trainer_replicas, heartbeat=bounds.heartbeat, suspect_after=bounds.suspect_after
+            job.trainer_ranks, heartbeat=bounds.heartbeat, suspect_after=bounds.suspect_after
         )
         server = CoordinatorServer(
             coordinator, address=pod.address, tokens=tokens, metrics=metrics, gang=gang.serve
         )
-        watch = asyncio.create_task(_or_abandon(gang.watch()))
+        watch = asyncio.create_task(end_if_broken(gang.watch()))
         try:
             await server.start()
             await self._train(coordinator, state, gang)
@@ -134,13 +144,16 @@ class _Leader:
             await _close(engines)
 
     async def _train(self, coordinator: Coordinator, state: TrainState, gang: Gang) -> None:
+        job = self.environment.job
+        tracking = await asyncio.to_thread(Tracking, job, first_step=state.step + 1)
         loop = TrainerLoop(
-            config=self.environment.job,
+            config=job,
             rank=self.rank,
             state=state,
             rollouts=coordinator,
             thread=self.thread,
             metrics=self.metrics,
+            tracking=tracking,
             stop=self.stop,
             recover_weights=partial(self._recover_weights, coordinator, state),
         )
@@ -155,6 +168,7 @@ class _Leader:
             gang.leave()
         finally:
             watch.cancel()
+            await asyncio.to_thread(tracking.close)
         if coordinator.fenced.is_set():
             raise FencedError("another coordinator has taken over this job")
 
@@ -197,29 +211,14 @@ class _Follower:
 
     async def run(self, state: TrainState) -> None:
         leaving = asyncio.Event()
-        watch = asyncio.create_task(_or_abandon(self._hold(leaving)))
+        hold = hold_to_leader(self.environment, leaving=leaving, stop=self.stop)
+        watch = asyncio.create_task(end_if_broken(hold))
         try:
             await self._work(state)
             leaving.set()
             await watch
         finally:
             watch.cancel()
-
-    async def _hold(self, leaving: asyncio.Event) -> None:
-        environment, bounds = self.environment, self.environment.job.membership
-        await watch_leader(
-            environment.coordinator_url(pod_contract.MEMBERSHIP_PORT, pod_contract.GANG_ROUTE),
-            rank=environment.rank,
-            token=environment.member_token,
-            heartbeat=bounds.heartbeat,
-            suspect_after=bounds.suspect_after,
-            leaving=leaving,
-        )
-        try:
-            async with asyncio.timeout(LEFT_BEHIND_SECONDS):
-                await self.stop.wait()
-        except TimeoutError:
-            raise GangBrokenError("rank 0 has stopped, and this rank got no SIGTERM") from None
 
     async def _work(self, state: TrainState) -> None:
         if _senders(self.environment.job) == 1:
@@ -254,14 +253,6 @@ class _Follower:
         await self.stop.wait()  # the last version may still be on its way
 
 
-async def _or_abandon(watch: Coroutine[Any, Any, None]) -> None:
-    """A collective that waits for a lost rank cannot be interrupted, but the process can end."""
-    try:
-        await watch
-    except GangBrokenError as error:
-        end_with_failure(error)
-
-
 def _ignore(_: WeightSnapshotDraft) -> None:
     """Rank 0 sends the whole snapshot."""
 
@@ -281,6 +272,7 @@ async def _open_engines(environment: TrainerEnvironment, member: MemberId) -> li
             address=address,
             role=Role.SENDER,
             profile=sync.profile_path,
+            device=choose_device(environment.job),
         )
         for group in sync.all_groups()
     ]
@@ -294,46 +286,59 @@ async def _close(engines: Sequence[OpenEngine]) -> None:
 def _senders(job: JobConfig) -> int:
     """How many ranks send: without sync there is one snapshot, which rank 0 gathers."""
     sync = job.weight_sync
-    return job.trainer_replicas if sync.enabled and sync.every_rank_sends else 1
+    return job.trainer_ranks if sync.enabled and sync.every_rank_sends else 1
 
 
 def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
+    """Collective: waits for the other ranks, after everything that can fail on its own."""
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
-    if job.algorithm.name != "grpo":
-        problem = f"unknown algorithm {job.algorithm.name!r}; known: grpo"
-        raise SpecError("spec.algorithm.name", problem)
-    own = {key: value for key, value in chosen.config.items() if key in RANK_KEYS}
-    rest = {key: value for key, value in chosen.config.items() if key not in RANK_KEYS}
-    open_prompts(job.prompts, seed=job.data_seed)  # a wrong one fails before the model is built
-    setup = EngineSetup(
-        model=job.model,
-        optimizer=job.algorithm.optimizer,
-        config=rest,
-        seed=job.data_seed,
-        rendezvous=_rendezvous(environment),
-        deterministic=job.algorithm.deterministic,
-    )
-    return TrainerRank(
-        engine=train_engines.get(chosen.name)(setup),
-        checkpoints=Checkpointer(job.checkpoint, pod_uid=environment.pod.uid),
-        loss=policy_loss(job.algorithm.loss),
-        settings=read_settings(RankSettings, own, field=f"{FIELD}.config"),
-        snapshotter=make_snapshotter(sync, senders=_senders(job)),
-        publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
-        every_rank_sends=_senders(job) > 1,
-    )
+    _open_prompts(job).close()
+    make_engine = train_engines.get(chosen.name)
+    loop, rest = split_loop(chosen.config)
+    settings, own = split_config(rest)
+    check_roles(job)
+    device = choose_device(job)
+    snapshotter = make_snapshotter(sync, senders=_senders(job), device=device)
+    with ExitStack() as undo:
+        ranks = TrainerProcessGroup(trainer_rendezvous(environment), device=device)
+        undo.callback(ranks.close)
+        setup = EngineSetup(
+            model=job.model,
+            ranks=ranks,
+            optimizer=job.algorithm.optimizer,
+            settings=settings,
+            own_settings=own,
+            seed=job.data.seed,
+            deterministic=job.algorithm.deterministic,
+        )
+        rank = TrainerRank(
+            ranks=ranks,
+            policy=build_policy_step(job, setup, make_engine, minibatches=loop.minibatches),
+            health=TrainingHealth(job.health, folder=_skipped_steps(job), rank=ranks.rank),
+            checkpoints=Checkpointer(job.checkpoint, ranks=ranks, pod_uid=environment.pod.uid),
+            snapshotter=snapshotter,
+            publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
+            every_rank_sends=_senders(job) > 1,
+        )
+        undo.pop_all()
+    return rank
 
 
-def _rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
-    """Rank 0 binds its own address; the others find it by name."""
-    host = environment.pod.address if environment.rank == 0 else environment.coordinator
-    return TrainerRendezvous(
-        host=host,
-        port=pod_contract.RENDEZVOUS_PORT,
-        rank=environment.rank,
-        size=environment.job.trainer_replicas,
-    )
+def _skipped_steps(job: JobConfig) -> Path | None:
+    """Where batches of skipped steps go; without checkpoints there is no volume for them."""
+    return Path(job.checkpoint.path) / SKIPPED_STEPS if job.checkpoint is not None else None
+
+
+def _open_prompts(job: JobConfig) -> PromptSource:
+    return open_prompts(job.data, model=ModelInput.of(open_model(job.model)))
+
+
+def _open_held_out(job: JobConfig) -> Callable[[int], Prompt | None] | None:
+    """The prompts of evaluations, if there are any."""
+    if job.evaluation is None:
+        return None
+    return open_prompts(job.evaluation.data, model=ModelInput.of(open_model(job.model))).prompt
 
 
 async def _in_thread(thread: Executor, function: Callable[..., T], *arguments: Any) -> T:

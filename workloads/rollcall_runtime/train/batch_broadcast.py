@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import pad
 
-from rollcall_runtime.train.batch import Batch
+from rollcall_runtime.train.train_batch import TrainBatch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rollcall_runtime.train.process_group import TrainerProcessGroup
 
 
@@ -23,60 +24,42 @@ class LeaderSignal(IntEnum):
 
 
 def broadcast_work(
-    group: TrainerProcessGroup, work: Batch | LeaderSignal | None
-) -> Batch | LeaderSignal:
-    """Collective. Rank 0 gives `work`; every rank gets its rows of the batch, or the signal.
+    ranks: TrainerProcessGroup, work: TrainBatch | LeaderSignal | None
+) -> TrainBatch | LeaderSignal:
+    """Collective. Rank 0 gives `work`; every rank gets the whole batch, or the signal.
 
-    All ranks get equally many rows: the batch is filled up with rows that are masked out. Proximal
-    log-probabilities are left behind, as every rank computes those of its own rows. ValueError on
-    rank 0 without work.
+    A header of JSON goes first, then the tensors. ValueError on rank 0 without work.
     """
-    if group.rank > 0:
-        return _receive(group)
-    if work is None:
+    if ranks.rank == 0 and work is None:
         raise ValueError("rank 0 must give a batch or a signal")
+    header = ranks.broadcast_value(None if work is None else _header(work))
+    if "signal" in header:
+        return LeaderSignal(header["signal"])
+    batch = work if isinstance(work, TrainBatch) else _empty(header)
+    for tensor in (batch.tokens, batch.targets, batch.lengths, *batch.extras.values()):
+        ranks.broadcast(tensor)
+    ranks.broadcast(batch.mask.view(torch.uint8))  # gloo moves no bool
+    return batch
+
+
+def _header(work: TrainBatch | LeaderSignal) -> dict[str, Any]:
     if isinstance(work, LeaderSignal):
-        group.broadcast(torch.tensor([int(work), 0]))
-        return work
-    filled = _fill(work, -work.rows % group.size)
-    group.broadcast(torch.tensor([filled.rows, filled.tokens.shape[1]]))
-    _broadcast(group, filled)
-    return _own(group, filled)
+        return {"signal": int(work)}
+    extras = {name: list(tensor.shape) for name, tensor in work.extras.items()}
+    return {"shape": list(work.tokens.shape), "extras": extras}
 
 
-def _receive(group: TrainerProcessGroup) -> Batch | LeaderSignal:
-    rows, length = group.broadcast(torch.zeros(2, dtype=torch.int64)).tolist()
-    if rows < 0:
-        return LeaderSignal(rows)
-    batch = Batch(
-        tokens=torch.empty(rows, length, dtype=torch.int64),
-        mask=torch.empty(rows, length - 1, dtype=torch.bool),
-        logprobs=torch.empty(rows, length - 1),
-        versions=torch.empty(rows, length - 1, dtype=torch.int64),
-        advantages=torch.empty(rows),
-    )
-    _broadcast(group, batch)
-    return _own(group, batch)
+def _empty(header: dict[str, Any]) -> TrainBatch:
+    """A batch to be filled, of the shapes that the header says."""
+    rows, length = header["shape"]
 
+    def numbers() -> Tensor:
+        return torch.empty(rows, length, dtype=torch.int64)
 
-def _broadcast(group: TrainerProcessGroup, batch: Batch) -> None:
-    # gloo moves no bool.
-    for tensor in (batch.tokens, batch.mask.view(torch.uint8), batch.logprobs, batch.versions):
-        group.broadcast(tensor)
-    group.broadcast(batch.advantages)
-
-
-def _own(group: TrainerProcessGroup, batch: Batch) -> Batch:
-    each = batch.rows // group.size
-    return batch.slice(group.rank * each, (group.rank + 1) * each)
-
-
-def _fill(batch: Batch, rows: int) -> Batch:
-    below = (0, 0, 0, rows)
-    return Batch(
-        tokens=pad(batch.tokens, below),
-        mask=pad(batch.mask, below),
-        logprobs=pad(batch.logprobs, below),
-        versions=pad(batch.versions, below, value=-1),
-        advantages=pad(batch.advantages, (0, rows)),
+    return TrainBatch(
+        tokens=numbers(),
+        targets=numbers(),
+        mask=torch.empty(rows, length, dtype=torch.bool),
+        lengths=torch.empty(rows, dtype=torch.int64),
+        extras={name: torch.empty(shape) for name, shape in header["extras"].items()},
     )

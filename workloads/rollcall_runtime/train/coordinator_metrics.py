@@ -82,5 +82,7 @@ class PrometheusCoordinatorMetrics:
             "rejected": ledger.rejected.total(),
             "in_flight": ledger.in_flight,
             "duplicate": ledger.duplicates,
+            "skipped": ledger.skipped,
+            "truncated": ledger.truncated,
             **rejected,
         }

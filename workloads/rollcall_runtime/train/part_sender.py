@@ -156,6 +156,7 @@ class SenderRank:
             lambda what: log.warning("refused a request: %s", what),
         )
         app.router.add_get(pod_contract.WEIGHTS_ROUTE, guarded)
+        self._port = pod_contract.weights_port(environment.local_rank)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
 
     async def run(self) -> None:
@@ -163,7 +164,7 @@ class SenderRank:
         try:
             await self._runner.setup()
             for address in {member.address for member in self._members}:
-                await web.TCPSite(self._runner, address, pod_contract.MEMBERSHIP_PORT).start()
+                await web.TCPSite(self._runner, address, self._port).start()
             await first_of(
                 self._prepare_parts(), *(member.stream.run() for member in self._members)
             )
@@ -229,6 +230,7 @@ class _GroupMember:
             descriptor=self._opened.descriptor,
             session=self.driver.machine.session,
             sender=environment.rank,
+            weights_port=pod_contract.weights_port(environment.local_rank),
         )
 
     def _report_parts(self) -> None:

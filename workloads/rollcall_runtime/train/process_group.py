@@ -1,38 +1,52 @@
-"""The training engine's own process group, made from explicit addresses and nothing else.
+"""The process group of one trainer, made once in a process and shared by all of its engines.
 
-torch keeps one default process group in a process, and FSDP2 builds on it; so a process holds at
+torch keeps one default process group in a process, and sharding builds on it; so a process holds at
 most one TrainerProcessGroup. No environment variable is read except gloo's own GLOO_SOCKET_IFNAME.
 """
 
-import socket
-from dataclasses import dataclass
+from __future__ import annotations
+
+import importlib
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-T = TypeVar("T")
+from rollcall_runtime.sync.rendezvous_connection import RendezvousAddress
+from rollcall_runtime.sync.rendezvous_server import RendezvousServer
+from rollcall_runtime.train.rendezvous_store import RendezvousStore
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHECKPOINT_TIMEOUT = timedelta(days=30)
+MAX_VALUE_BYTES = 16 << 20
+"""Of a value as JSON; what is larger travels as a tensor."""
+
+_BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}
+"""By torch device type. Tensors of the CPU always travel by gloo."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerRendezvous:
-    """Where the ranks meet. With one rank, host and port are not used.
+    """Where the ranks meet. With one rank, only `timeout` is used.
 
-    Rank 0 binds `host`, its own address; the others connect to it by address or name. `timeout`
-    seconds bound the rendezvous and every collective after it, so that it must exceed the longest
-    wait of one rank for another.
+    Rank 0 binds `host`, its own address; the others connect to it by address or name. `secret` is
+    what only members of the job know. `timeout` seconds bound the rendezvous and every collective
+    after it, so that it must exceed the longest wait of one rank for another.
     """
 
     host: str = ""
     port: int = 0
     rank: int = 0
     size: int = 1
+    secret: str = field(default="", repr=False)
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
@@ -40,95 +54,131 @@ class TrainerRendezvous:
             raise ValueError(f"rank {self.rank} is not within a world of {self.size}")
         if self.size > 1 and not (self.host and self.port):
             raise ValueError("several ranks need a host and a port to meet at")
+        if self.size > 1 and not self.secret:
+            raise ValueError("several ranks need a secret to meet")
 
 
 class TrainerProcessGroup:
-    """The ranks of one trainer. RuntimeError if the process has a group, or on a timeout."""
+    """The ranks of one trainer, and `device`, which this one computes on.
 
-    def __init__(self, rendezvous: TrainerRendezvous) -> None:
+    Values and tensors of the CPU travel by gloo, whatever the device. RuntimeError if the process
+    has a group, or on a timeout.
+    """
+
+    def __init__(
+        self, rendezvous: TrainerRendezvous | None = None, *, device: str | torch.device = "cpu"
+    ) -> None:
         if dist.is_initialized():
             raise RuntimeError("this process has a training process group already")
-        self.rank = rendezvous.rank
-        self.size = rendezvous.size
-        dist.init_process_group(
-            backend="gloo",
-            store=_store(rendezvous),
-            rank=self.rank,
-            world_size=self.size,
-            timeout=timedelta(seconds=rendezvous.timeout),
-        )
-        self.mesh: DeviceMesh = init_device_mesh("cpu", (self.size,))
-        # For threads that write checkpoints beside training. A rank whose volume hangs keeps the
-        # others' threads waiting for as long as it takes, so there is no time limit.
-        self.checkpoint_group: dist.ProcessGroup = dist.new_group(
-            backend="gloo", timeout=CHECKPOINT_TIMEOUT
-        )
+        meeting = rendezvous or TrainerRendezvous()
+        self.rank, self.size = meeting.rank, meeting.size
+        # torch knows Ascend's device type only once its library is imported.
+        backend = collective_backend(str(device).partition(":")[0])
+        self.device = torch.device(device)
+        if self.device.type != "cpu":
+            # The worker's process sees its own device alone.
+            torch.get_device_module(self.device).set_device(self.device.index or 0)
+        with ExitStack() as undo:
+            self._store = _store(meeting, undo)  # gloo's groups point to it
+            dist.init_process_group(
+                backend=backend,
+                store=self._store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=timedelta(seconds=meeting.timeout),
+            )
+            undo.callback(_destroy)
+            # For threads that write checkpoints beside training. A rank whose volume hangs keeps
+            # the others' threads waiting for as long as it takes, so there is no time limit.
+            self.checkpoint_group = dist.new_group(backend="gloo", timeout=CHECKPOINT_TIMEOUT)
+            self._owned = undo.pop_all()
 
-    def sum(self, values: Tensor) -> Tensor:
-        """`values` added up over all ranks, in place."""
-        if self.size > 1:
-            dist.all_reduce(values)
-        return values
+    def mesh(self, **sizes: int) -> DeviceMesh:
+        """Collective. The ranks in a grid; dimensions by name, the first one varies slowest."""
+        return init_device_mesh(
+            self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
+        )
 
     def broadcast(self, values: Tensor) -> Tensor:
-        """Rank 0's `values` on every rank, in place."""
+        """Rank 0's `values` (CPU) on every rank, in place."""
         if self.size > 1:
             dist.broadcast(values, src=0)
         return values
 
-    def gather(self, value: T) -> list[T]:
-        """Every rank's small `value` (pickled) on all ranks, in their order."""
+    def broadcast_value(self, value: Any = None) -> Any:
+        """Rank 0's small `value` (of JSON) on every rank."""
+        if self.size == 1:
+            return _decode(_encode(value))
+        data = _encode(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
+        length = int(self.broadcast(torch.tensor(len(data))))
+        return _decode(self.broadcast(data if self.rank == 0 else data.new_empty(length)))
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's small `value` (of JSON) on all ranks, in their order."""
         return self._gather(value, None)
 
-    def gather_for_checkpoint(self, value: T) -> list[T]:
+    def gather_for_checkpoint(self, value: Any) -> list[Any]:
         """Like `gather`, in the process group of the threads that write checkpoints."""
         return self._gather(value, self.checkpoint_group)
 
-    def _gather(self, value: T, group: dist.ProcessGroup | None) -> list[T]:
+    def _gather(self, value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+        data = _encode(value)
         if self.size == 1:
-            return [value]
-        values: list[T | None] = [None] * self.size
-        dist.all_gather_object(values, value, group=group)
-        return cast("list[T]", values)
-
-    def sum_per_mean(self) -> float:
-        """The group's mean of ones: 1, or the number of ranks.
-
-        Before torch 2.7 gloo silently returns the sum instead of the mean.
-        """
-        # The collective that FSDP2 uses; torch 2.13 renamed it.
-        name = "reduce_scatter_single"
-        reduce = getattr(dist, name, None) or dist.reduce_scatter_tensor
-        shard = torch.empty(1)
-        reduce(shard, torch.ones(self.size), op=dist.ReduceOp.AVG)
-        return float(shard)
+            return [_decode(data)]
+        lengths = [torch.tensor(0) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor(len(data)), group=group)
+        longest = int(max(lengths))
+        padded = torch.nn.functional.pad(data, (0, longest - len(data)))
+        gathered = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(gathered, padded, group=group)
+        return [
+            _decode(part[: int(length)]) for part, length in zip(gathered, lengths, strict=True)
+        ]
 
     def close(self) -> None:
-        """Destroy the group; the next collective of the other ranks fails."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        """Destroy the group; the next collective of the other ranks fails. Harmless twice."""
+        self._owned.close()
 
 
-def _store(rendezvous: TrainerRendezvous) -> Store:
-    if rendezvous.size == 1:
+def collective_backend(device_type: str) -> str:
+    """Torch's name for what moves tensors of this device type and of the CPU.
+
+    ValueError for a type that is not known. On an Ascend device torch_npu registers its library.
+    """
+    if device_type not in _BACKENDS:
+        raise ValueError(f"no collective library is known for {device_type!r} devices")
+    if device_type == "npu":
+        importlib.import_module("torch_npu")
+    return _BACKENDS[device_type]
+
+
+def _destroy() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _store(meeting: TrainerRendezvous, undo: ExitStack) -> Store:
+    if meeting.size == 1:
         return HashStore()
-    timeout = timedelta(seconds=rendezvous.timeout)
-    # Debian's torch has no libuv; the older backend suffices for a few ranks.
-    if rendezvous.rank > 0:
-        return TCPStore(
-            rendezvous.host, rendezvous.port, rendezvous.size, timeout=timeout, use_libuv=False
-        )
-    # Without a listener of ours the store would listen on all interfaces.
-    family = socket.AF_INET6 if ":" in rendezvous.host else socket.AF_INET
-    listener = socket.create_server(
-        (rendezvous.host, rendezvous.port), family=family, backlog=rendezvous.size
-    )
-    return TCPStore(
-        rendezvous.host,
-        rendezvous.port,
-        rendezvous.size,
-        is_master=True,
-        timeout=timeout,
-        use_libuv=False,
-        master_listen_fd=listener.detach(),  # the store closes it
-    )
+    if meeting.rank == 0:
+        server = RendezvousServer(meeting.host, port=meeting.port, secret=meeting.secret)
+        undo.callback(server.close)
+    address = RendezvousAddress(meeting.host, meeting.port, meeting.secret)
+    store = RendezvousStore(address, rank=meeting.rank, size=meeting.size, timeout=meeting.timeout)
+    undo.callback(store.close)
+    return store
+
+
+def _encode(value: Any) -> Tensor:
+    """ValueError for what is no JSON, or too long."""
+    try:
+        text = json.dumps(value).encode()
+    except TypeError as error:
+        raise ValueError(f"only values of JSON travel between ranks: {error}") from error
+    if len(text) > MAX_VALUE_BYTES:
+        raise ValueError(f"a value of {len(text)} bytes; at most {MAX_VALUE_BYTES} may travel")
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _decode(data: Tensor) -> Any:
+    return json.loads(data.numpy().tobytes())

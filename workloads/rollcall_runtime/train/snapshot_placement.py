@@ -5,7 +5,7 @@ import logging
 from rollcall_protocol.job_config import WeightSyncConfig
 from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
-from rollcall_runtime.sync.registry import engine_class, worker_device
+from rollcall_runtime.sync.registry import engine_class
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 
 log = logging.getLogger(__name__)
@@ -18,11 +18,12 @@ SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a b
 DEVICE_SNAPSHOTS, DEVICE_PARTS = 3, 4
 
 
-def make_snapshotter(sync: WeightSyncConfig, *, senders: int) -> Snapshotter:
-    """For a rank of a job in which `senders` ranks send. SpecError for an unknown engine."""
+def make_snapshotter(sync: WeightSyncConfig, *, senders: int, device: str) -> Snapshotter:
+    """For a rank of a job in which `senders` ranks send, with its weights on `device` (a torch
+    device type). SpecError for an unknown engine.
+    """
     if sync.staging == STREAMED:
         return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0)
-    device = worker_device()
     memory = device_allocator(device) if sync.staging == ON_DEVICE else None
     if memory is None:
         if sync.staging == ON_DEVICE:

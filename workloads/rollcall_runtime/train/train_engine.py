@@ -1,48 +1,57 @@
-"""What every training engine offers. It knows tokens and losses, and nothing of RL.
+"""What every training engine offers. It knows tokens, targets and losses, and no roles.
 
-After verl's BaseEngine (RFC 1560), cut to what the asynchronous trainer uses. Methods marked
-collective must be called on all data-parallel ranks, in the same order; one thread at a time.
+Actor, critic, reference and supervised training are built on it (`train.roles`). After verl's RFC
+1560; docs/training.md maps each method to verl's. Methods marked collective are called on all
+ranks, in the same order; one thread at a time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rollcall_runtime.train.process_group import TrainerRendezvous
+from rollcall_protocol.train_settings import EngineSettings
 from rollcall_runtime.worker.engine_registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     import torch
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
     from rollcall_protocol.job_config import OptimizerConfig
-    from rollcall_runtime.train.batch import Batch
-    from rollcall_runtime.train.batch_broadcast import LeaderSignal
-    from rollcall_runtime.train.losses import LossFunction
+    from rollcall_runtime.train.process_group import TrainerProcessGroup
+    from rollcall_runtime.train.train_batch import TrainBatch
+    from rollcall_runtime.train.train_loss import LossFunction, ModelOutput
 
 FIELD = "spec.trainer.engine"
 
-T = TypeVar("T")
+Head = Literal["language-model", "value", "sequence-classification"]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """What an engine is made from. `config` holds the engine's own settings as the job has them.
+    """What an engine is made from.
 
-    `seed` gives the first weights of a model that has none; `rendezvous` where the ranks meet.
-    `deterministic`: the same batches give the same bits, or an error names what cannot.
+    `model`: a builtin or a directory, as `models.model_source` opens it. `head`: what the model
+    predicts. `optimizer`: None for a model that is only evaluated. `own_settings`: what the job's
+    engine configuration holds beyond EngineSettings, for the engine to check. `seed` gives the
+    weights that the model's source has none for. `ranks`: the process group that all engines of
+    this process share. `deterministic`: the same batches give the same bits, or an error names what
+    cannot.
     """
 
     model: str
-    optimizer: OptimizerConfig
-    config: Mapping[str, Any] = field(default_factory=dict)
+    ranks: TrainerProcessGroup
+    optimizer: OptimizerConfig | None
+    head: Head = "language-model"
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    own_settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    rendezvous: TrainerRendezvous = field(default_factory=TrainerRendezvous)
     deterministic: bool = False
 
 
@@ -56,48 +65,131 @@ class WeightInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateStats:
-    """One optimizer step: `loss` and `metrics` are means over the `tokens` of all ranks' responses.
+class WeightShard:
+    """A part of an exported tensor: rows from `start` on of its first dimension."""
 
-    `gradient_norm` is the norm before clipping.
+    info: WeightInfo
+    start: int
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """A forward and backward pass over all ranks' rows.
+
+    `loss` is the total divided by `denominator`, the total of the loss's denominators. `metrics`
+    are means, or largest values. `tokens`: positions that counted.
     """
 
     loss: float
-    gradient_norm: float
+    denominator: float
     tokens: int
     metrics: Mapping[str, float]
 
 
-class TrainingDivergedError(RuntimeError):
-    """A loss or gradient is not finite; the weights are still those before the step."""
+@dataclass(frozen=True, slots=True)
+class OptimizerStep:
+    """`gradient_norm` is the norm of all ranks' gradients before clipping.
+
+    `skipped` says why the weights were left as they are: "not-finite", "no-gradient", or "".
+    """
+
+    gradient_norm: float
+    learning_rate: float
+    skipped: Literal["", "not-finite", "no-gradient"] = ""
 
 
 class TrainEngine(ABC):
-    """Model, optimizer and parallelism of one trainer rank. `close` frees what it holds."""
+    """Model, optimizer and parallelism of one trainer rank. Not usable before `initialize`.
+
+    `settings_known`: the fields of EngineSettings that this engine heeds; another one that is not
+    at its default is refused when the engine is made. `devices`: torch device types it runs on.
+    `heads`: the model heads it can build. `library`: the module that it is built on, whose version
+    `rollcall-train engines` shows.
+    """
+
+    settings_known: ClassVar[frozenset[str]]
+    devices: ClassVar[frozenset[str]]
+    heads: ClassVar[frozenset[Head]] = frozenset({"language-model"})
+    library: ClassVar[str] = "torch"
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
 
     @abstractmethod
     def initialize(self) -> None:
-        """Collective. Meet the other ranks, build model and optimizer.
+        """Collective. Build model and optimizer. SpecError for settings that cannot work."""
 
-        SpecError for settings that cannot work; RuntimeError (DistStoreError) if a rank stays away.
+    @abstractmethod
+    def close(self) -> None:
+        """Free the model; harmless twice. The process group stays, as it is the caller's."""
+
+    @abstractmethod
+    def to(
+        self,
+        device: Literal["worker", "host"],
+        *,
+        model: bool = True,
+        optimizer: bool = True,
+        gradients: bool = True,
+    ) -> None:
+        """Move parts of the state between the worker's device and host memory.
+
+        What is in host memory must be moved back before it is computed with: RuntimeError else.
+        """
+
+    @contextmanager
+    def train_mode(self) -> Iterator[None]:
+        """Within this context layers behave as in training (dropout)."""
+        before = self._set_training(True)
+        try:
+            yield
+        finally:
+            self._set_training(before)
+
+    @contextmanager
+    def eval_mode(self) -> Iterator[None]:
+        """Within this context layers behave as in evaluation, which is how an engine starts."""
+        before = self._set_training(False)
+        try:
+            yield
+        finally:
+            self._set_training(before)
+
+    @abstractmethod
+    def _set_training(self, training: bool) -> bool:
+        """Set the model's mode; returns the mode before."""
+
+    @abstractmethod
+    def forward_backward(self, batch: TrainBatch, loss: LossFunction) -> BatchResult:
+        """Collective. Add to the gradients those of `loss` over `batch`, this rank's rows.
+
+        Ranks may have different numbers of rows, none included. Two calls before one step add up:
+        each divides by its own denominator.
         """
 
     @abstractmethod
-    def train_batch(
-        self, minibatches: Sequence[Batch], loss_function: LossFunction
-    ) -> list[UpdateStats]:
-        """Collective. One optimizer step for each minibatch (this rank's rows), in their order.
+    def forward(self, batch: TrainBatch, *, entropy: bool = False) -> ModelOutput:
+        """Collective. What the model gives for this rank's rows, without gradients.
 
-        The loss is divided by the response tokens of all ranks. TrainingDivergedError stops before
-        the step that is not finite.
+        On ranks that hold no outputs (`holds_outputs`) the tensors are the same, sent to them.
         """
 
     @abstractmethod
-    def infer(self, batch: Batch) -> Tensor:
-        """Collective. Log-probabilities of `tokens[:, 1:]` now: float32 [rows, length - 1]."""
+    def optimizer_step(self) -> OptimizerStep:
+        """Collective. Clip and apply the gradients, move the schedule on, and free the gradients.
+
+        Where the gradient is not finite, or zero everywhere, weights, optimizer and schedule stay.
+        """
+
+    @abstractmethod
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    @property
+    @abstractmethod
+    def learning_rate(self) -> float:
+        """Of the next step."""
 
     @abstractmethod
     def weight_info(self) -> list[WeightInfo]:
@@ -107,15 +199,16 @@ class TrainEngine(ABC):
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Collective. Whole tensors, gathered one by one as the iterator advances.
 
-        A tensor may be the model's own memory: copy it before the next training step.
+        Names and layout are those of the model's source (Hugging Face's for its models), whatever
+        the engine's own. A tensor may be the model's own memory: copy it before the next step.
         """
 
     @abstractmethod
-    def own_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """What this rank holds, without any communication; as short-lived as `named_weights`.
+    def weight_shards(self) -> Iterator[WeightShard]:
+        """Collective. What this rank sends of the weights, as short-lived as `named_weights`.
 
-        Each tensor is held by one rank, or in pieces along its first dimension that make it whole
-        in the order of ranks.
+        Each tensor comes whole from one rank, or in pieces along its first dimension that make it
+        whole in the order of ranks.
         """
 
     @abstractmethod
@@ -127,7 +220,7 @@ class TrainEngine(ABC):
 
     @abstractmethod
     def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
-        """Collective. Copy model, optimizer, each rank's RNG and `state` (JSON values) for a save.
+        """Collective. Copy model, optimizer, schedule, each rank's RNG and `state` (JSON values).
 
         Returns the function that writes the copy. It is collective too, and may run in a thread
         beside training, as it communicates in a process group of its own. `path` appears only when
@@ -141,19 +234,10 @@ class TrainEngine(ABC):
 
     @abstractmethod
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
-        """Collective. Continue from `path`, written by any number of ranks; returns its `state`."""
+        """Collective. Continue from `path`, written by any number of ranks; returns its `state`.
 
-    @abstractmethod
-    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
-        """Collective. Rank 0's batch, cut into the ranks' rows, or its signal; others give None."""
-
-    @abstractmethod
-    def gather(self, value: T) -> list[T]:
-        """Collective. Every rank's small `value` on all ranks, in their order."""
-
-    @abstractmethod
-    def gather_for_checkpoint(self, value: T) -> list[T]:
-        """Collective. Like `gather`, in the process group of the threads that write checkpoints."""
+        ValueError, on all ranks, if it holds another model.
+        """
 
     @property
     @abstractmethod
@@ -165,9 +249,15 @@ class TrainEngine(ABC):
     def data_parallel_size(self) -> int:
         """How many parts a batch is cut into."""
 
+    @property
     @abstractmethod
-    def close(self) -> None:
-        """Leave the group, free the model; harmless twice."""
+    def data_parallel_group(self) -> ProcessGroup:
+        """The ranks that hold the same part of the model and compute different rows."""
+
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether this rank computes the model's outputs; in a pipeline the last stage does."""
+        return True
 
 
 train_engines: Registry[TrainEngine] = Registry(
@@ -175,5 +265,9 @@ train_engines: Registry[TrainEngine] = Registry(
     group="rollcall.train_engines",
     field=f"{FIELD}.name",
     base=TrainEngine,  # type: ignore[type-abstract]
-    builtins={"fsdp2": "rollcall_runtime.train.engines.fsdp2:Fsdp2Engine"},
+    builtins={
+        "fsdp2": "rollcall_runtime.train.engines.fsdp2:Fsdp2Engine",
+        "megatron": "rollcall_runtime.train.engines.megatron.engine:MegatronEngine",
+        "torchtitan": "rollcall_runtime.train.engines.torchtitan.engine:TorchtitanEngine",
+    },
 )

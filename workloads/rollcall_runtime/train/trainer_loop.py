@@ -8,9 +8,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rollcall_protocol.job_config import JobConfig
@@ -21,7 +22,10 @@ from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
+from rollcall_runtime.train.evaluation import Evaluation
 from rollcall_runtime.train.snapshot_placement import STREAMED
+from rollcall_runtime.train.step_figures import as_text, step_figures
+from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.worker.telemetry import TrainerMetrics
@@ -52,6 +56,9 @@ class Rollouts(Protocol):
     def withdraw(self) -> None:
         """Release the newest weights: newcomers cannot fetch them from the trainer any more."""
 
+    async def evaluate(self) -> list[tuple[float, ...]]:
+        """The rewards of the samples of each held-out prompt."""
+
     def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
         """Report how far training is, and a problem that does not stop it."""
 
@@ -80,6 +87,7 @@ class TrainerLoop:
         rollouts: Rollouts,
         thread: Executor,
         metrics: TrainerMetrics,
+        tracking: Tracking,
         stop: asyncio.Event,
         recover_weights: Callable[
             [int], Coroutine[Any, Any, RecoveredWeights | None]
@@ -88,6 +96,10 @@ class TrainerLoop:
         self._recover_weights = recover_weights
         self._config, self._rank, self._rollouts = config, rank, rollouts
         self._thread, self._metrics, self._stop = thread, metrics, stop
+        self._tracking = tracking
+        self._evaluation = Evaluation(
+            config.evaluation, answer=rollouts.evaluate, record=self._record_evaluation
+        )
         self._draft: WeightSnapshotDraft | None = None
         self._state, self._incarnation = state, state.incarnation
         self._next = state.number  # for the next version
@@ -95,7 +107,8 @@ class TrainerLoop:
         self._publishing: asyncio.Task[None] | None = None
         self._served = -1  # number of the newest version that was published
         self._reward: float | None = None
-        self._failures = 0  # of checkpoints, as far as the metrics count them
+        # As far as the metrics count them: failed checkpoints, and steps that were skipped.
+        self._failures = self._skipped = 0
         self._ended = time.perf_counter()  # of the step before
 
     async def run(self) -> bool:
@@ -114,10 +127,12 @@ class TrainerLoop:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS if self._stop.is_set() else None):
                     await self._published()
+            await self._evaluation.finish(self._stop)
         finally:
             if self._publishing is not None:
                 self._publishing.cancel()
                 await asyncio.gather(self._publishing, return_exceptions=True)
+            await self._evaluation.close()
         return self._rank.step >= self._config.algorithm.max_steps
 
     @property
@@ -138,7 +153,8 @@ class TrainerLoop:
     async def _train(self, batch: list[CompletedPrompt], version: Version) -> Version:
         if self._config.weight_sync.staging == STREAMED:
             self._rollouts.withdraw()  # the only buffer is needed again
-        result = await self._in_thread(self._rank.lead, batch, self._kept())
+        lead = partial(self._rank.lead, version=version.number)
+        result = await self._in_thread(lead, batch, self._kept())
         self._draft = result.draft
         self._record_step(batch, result)
         if self._rank.step % self._config.weight_sync.trigger_parameter_sync_step == 0:
@@ -158,15 +174,16 @@ class TrainerLoop:
         if self._stop.is_set():
             return
         draft, self._draft, self._next = self._draft, None, version.number + 1
-        self._publishing = asyncio.create_task(self._send(version, draft))
+        self._publishing = asyncio.create_task(self._send(version, draft, self._rank.step))
         sync = self._config.weight_sync
         if sync.blocking or sync.staging == STREAMED:
             await self._unless_stopped(self._published())
 
-    async def _send(self, version: Version, draft: WeightSnapshotDraft | None) -> None:
+    async def _send(self, version: Version, draft: WeightSnapshotDraft | None, step: int) -> None:
         await self._rollouts.publish(version, await self._weights(draft))
         self._served = version.number
         self._report_progress()
+        self._evaluation.served(step)
 
     async def _weights(self, draft: WeightSnapshotDraft | None) -> WeightSnapshot:
         if self._first is not None:
@@ -214,15 +231,25 @@ class TrainerLoop:
         metrics.snapshot_seconds.observe(result.snapshot_seconds)
         for item in batch:
             metrics.staleness.observe(item.age)
-        last = result.updates[-1]
+        figures = step_figures(batch, result.policy)
+        metrics.record_figures(figures)
+        metrics.skipped_steps.inc(self._rank.health.skipped - self._skipped)
+        self._skipped = self._rank.health.skipped
+        self._tracking.record(self._rank.step, figures)
         log.info(
-            "step %d: reward %.3f, loss %.4f, gradient norm %.3f",
+            "step %d: %s",
             self._rank.step,
-            self._reward,
-            last.loss,
-            last.gradient_norm,
-            extra={"step": self._rank.step, "losses": [update.loss for update in result.updates]},
+            as_text(figures),
+            extra={
+                "step": self._rank.step,
+                "losses": [update.loss for update in result.policy.actor],
+                "figures": figures,
+            },
         )
+
+    def _record_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        self._metrics.evaluation_reward.set(figures["eval/reward/mean"])
+        self._tracking.record(step, figures)
 
     def _kept(self) -> TrainState:
         # The step that is saved makes one version more.
@@ -240,7 +267,7 @@ class TrainerLoop:
             step=self._rank.step,
             number=self._served,
             reward=self._reward,
-            warning=checkpoints.problem,
+            warning="; ".join(filter(None, (checkpoints.problem, self._rank.health.problem))),
         )
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -4,14 +4,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
-from rollcall_runtime.train.batch import Batch, collate
-from rollcall_runtime.train.batch_broadcast import LeaderSignal
+from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
-from rollcall_runtime.train.losses import PolicyLoss
-from rollcall_runtime.train.policy_update import update_policy
-from rollcall_runtime.train.train_engine import TrainEngine, UpdateStats
+from rollcall_runtime.train.health import TrainingHealth
+from rollcall_runtime.train.policy_batch import policy_batch
+from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.roles.policy_step import PolicyStep, PolicyStepResult
+from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 
 CLOSE_SECONDS = 5.0  # to wait for a save before the engine is freed
@@ -19,53 +22,44 @@ SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold 
 
 
 @dataclass(frozen=True, slots=True)
-class RankSettings:
-    """The loop's part of `trainer.engine.config`: optimizer steps a batch is cut into."""
-
-    minibatches: int = 2
-
-    def __post_init__(self) -> None:
-        if self.minibatches < 1:
-            raise ValueError("minibatches must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
 class StepResult:
     """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds."""
 
-    updates: tuple[UpdateStats, ...]
+    policy: PolicyStepResult
     draft: WeightSnapshotDraft | None
     train_seconds: float
     snapshot_seconds: float
 
 
 class TrainerRank:
-    """One rank. All methods block, are collective, and belong to one thread.
+    """One rank; owns `ranks` and the engines of `policy`.
 
+    All methods block and belong to one thread. All but `close` are collective.
     `publish_every`: steps between versions, 0 for none; so that other ranks take part in them.
     """
 
     def __init__(
         self,
         *,
-        engine: TrainEngine,
+        ranks: TrainerProcessGroup,
+        policy: PolicyStep,
+        health: TrainingHealth,
         checkpoints: Checkpointer,
-        loss: PolicyLoss,
-        settings: RankSettings,
         snapshotter: Snapshotter,
         publish_every: int,
         every_rank_sends: bool = False,
     ) -> None:
         self.step = 0
-        self.checkpoints = checkpoints
-        self._engine, self._loss = engine, loss
-        self._minibatches, self._snapshotter = settings.minibatches, snapshotter
+        self.checkpoints, self.health = checkpoints, health
+        self._ranks, self._policy, self._engine = ranks, policy, policy.actor.engine
+        self._snapshotter = snapshotter
         self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
 
     def start(self) -> TrainState:
-        """Build the model and resume. Then rank 0 says `begin`, and the others `follow`."""
-        self._engine.initialize()
-        state = self.checkpoints.restore(self._engine)
+        """Build the models and resume. Then rank 0 says `begin`, and the others `follow`."""
+        for engine in self._policy.engines:
+            engine.initialize()
+        state = self.checkpoints.restore(self._policy.checkpointed)
         self.step = state.step
         return state
 
@@ -75,27 +69,43 @@ class TrainerRank:
         None on other ranks if only rank 0 does. Waits while all buffers are in use.
         """
         if self._every_rank_sends:
-            weights = list(self._engine.own_weights())
-        else:
-            weights = list(self._engine.named_weights())
-            if self._engine.data_parallel_rank > 0:
-                return None
-        return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
+            shards = self._engine.weight_shards()
+            weights = [(shard.info.name, shard.tensor) for shard in shards]
+            return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
+        if self._ranks.rank > 0:
+            for _ in self._engine.named_weights():
+                pass  # gathering is collective
+            return None
+        # Whole tensors are gathered one by one, so that no more than one is in memory besides.
+        layout = [
+            (info.name, torch.empty(info.shape, dtype=info.dtype, device="meta"))
+            for info in self._engine.weight_info()
+        ]
+        return self._snapshotter.take(
+            self._engine.named_weights(), layout=layout, timeout=SNAPSHOT_SECONDS
+        )
 
-    def lead(self, answered: Sequence[CompletedPrompt], kept: TrainState) -> StepResult:
-        """Rank 0: train on a batch. `kept` goes into the checkpoint, if one is due."""
+    def lead(
+        self, answered: Sequence[CompletedPrompt], kept: TrainState, *, version: int
+    ) -> StepResult:
+        """Rank 0: train weights of `version` on a batch.
+
+        `kept` goes into the checkpoint, if one is due. SpecError when too many steps in a row had
+        to be skipped.
+        """
         prompts = [item.lease.tokens for item in answered]
-        batch = collate(prompts, [item.completion.samples for item in answered])
-        return self._train(self._engine.broadcast(batch), kept)
+        samples = [item.completion.samples for item in answered]
+        batch = policy_batch(prompts, samples, version=version)
+        return self._train(broadcast_work(self._ranks, batch), kept)
 
     def begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
         """Rank 0: have all ranks copy their weights, after they have `taken` those there are."""
-        self._engine.broadcast(LeaderSignal.BEGIN)
+        broadcast_work(self._ranks, LeaderSignal.BEGIN)
         return self._begin(taken)
 
     def signal(self, signal: LeaderSignal) -> None:
         """Rank 0: keep the other ranks waiting, or end their work."""
-        self._engine.broadcast(signal)
+        broadcast_work(self._ranks, signal)
 
     def follow(
         self,
@@ -108,11 +118,11 @@ class TrainerRank:
         `offer` gets their parts; `withdraw` is called before each step.
         """
         while True:
-            work = self._engine.broadcast(None)
+            work = broadcast_work(self._ranks, None)
             if work is LeaderSignal.STOP:
                 return
             draft = self._begin(None) if work is LeaderSignal.BEGIN else None
-            if isinstance(work, Batch):
+            if isinstance(work, TrainBatch):
                 withdraw()
                 draft = self._train(work, TrainState()).draft
             if draft is not None:
@@ -120,31 +130,34 @@ class TrainerRank:
 
     def stop(self, kept: TrainState) -> None:
         """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""
-        self.checkpoints.finish(self._engine, replace(kept, step=self.step))
+        self.checkpoints.finish(self._policy.checkpointed, replace(kept, step=self.step))
 
     def close(self) -> None:
-        """Free the engine, unless a save that hangs still uses it; then the process ends soon."""
+        """Free everything, unless a save that hangs still uses it; then the process ends soon."""
         if self.checkpoints.wait(CLOSE_SECONDS):
-            self._engine.close()
+            for engine in self._policy.engines:
+                engine.close()
+            self._ranks.close()
 
     def _begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
-        step = self._engine.gather(taken.step if taken else None)[0]
+        step = self._ranks.broadcast_value(taken.step if taken else None)
         if step is not None:
             self._engine.load_weights(taken.weights if taken else None)
             self.step = step
         return self.snapshot()
 
-    def _train(self, batch: Batch | LeaderSignal, kept: TrainState) -> StepResult:
+    def _train(self, batch: TrainBatch | LeaderSignal, kept: TrainState) -> StepResult:
         if isinstance(batch, LeaderSignal):
             raise TypeError(f"a batch was expected, not {batch.name}")
         began = time.perf_counter()
-        updates = update_policy(self._engine, batch, loss=self._loss, minibatches=self._minibatches)
+        result = self._policy.run(batch, step=self.step)
         self.step += 1
+        self.health.step_ended(self.step, [*result.actor, *result.critic], batch)
         trained = time.perf_counter()
         due = self._publish_every and self.step % self._publish_every == 0
         draft = self.snapshot() if due else None
         copied = time.perf_counter()
         self.checkpoints.check()
         if self.checkpoints.due(self.step):
-            self.checkpoints.save(self._engine, replace(kept, step=self.step))
-        return StepResult(tuple(updates), draft, trained - began, copied - trained)
+            self.checkpoints.save(self._policy.checkpointed, replace(kept, step=self.step))
+        return StepResult(result, draft, trained - began, copied - trained)

@@ -47,7 +47,12 @@ class RolloutEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class TrainerEnvironment:
-    """The configuration of a trainer rank. `rank` is the pod's ordinal in its StatefulSet."""
+    """The configuration of a trainer rank.
+
+    `rank` follows from the pod's ordinal in its StatefulSet and from `local_rank`, the number of
+    the process in its pod. `starts_ranks`: this process is none of the pod's ranks, but starts
+    them; `rank` is then that of the first.
+    """
 
     job: JobConfig
     pod: Pod
@@ -56,6 +61,8 @@ class TrainerEnvironment:
     operator_token: str
     state_dir: Path
     rank: int
+    local_rank: int = 0
+    starts_ranks: bool = False
 
     def coordinator_url(self, port: int, route: str) -> str:
         """The URL of a route of the coordinator."""
@@ -78,6 +85,8 @@ def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
     """A trainer rank's environment; SpecError names what is missing or does not parse."""
     job = _read_json(JobConfig, variables, pod_contract.CONFIG)
     pod = _pod(variables)
+    local_rank = _local_rank(variables, job.trainer_processes)
+    ordinal = _ordinal(pod.name, job.trainer_replicas)
     return TrainerEnvironment(
         job=job,
         pod=pod,
@@ -85,7 +94,9 @@ def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
         member_token=_token(variables, pod_contract.MEMBER_TOKEN_FILE),
         operator_token=_token(variables, pod_contract.OPERATOR_TOKEN_FILE),
         state_dir=_folder(variables, pod_contract.STATE_DIR),
-        rank=_rank(pod.name, job.trainer_replicas),
+        rank=ordinal * job.trainer_processes + local_rank,
+        local_rank=local_rank,
+        starts_ranks=job.trainer_processes > 1 and pod_contract.LOCAL_RANK not in variables,
     )
 
 
@@ -136,9 +147,17 @@ def _token(variables: Mapping[str, str], name: str) -> str:
     return token
 
 
-def _rank(pod_name: str, replicas: int) -> int:
+def _ordinal(pod_name: str, replicas: int) -> int:
     ordinal = pod_name.rpartition("-")[2]
     if not ordinal.isdecimal() or int(ordinal) >= replicas:
         problem = f"{pod_name!r} does not end in an ordinal below {replicas} (trainer replicas)"
         raise SpecError(pod_contract.POD_NAME, problem)
     return int(ordinal)
+
+
+def _local_rank(variables: Mapping[str, str], processes: int) -> int:
+    text = variables.get(pod_contract.LOCAL_RANK, "0")
+    if not text.isdecimal() or int(text) >= processes:
+        problem = f"{text!r} is not a number below {processes} (processes of a trainer pod)"
+        raise SpecError(pod_contract.LOCAL_RANK, problem)
+    return int(text)

@@ -33,18 +33,19 @@ _STANDARD_LIBRARY = tuple(
 def report_failure(error: BaseException, code: pod_contract.ExitCode) -> int:
     """Write why the worker ends to standard error and to the termination log; returns `code`."""
     sys.stderr.write(f"{summary(error)}\n")
-    _write_termination_log(termination_message(error))
+    write_termination_log(termination_message(error))
     return code
 
 
 def report_stop(message: str) -> None:
     """Log why the worker stops though its work is not done; also to the termination log."""
     log.warning("%s", message)
-    _write_termination_log(message.encode()[:MESSAGE_BYTES])
+    write_termination_log(message.encode()[:MESSAGE_BYTES])
 
 
-def _write_termination_log(message: bytes) -> None:
-    path = Path(pod_contract.TERMINATION_LOG)
+def write_termination_log(message: bytes) -> None:
+    """Leave a message for the container's status, or for the process that supervises this one."""
+    path = Path(os.environ.get(pod_contract.EXIT_MESSAGE, pod_contract.TERMINATION_LOG))
     if path.exists():
         try:
             path.write_bytes(message)

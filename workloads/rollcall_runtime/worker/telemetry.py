@@ -188,6 +188,26 @@ class TrainerMetrics(Metrics):
             "staleness", "Age of a trained prompt in weight versions.", VERSIONS
         )
         self.reward = self.gauge("rollout_reward", "Mean reward of the samples in the last batch.")
+        self.skipped_steps = self.counter(
+            "skipped_steps", "Steps that were skipped: their loss or gradient is not finite."
+        )
+        self.evaluation_reward = self.gauge(
+            "evaluation_reward", "Mean reward of the rollouts' samples of held-out prompts."
+        )
+        self._figures = {
+            "actor/pg_loss": self.gauge("policy_loss", "Loss of the policy in the last step."),
+            "actor/grad_norm": self.gauge(
+                "gradient_norm", "Norm of the policy's gradient before clipping in the last step."
+            ),
+            "actor/pg_clipfrac": self.gauge(
+                "clip_fraction", "Share of the tokens at which the clip decides, in the last step."
+            ),
+            "actor/mismatch_kl": self.gauge(
+                "mismatch_kl",
+                "KL divergence (k3, in nats a token) between the rollouts' and the trainer's "
+                "probabilities of tokens of the same weights.",
+            ),
+        }
         self.members = self.gauge("members", "Members in the session, including the trainer.")
         self.epoch = self.gauge("epoch", "Epoch of the session.")
         self.session_attempt = self.gauge("session_attempt", "Attempt of the session in its epoch.")
@@ -210,7 +230,14 @@ class TrainerMetrics(Metrics):
             "refused", "Requests that the coordinator refused, by reason.", "what"
         )
         self.weight_version.set(-1)
-        self.reward.set(math.nan)
+        for unknown in (self.reward, self.evaluation_reward, *self._figures.values()):
+            unknown.set(math.nan)
+
+    def record_figures(self, figures: Mapping[str, float]) -> None:
+        """Show those of a step's figures that have a gauge."""
+        for name, gauge in self._figures.items():
+            if name in figures:
+                gauge.set(figures[name])
 
     def watch_prompts(self, read: Callable[[], Mapping[str, int]]) -> None:
         """Serve the prompt ledger's totals as prompts_total{outcome}."""

@@ -1,15 +1,26 @@
 """Settings of job and pools in the form in which their pods read them."""
 
 import json
+from typing import get_type_hints
 
+from rollcall_operator.api.algorithm import AlgorithmSpec
+from rollcall_operator.api.data import DataSpec, RowsSpec
+from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
+from rollcall_operator.api.roles import RewardModelSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
-from rollcall_operator.api.training import AlgorithmSpec
+from rollcall_operator.api.supervised import SupervisedSpec
+from rollcall_operator.plan.children import trainer_ranks
 from rollcall_protocol import job_config as wire
+from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
+from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
+from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.json_codec import encode
 
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
+_UNREAD = AlgorithmSpec(max_steps=1)
+"""The algorithm of a supervised job, which its trainer does not read."""
 
 
 def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.JobConfig:
@@ -21,15 +32,15 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         job=name,
         uid=uid,
         model=spec.model.path,
-        prompts=spec.data.prompts,
-        data_seed=spec.data.seed,
-        reward_function=spec.reward.function,
+        data=_data(spec.data),
+        reward_function=spec.reward.function if spec.reward else "",
         trainer_replicas=spec.trainer.replicas,
         trainer_engine=wire.EngineRef(name=engine.name, config=engine.config),
         checkpoint=wire.CheckpointConfig(every_steps=checkpoint.every_steps, path=CHECKPOINT_PATH)
         if checkpoint
         else None,
-        algorithm=_algorithm(spec.algorithm),
+        algorithm=_algorithm(spec.algorithm or _UNREAD),
+        supervised=_supervised(spec.supervised, spec.data) if spec.supervised else None,
         weight_sync=wire.WeightSyncConfig(
             engine=sync.engine,
             enabled=sync.enabled,
@@ -58,6 +69,77 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             suspect_after=membership.suspect_after_milliseconds / 1000,
         ),
         recover_from=spec.trainer.recover_from,
+        reference=wire.ReferenceConfig(spec.reference.path or "", spec.reference.update_every),
+        critic=wire.CriticConfig(
+            model=spec.critic.path or "",
+            learning_rate=float(parse_decimal(spec.critic.learning_rate)),
+            warmup_steps=spec.critic.warmup_steps,
+        ),
+        reward_model=_reward_model(spec.reward_model) if spec.reward_model else None,
+        health=_health(spec.health),
+        evaluation=_evaluation(spec.evaluation, spec.data) if spec.evaluation else None,
+        tracking=wire.TrackingConfig(
+            folder=spec.tracking.folder or "", wandb_project=spec.tracking.wandb_project or ""
+        ),
+        trainer_processes=trainer_ranks.processes_per_pod(spec.trainer),
+        trainer_device=spec.trainer.device,
+        trainer_accelerators=trainer_ranks.accelerators(spec.trainer),
+    )
+
+
+def _data(spec: DataSpec) -> DataConfig:
+    named = [DataSource(spec.prompts)] if spec.prompts is not None else []
+    return _rows(spec, (*named, *(_source(source) for source in spec.sources or ())))
+
+
+def _source(spec: RowsSpec) -> DataSource:
+    return DataSource(**spec.model_dump(exclude={"columns"}), columns=tuple(spec.columns))
+
+
+def _rows(spec: DataSpec, sources: tuple[DataSource, ...]) -> DataConfig:
+    """Order and lengths are as for the job's data, whatever the sources."""
+    return DataConfig(
+        sources=sources,
+        seed=spec.seed,
+        max_tokens=spec.max_tokens,
+        too_long=TooLong(spec.too_long),
+    )
+
+
+def _supervised(spec: SupervisedSpec, data: DataSpec) -> SupervisedConfig:
+    held_out = spec.evaluation
+    return SupervisedConfig(
+        optimizer=spec.optimizer,
+        learning_rate=float(parse_decimal(spec.learning_rate)),
+        rows_per_step=spec.rows_per_step,
+        epochs=spec.epochs,
+        max_steps=spec.max_steps,
+        evaluation=_rows(data, (_source(held_out.source),)) if held_out else None,
+        evaluate_every=held_out.every_steps if held_out else 0,
+        export_path=spec.export_path or "",
+    )
+
+
+def _reward_model(spec: RewardModelSpec) -> wire.RewardModelConfig:
+    return wire.RewardModelConfig(model=spec.path, weight=float(parse_decimal(spec.weight)))
+
+
+def _health(spec: HealthSpec) -> wire.HealthConfig:
+    return wire.HealthConfig(
+        max_skipped_steps=spec.max_skipped_steps,
+        max_mismatch_kl=float(parse_decimal(spec.max_mismatch_kl)),
+        max_mismatch_ratio=float(parse_decimal(spec.max_mismatch_ratio)),
+    )
+
+
+def _evaluation(spec: EvaluationSpec, data: DataSpec) -> wire.EvaluationConfig:
+    return wire.EvaluationConfig(
+        every_steps=spec.every_steps,
+        data=_rows(data, (_source(spec.source),)),
+        prompts=spec.prompts,
+        samples=spec.samples,
+        pass_at=tuple(spec.pass_at),
+        pass_reward=float(parse_decimal(spec.pass_reward)),
     )
 
 
@@ -69,7 +151,21 @@ def _delta(spec: DeltaSpec) -> wire.DeltaConfig:
     )
 
 
+def algorithm_settings(spec: AlgorithmSpec) -> AlgorithmSettings:
+    """The settings that the algorithm's name and the spec's changes of them make together.
+
+    ValueError if they contradict each other.
+    """
+    kinds = get_type_hints(AlgorithmSettings)
+    changes = {
+        name: float(parse_decimal(value)) if kinds[name] is float else value
+        for name, value in spec.settings.model_dump(exclude_none=True).items()
+    }
+    return preset(spec.name, **changes)
+
+
 def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
+    settings = algorithm_settings(spec)
     return wire.AlgorithmConfig(
         name=spec.name,
         group_size=spec.group_size,
@@ -78,11 +174,6 @@ def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
         max_staleness=spec.max_staleness,
         max_concurrent_rollouts=spec.max_concurrent_rollouts,
         partial_rollout=spec.partial_rollout,
-        loss=wire.LossConfig(
-            type=spec.loss.type,
-            clip=float(parse_decimal(spec.loss.clip)),
-            is_cap=float(parse_decimal(spec.loss.is_cap)),
-        ),
         optimizer=wire.OptimizerConfig(
             name=spec.optimizer.name,
             learning_rate=float(parse_decimal(spec.optimizer.learning_rate)),
@@ -90,6 +181,7 @@ def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
         partial_report=float(spec.partial_report_seconds),
         lease=float(spec.lease_seconds),
         deterministic=spec.deterministic,
+        settings=settings,
     )
 
 

@@ -113,7 +113,10 @@ def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[Con
         return found
     if view.outcome is not None:
         return [*found, *_finished(view)]
-    trainer, rollouts = _trainer_ready(view), _rollouts_ready(view)
+    trainer = _trainer_ready(view)
+    if view.spec.algorithm is None:  # a supervised job has no rollouts
+        return [*found, trainer, _running(view, trainer)]
+    rollouts = _rollouts_ready(view)
     return [*found, trainer, rollouts, *_weights_in_sync(view, epoch), _running(view, trainer)]
 
 
@@ -146,12 +149,8 @@ def _finished(view: JobView) -> Iterator[ConditionState]:
         raise ValueError("the job has not finished")
     message = f"the job has finished: {outcome.message}"
     if view.no_pods_wanted:
-        kinds = (
-            JobCondition.TRAINER_READY,
-            JobCondition.ROLLOUTS_READY,
-            JobCondition.WEIGHTS_IN_SYNC,
-        )
-        for kind in kinds:
+        of_rollouts = (JobCondition.ROLLOUTS_READY, JobCondition.WEIGHTS_IN_SYNC)
+        for kind in (JobCondition.TRAINER_READY, *(of_rollouts if view.spec.algorithm else ())):
             yield _false(kind, Reason.FINISHED, message)
     yield _false(JobCondition.RUNNING, Reason.FINISHED, message)
     yield ConditionState(outcome.condition, True, outcome.reason, outcome.message)
@@ -248,7 +247,7 @@ def _running(view: JobView, trainer: ConditionState) -> ConditionState:
         reason = Reason.RESTARTING if ran else Reason.WAITING_FOR_TRAINER
         return _false(kind, reason, f"the trainer is not ready: {trainer.message}")
     pods = [pod for pool in view.pools for pod in pool.pods if view.holds_weights(pod)]
-    least = view.spec.membership.min_rollouts
+    least = view.spec.membership.min_rollouts if view.spec.algorithm else 0
     if len(pods) < least:
         text = (
             f"training is paused: rollouts that serve current weights: {len(pods)}, required by "

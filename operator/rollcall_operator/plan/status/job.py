@@ -135,7 +135,7 @@ def _progress(view: JobView) -> ProgressStatus:
     if view.snapshot is None:
         if old is not None:
             return old.model_copy(update={"last_update": stamp})
-        return ProgressStatus(max_steps=view.spec.algorithm.max_steps, last_update=stamp)
+        return ProgressStatus(max_steps=view.spec.max_steps, last_update=stamp)
     reported = view.snapshot.progress
     reward = None if reported.rollout_reward is None else f"{reported.rollout_reward:.3f}"
     if reward is None and old is not None:

@@ -1,14 +1,18 @@
 """The models: defaults, and the rules as Python applies them."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
+from rollcall_operator.api.algorithm import AlgorithmSettingsSpec, AlgorithmSpec
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.rules import VALIDATIONS
-from rollcall_operator.api.scalars import JOB_NAME_MAX, dns_label
+from rollcall_operator.api.scalars import JOB_NAME_MAX, TRAIN_ENGINES, dns_label
+from rollcall_protocol import algorithm_settings
+from rollcall_protocol.algorithm_settings import PRESETS, AlgorithmSettings
+from rollcall_protocol.train_settings import BUILT_IN
 from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
 
 
@@ -18,10 +22,13 @@ def read(changes: Changes | None = None) -> RLJobSpec:
 
 def test_a_short_job_gets_sensible_defaults() -> None:
     spec = read()
+    assert spec.algorithm is not None
+    assert spec.rollouts is not None
     assert spec.suspend is False
     assert (spec.trainer.replicas, spec.trainer.engine.name) == (1, "fsdp2")
     assert (spec.algorithm.group_size, spec.algorithm.prompts_per_step) == (16, 16)
-    assert (spec.algorithm.loss.type, spec.algorithm.loss.clip) == ("decoupled", "0.2")
+    assert (spec.algorithm.name, spec.algorithm.settings.clip_low) == ("grpo", None)
+    assert (spec.trainer.processes_per_pod, spec.trainer.device) == (None, "auto")
     assert (spec.weight_sync.engine, spec.weight_sync.bucket_size) == ("auto", "64Mi")
     assert spec.weight_sync.enabled is True
     assert (spec.membership.settle_seconds, spec.membership.min_rollouts) == (1, 1)
@@ -34,12 +41,14 @@ def test_the_schema_has_the_same_defaults() -> None:
     definitions = schema["$defs"]
     assert schema["properties"]["weightSync"]["default"] == {}
     assert definitions["WeightSyncSpec"]["properties"]["bucketSize"]["default"] == "64Mi"
-    assert definitions["AlgorithmSpec"]["properties"]["loss"]["default"] == {}
+    assert definitions["AlgorithmSpec"]["properties"]["settings"]["default"] == {}
 
 
 @pytest.mark.parametrize("name", ["tiny", "example.com/fast", "acme.engine", "acme.tools/engine_2"])
 def test_engines_are_builtin_or_have_a_qualified_name(name: str) -> None:
-    assert read({"spec.rollouts[0].engine.name": name}).rollouts[0].engine.name == name
+    rollouts = read({"spec.rollouts[0].engine.name": name}).rollouts
+    assert rollouts is not None
+    assert rollouts[0].engine.name == name
 
 
 @pytest.mark.parametrize("name", ["", "Tiny", "fast", "acme.", ".acme", "a..b", "a b"])
@@ -48,15 +57,37 @@ def test_other_engines_are_unknown(name: str) -> None:
         read({"spec.rollouts[0].engine.name": name})
 
 
-@pytest.mark.parametrize("value", ["0.2", "2e-1", "1", "0.000001", "1E-2"])
+@pytest.mark.parametrize("value", ["0.2", "2e-1", "1", "0.000001", "1E-2", "0", "0.0"])
 def test_decimal_strings(value: str) -> None:
-    assert read({"spec.algorithm.loss.clip": value}).algorithm.loss.clip == value
+    algorithm = read({"spec.algorithm.settings.clipLow": value}).algorithm
+    assert algorithm is not None
+    assert algorithm.settings.clip_low == value
 
 
-@pytest.mark.parametrize("value", [0.2, 1, "", ".2", "0,2", "1e", "-0.1", "0", "1.1", "0x1", " 1"])
+@pytest.mark.parametrize("value", [0.2, 1, "", ".2", "0,2", "1e", "-0.1", "1.1", "0x1", " 1"])
 def test_other_decimals_are_refused(value: Any) -> None:
     with pytest.raises(ValidationError):
-        read({"spec.algorithm.loss.clip": value})
+        read({"spec.algorithm.settings.clipLow": value})
+
+
+@pytest.mark.parametrize("value", ["0", "0.0", "0e1", "11"])
+def test_a_learning_rate_is_above_0(value: str) -> None:
+    with pytest.raises(ValidationError):
+        read({"spec.algorithm.optimizer.learningRate": value})
+
+
+def test_the_settings_of_each_builtin_training_engine_can_be_checked() -> None:
+    assert set(BUILT_IN) <= set(TRAIN_ENGINES)
+
+
+def test_the_algorithms_and_their_settings_are_those_of_the_workers() -> None:
+    names = get_args(AlgorithmSpec.model_fields["name"].annotation)
+    assert set(names) == set(PRESETS)
+    fields = AlgorithmSettingsSpec.model_fields
+    assert set(fields) == set(AlgorithmSettings.__dataclass_fields__)
+    for name, choices in algorithm_settings._CHOICES.items():
+        literal, _ = get_args(fields[name].annotation)
+        assert get_args(literal) == choices, name
 
 
 @pytest.mark.parametrize("value", ["4Ki", "64Mi", "1Gi", "1e6", "1048576", "4Gi"])
@@ -77,9 +108,25 @@ def test_model_paths(path: str) -> None:
     assert read({"spec.model.path": path}).model.path == path
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["builtin:reverse", "/data/a.jsonl", "/data/v1.2/a.parquet", "/data/saved", "org/prompts"],
+)
+def test_sources_of_prompts(name: str) -> None:
+    assert read({"spec.data.prompts": name}).data.prompts == name
+
+
+@pytest.mark.parametrize("name", ["", "data.jsonl.gz/", "/data/a.csv", "./a.jsonl", "a/b/c"])
+def test_other_sources_of_prompts_are_refused(name: str) -> None:
+    with pytest.raises(ValidationError):
+        read({"spec.data.prompts": name})
+
+
 @pytest.mark.parametrize("function", ["a.b:c", "rewards:score", "math-verify", "mathverify"])
 def test_reward_functions(function: str) -> None:
-    assert read({"spec.reward.function": function}).reward.function == function
+    reward = read({"spec.reward.function": function}).reward
+    assert reward is not None
+    assert reward.function == function
 
 
 @pytest.mark.parametrize(
@@ -131,9 +178,18 @@ def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
         ".data",
         ".reward",
         ".trainer.replicas",
+        ".trainer.processesPerPod",
+        ".trainer.device",
         ".trainer.checkpoint",
         ".trainer.recoverFrom",
+        ".reference",
+        ".critic",
+        ".rewardModel",
+        ".health",
+        ".evaluation",
+        ".tracking",
         ".algorithm",
+        ".supervised",
         ".weightSync",
         ".membership",
     }

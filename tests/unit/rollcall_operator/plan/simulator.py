@@ -40,7 +40,8 @@ NAMESPACE, JOB, START = "team", "bad", 1_800_000_000.0
 
 def good_job(changes: Changes | None = None) -> Manifest:
     """An RLJob as the API server stores it: two rollouts, all defaults filled in."""
-    body = changed(job(), {"spec.rollouts[0].replicas": 2, **(changes or {})})
+    body = changed(job(), {"spec.rollouts[0].replicas": 2})
+    body = changed(body, changes or {})
     body["spec"] = RLJobSpec.model_validate(body["spec"]).model_dump(
         by_alias=True, exclude_none=True
     )

@@ -6,6 +6,8 @@ from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.model import Refusal
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool, writes_anything
 
+CONTAINER = "spec.trainer.template.spec.containers[0]"
+
 
 def refuse(simulator: JobSimulator, key: str, message: str) -> None:
     """The next plan's child `key` is refused by the API server."""
@@ -135,10 +137,25 @@ def test_a_pool_of_the_same_name_that_the_job_does_not_own_is_left_alone() -> No
 def test_engine_settings_do_not_change_under_a_running_trainer() -> None:
     simulator = JobSimulator()
     simulator.to_running()
-    simulator.edit({"spec.trainer.engine.config": {"cpuOffload": True}})
+    simulator.edit({"spec.trainer.engine.config": {"offload": "optimizer"}})
     assert not simulator.reconcile(2).applies
     message = simulator.condition("Validated")["message"]
     assert message.startswith("spec.trainer.engine.config: is immutable while the job is not")
+    simulator.edit({"spec.suspend": True})
+    simulator.converge(2)
+    assert simulator.condition("Validated")["status"] == "True"
+
+
+def test_the_number_of_ranks_does_not_change_under_a_running_trainer() -> None:
+    """A pod that is replaced would start as many as the new template asks accelerators for."""
+    simulator = JobSimulator({f"{CONTAINER}.resources.limits": {"nvidia.com/gpu": 4}})
+    simulator.to_running()
+    simulator.edit({f"{CONTAINER}.resources.limits": {"nvidia.com/gpu": 2}})
+    assert not simulator.reconcile(2).applies
+    assert simulator.condition("Validated")["message"].startswith(
+        "spec.trainer.template: now asks for 2 processes in a pod, one for each accelerator; "
+        "their number, 4, is immutable while the job is not suspended"
+    )
     simulator.edit({"spec.suspend": True})
     simulator.converge(2)
     assert simulator.condition("Validated")["status"] == "True"

@@ -9,6 +9,7 @@ from rollcall_protocol.membership.coordinator_effects import (
 )
 from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
 from rollcall_protocol.membership.session_formation import FormationPhase
+from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, weights_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import Ack, AckPhase, CatchUp, Hello, Prepare, SessionReady
 from tests.unit.rollcall_protocol.membership.simulated_group import SENDER, hello, machine, roster
@@ -74,6 +75,17 @@ def test_senders_come_first_and_are_counted() -> None:
         "uid-trainer-1",
         "uid-a",
     ]
+
+
+def test_parts_are_fetched_where_each_rank_serves_its_own() -> None:
+    """Ranks of one pod have one address."""
+    coordinator = machine(senders=2)
+    port = weights_port(1)
+    coordinator.hello(replace(second_sender(), address="10.0.0.1", weights_port=port), 0)
+    first, second = coordinator.formation.senders.donors.split("+")
+    assert first.endswith(":7070")
+    assert second == f"10.0.0.1:{port}"
+    assert port != MEMBERSHIP_PORT
 
 
 def test_a_session_is_usable_when_all_senders_have_joined_too() -> None:

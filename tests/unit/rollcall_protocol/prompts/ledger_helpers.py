@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease
@@ -15,7 +16,7 @@ A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
 def ledger(*, first: Version | None = None, **changes: Any) -> PromptLedger:
     """Batches of 4, at most 6 at once, leases of 60 s; the first version is published."""
     values: dict[str, Any] = {
-        "source": lambda index: (index,),
+        "source": lambda number: Prompt((number,)),
         "group_size": 2,
         "batch": 4,
         "max_concurrent": 6,

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger, RejectionReason
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import PromptLease
@@ -37,7 +38,7 @@ def test_prompts_go_round_robin_to_serving_rollouts_that_want_some() -> None:
 
 def test_nothing_is_leased_before_the_first_version() -> None:
     prompts = PromptLedger(
-        source=lambda index: (index,),
+        source=lambda index: Prompt((index,)),
         group_size=2,
         batch=4,
         max_concurrent=6,
@@ -46,6 +47,42 @@ def test_nothing_is_leased_before_the_first_version() -> None:
     )
     assert not leases(prompts, A, 1)
     assert prompts.take_batch(FIRST) is None
+
+
+def test_prompts_that_the_source_leaves_out_are_counted_and_nothing_else() -> None:
+    def source(number: int) -> Prompt | None:
+        return None if number % 3 == 1 else Prompt((number,), truncated=number == 2)
+
+    prompts = ledger(source=source)
+    given = leases(prompts, A, 4)
+    assert [lease.prompt for lease in given] == [0, 2, 3, 5]
+    assert (prompts.dispatched, prompts.skipped, prompts.truncated) == (4, 2, 1)
+    assert balanced(prompts)
+    counts = prompts.state().counts
+    assert (counts.skipped, counts.truncated) == (2, 1)
+    again = ledger(source=source, state=prompts.state())
+    assert [lease.prompt for lease in leases(again, A, 6)] == [0, 2, 3, 5, 6, 8]
+    assert again.skipped == 3, "the total of both"
+
+
+def test_a_batch_in_order_does_not_wait_for_prompts_that_are_left_out() -> None:
+    prompts = ledger(
+        source=lambda number: None if number == 1 else Prompt((number,)), deterministic=True
+    )
+    for lease in leases(prompts, A, 4):
+        assert prompts.complete(done(A, lease))
+    assert [item.lease.prompt for item in taken(prompts, 0)] == [0, 2, 3, 4]
+
+
+def test_a_lease_carries_the_row_for_the_reward_and_finished_samples_do_not() -> None:
+    prompts = ledger(source=lambda number: Prompt((number,), {"answer": number}))
+    first, second, *_ = leases(prompts, A, 4)
+    assert (first.row, second.row) == ({"answer": 0}, {"answer": 1})
+    assert prompts.complete(done(A, first))
+    (saved,) = prompts.state().buffer
+    assert saved.lease.row == {}, "a checkpoint needs no row any more"
+    prompts.return_lease(second.lease_id, A)
+    assert [lease.row["answer"] for lease in leases(prompts, B, 1)] == [1]
 
 
 def test_a_new_stream_begins_without_credit() -> None:

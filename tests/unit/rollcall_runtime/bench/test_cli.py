@@ -12,7 +12,7 @@ import pytest
 
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_runtime.bench import cli
-from rollcall_runtime.bench.host import own_output
+from rollcall_runtime.worker.command_output import own_output
 
 KEYS = [
     "engine",

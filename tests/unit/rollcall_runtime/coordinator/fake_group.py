@@ -11,15 +11,16 @@ from typing import Any
 import aiohttp
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import (
     AlgorithmConfig,
     EngineRef,
     JobConfig,
-    LossConfig,
     MembershipConfig,
     OptimizerConfig,
     WeightSyncConfig,
 )
+from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot as State
@@ -60,8 +61,7 @@ CONFIG = JobConfig(
     job="job",
     uid="job-uid",
     model="builtin:reverse-tiny",
-    prompts="builtin:reverse",
-    data_seed=0,
+    data=DataConfig(sources=(DataSource("builtin:reverse"),)),
     reward_function="m:f",
     trainer_replicas=1,
     trainer_engine=EngineRef("fsdp2"),
@@ -74,7 +74,6 @@ CONFIG = JobConfig(
         max_staleness=2,
         max_concurrent_rollouts=8,
         partial_rollout=True,
-        loss=LossConfig("decoupled", 0.2, 5.0),
         optimizer=OptimizerConfig("adamw", 0.001),
     ),
     weight_sync=WeightSyncConfig(
@@ -233,7 +232,7 @@ class Group:
             member=MemberId("trainer-uid", "b1"),
             address=address,
             state_dir=folder,
-            source=lambda index: (index,),
+            source=lambda index: Prompt((index,)),
             engines=engines or [OpenEngine("default", MemoryEngine(), "")],
             ledger_state=None,
             metrics=self.counts,

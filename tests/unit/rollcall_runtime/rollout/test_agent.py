@@ -41,7 +41,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.rollout.inference_engine import WeightMismatchError
 from rollcall_runtime.sync.open_engine import OpenEngine
-from rollcall_runtime.tasks.reverse import reward
+from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import MANIFEST, MemoryEngine
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
@@ -140,7 +140,7 @@ class Bench:
             dependencies=AgentDependencies(
                 engine=engine,
                 sync=OpenEngine("default", MemoryEngine(), "here"),
-                reward=reward,
+                reward=load_reward("rollcall_runtime.tasks.reverse:reward"),
                 settings=AgentSettings(concurrency=2),
                 metrics=self.metrics,
             ),

@@ -23,7 +23,7 @@ from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.shards import RowShard, Shard
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
-from rollcall_runtime.tasks.reverse import reward
+from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, TOKENS, Group
 from tests.unit.rollcall_runtime.jobs import pool_config
@@ -99,7 +99,7 @@ class Rank:
             dependencies=AgentDependencies(
                 engine=self.engine,
                 sync=self.sync,
-                reward=reward,
+                reward=load_reward("rollcall_runtime.tasks.reverse:reward"),
                 settings=AgentSettings(concurrency=1),
                 metrics=rollout_metrics(),
             ),

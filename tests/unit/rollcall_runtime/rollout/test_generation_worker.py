@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ class Bench:
         self.served.add(V0)
         values: dict[str, Any] = {
             "engine": engine,
-            "reward": lambda _, response: len(response) / 4,
+            "reward": lambda _, response, row: len(response) / row.get("of", 4),
             "concurrency": 4,
             "partial": PartialRollouts(0.01, self.reported.set, keep=keep),
             "served": self.served,
@@ -85,6 +86,15 @@ async def test_a_sample_carries_its_tokens_versions_and_reward() -> None:
     assert bench.metrics.registry.get_sample_value(
         "rollcall_rollout_reward", bench.metrics.labels
     ) == pytest.approx(0.75)
+
+
+async def test_the_reward_function_gets_the_row_of_its_prompt() -> None:
+    bench = Bench(FakeEngine())
+    async with bench.running():
+        bench.generator.add(replace(lease(0), row={"of": 3}))
+        bench.generator.add(replace(lease(1), row={"of": 6}))
+        await bench.generator.idle()
+    assert [done.samples[0].reward for done in bench.finished] == [1.0, 0.5]
 
 
 async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token() -> None:

@@ -14,7 +14,8 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import encode_descriptor
 from rollcall_runtime.sync.errors import AbortedError, JoinFailedError
-from rollcall_runtime.sync.rendezvous import RendezvousAddress, SessionRendezvous
+from rollcall_runtime.sync.rendezvous import SessionRendezvous, address_descriptor, address_of
+from rollcall_runtime.sync.rendezvous_connection import RendezvousAddress
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 
 HOST = "127.0.2.1"
@@ -28,7 +29,7 @@ def server() -> Iterator[RendezvousServer]:
 
 
 def seats_at(address: RendezvousAddress, size: int) -> list[Seat]:
-    descriptor = encode_descriptor(json.dumps(address.descriptor()).encode())
+    descriptor = encode_descriptor(json.dumps(address_descriptor(address)).encode())
     return [Seat(MemberId(f"pod-{rank}", "b"), HOST, descriptor) for rank in range(size)]
 
 
@@ -172,5 +173,5 @@ def test_a_dead_sender_is_named() -> None:
 def test_a_descriptor_that_is_not_a_senders_is_refused(descriptor: str) -> None:
     seat = Seat(MemberId("pod-0", "b"), HOST, descriptor)
     with pytest.raises(JoinFailedError, match="descriptor") as caught:
-        RendezvousAddress.of(seat)
+        address_of(seat)
     assert caught.value.peer == seat.member

@@ -21,6 +21,7 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
         "def nan(prompt, response): return float('nan')\n"
         "def text(prompt, response): return 'good'\n"
         "def broken(prompt, response): return response[99]\n"
+        "def by_answer(prompt, response, *, row): return float(row['answer'] == len(response))\n"
         "threshold = 3\n",
         encoding="utf-8",
     )
@@ -39,6 +40,14 @@ def test_the_built_in_task_has_its_reward() -> None:
 def test_a_dotted_name_leads_into_a_class(user_module: str) -> None:
     reward = load_reward(f"{user_module}:Verifier.score")
     assert reward((1,), (5, 5)) == 2.0
+
+
+def test_the_row_goes_to_a_function_that_has_a_parameter_of_that_name(user_module: str) -> None:
+    reward = load_reward(f"{user_module}:by_answer")
+    assert reward((1,), (5, 5), {"answer": 2}) == 1.0
+    assert reward((1,), (5,), {"answer": 2}) == 0.0
+    other = load_reward(f"{user_module}:Verifier.score")
+    assert other((1,), (5,), {"answer": 2}) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ import random
 
 from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.tasks.reverse import prompt
-from rollcall_runtime.train.batch import Batch, collate
+from rollcall_runtime.train.algorithms.advantages import sample_advantages
+from rollcall_runtime.train.policy_batch import policy_batch
+from rollcall_runtime.train.train_batch import TrainBatch
 
 
-def random_batch(*, seed: int, prompts: int = 4, group_size: int = 4) -> Batch:
+def random_batch(*, seed: int, prompts: int = 4, group_size: int = 4) -> TrainBatch:
     """Responses of one to six tokens, with behaviour near a uniform policy's."""
     rng = random.Random(seed)
 
@@ -22,4 +24,12 @@ def random_batch(*, seed: int, prompts: int = 4, group_size: int = 4) -> Batch:
         )
 
     tokens = [prompt(index, seed=seed) for index in range(prompts)]
-    return collate(tokens, [[sample() for _ in range(group_size)] for _ in tokens])
+    groups = [[sample() for _ in range(group_size)] for _ in tokens]
+    batch = policy_batch(tokens, groups, version=seed)
+    advantages = sample_advantages(
+        batch.extras["rewards"],
+        batch.extras["groups"],
+        baseline="group-mean",
+        normalisation="group-std",
+    )
+    return batch.with_extras(advantages=advantages)

@@ -1,35 +1,50 @@
 """The single process that every training engine is compared with: plain torch, nothing sharded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rollcall_protocol.job_config import LossConfig, OptimizerConfig
+from rollcall_protocol.algorithm_settings import AlgorithmSettings
+from rollcall_protocol.job_config import OptimizerConfig
+from rollcall_protocol.train_settings import EngineSettings
 from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
-from rollcall_runtime.train.batch import Batch
-from rollcall_runtime.train.losses import PolicyLoss, policy_loss
-from rollcall_runtime.train.process_group import TrainerRendezvous
-from rollcall_runtime.train.train_engine import EngineSetup, UpdateStats
+from rollcall_runtime.train.algorithms.policy_loss import PolicyLoss
+from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.roles.actor import Actor
+from rollcall_runtime.train.roles.model_update import ModelUpdate
+from rollcall_runtime.train.train_batch import TrainBatch
+from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine
+from rollcall_runtime.train.train_loss import ModelOutput
 
 SEED = 3
 LEARNING_RATE = 1e-3
 MINIBATCHES = 2
 
 
-def setup(rendezvous: TrainerRendezvous | None = None, **config: object) -> EngineSetup:
+def setup(
+    ranks: TrainerProcessGroup, *, learning_rate: float = LEARNING_RATE, **settings: Any
+) -> EngineSetup:
     """An engine that starts from the reference's weights."""
     return EngineSetup(
         model="builtin:reverse-tiny",
-        optimizer=OptimizerConfig("adamw", LEARNING_RATE),
-        config=config,
+        ranks=ranks,
+        optimizer=OptimizerConfig("adamw", learning_rate),
+        settings=EngineSettings(**settings),
         seed=SEED,
-        rendezvous=rendezvous or TrainerRendezvous(),
     )
 
 
 def loss() -> PolicyLoss:
-    return policy_loss(LossConfig(type="decoupled", clip=0.2, is_cap=5.0))
+    return PolicyLoss(AlgorithmSettings())
+
+
+def update_policy(
+    engine: TrainEngine, batch: TrainBatch, *, minibatches: int = MINIBATCHES
+) -> list[ModelUpdate]:
+    """Collective. What the actor does with a batch, on an engine."""
+    return Actor(engine, AlgorithmSettings(), minibatches=minibatches).update(batch)
 
 
 class Reference:
@@ -45,32 +60,29 @@ class Reference:
     def weights(self) -> Mapping[str, Tensor]:
         return self.model.state_dict()
 
-    def logprobs(self, batch: Batch) -> Tensor:
-        logits = self.model(batch.tokens[:, :-1])
-        found: Tensor = logits.log_softmax(-1).gather(-1, batch.tokens[:, 1:, None])[..., 0]
+    def logprobs(self, batch: TrainBatch) -> Tensor:
+        logits = self.model(batch.tokens)
+        found: Tensor = logits.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
         return found
 
-    def update(self, parts: Sequence[Batch]) -> UpdateStats:
-        """One optimizer step on the rows of all `parts`, the minibatches of as many ranks.
-
-        Proximal log-probabilities must be there.
-        """
-        sums = [loss()(self.logprobs(part), part) for part in parts]
-        tokens = sum(int(part.mask.sum()) for part in parts)
-        total = torch.stack([part.loss for part in sums]).sum() / tokens
+    def update(self, batch: TrainBatch) -> ModelUpdate:
+        """One optimizer step. Proximal log-probabilities must be there."""
+        sums = loss()(ModelOutput(logprobs=self.logprobs(batch)), batch)
+        tokens = int(batch.mask.sum())
+        total = sums.loss / tokens
         self._optimizer.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimizer.step()
-        metrics = {
-            name: sum(float(part.metrics[name]) for part in sums) / tokens
-            for name in sums[0].metrics
-        }
-        return UpdateStats(float(total.detach()), float(norm), tokens, metrics)
+        metrics = {name: float(value / count) for name, (value, count) in sums.metrics.items()}
+        metrics |= {name: float(value) for name, value in sums.maxima.items()}
+        return ModelUpdate(float(total.detach()), float(norm), LEARNING_RATE, tokens, metrics)
 
-    def train(self, ranks: Sequence[Batch]) -> list[UpdateStats]:
-        """What `ranks`, each with its batch, must do together in MINIBATCHES steps."""
+    def train(self, batch: TrainBatch) -> list[ModelUpdate]:
+        """What all ranks must do together with `batch` in MINIBATCHES steps."""
         with torch.no_grad():
-            ready = [batch.with_proximal(self.logprobs(batch)) for batch in ranks]
-        steps = zip(*(batch.split(MINIBATCHES) for batch in ready), strict=True)
-        return [self.update(parts) for parts in steps]
+            ready = [
+                part.with_extras(proximal_logprobs=self.logprobs(part))
+                for part in batch.split(MINIBATCHES)
+            ]
+        return [self.update(part) for part in ready]

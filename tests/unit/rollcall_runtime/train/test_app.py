@@ -6,6 +6,7 @@ import random
 import signal
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,30 @@ def environment(
         state_dir=tmp_path,
         rank=rank,
     )
+
+
+def test_only_a_pods_first_rank_answers_probes(
+    environment: TrainerEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have its address, so the port would be taken."""
+    found: list[bool] = []
+
+    async def run(role: Any, *_: Any) -> None:
+        host = role.environment.pod.address
+        try:
+            _reader, writer = await asyncio.open_connection(host, pod_contract.METRICS_PORT)
+        except ConnectionRefusedError:
+            found.append(False)
+        else:
+            found.append(True)
+            writer.close()
+        role.stop.set()
+
+    for role in (app._Leader, app._Follower):
+        monkeypatch.setattr(role, "run", run)
+    app.run(environment, {})
+    app.run(replace(environment, local_rank=1), {})
+    assert found == [True, False]
 
 
 def test_work_that_ends_by_itself_is_a_failure(

@@ -9,19 +9,22 @@ from dataclasses import dataclass
 
 import pytest
 
-from rollcall_protocol.job_config import LossConfig, OptimizerConfig
+from rollcall_protocol.algorithm_settings import AlgorithmSettings
+from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_protocol.wire.messages import Sample
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
-from rollcall_runtime.tasks.prompt_source import open_prompts
+from rollcall_runtime.tasks import reverse
 from rollcall_runtime.tasks.reward_function import load_reward
-from rollcall_runtime.train.batch import Batch, collate
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.losses import policy_loss
-from rollcall_runtime.train.policy_update import update_policy
+from rollcall_runtime.train.policy_batch import policy_batch
+from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.roles.build_roles import build_policy_step
+from rollcall_runtime.train.roles.policy_step import PolicyStep
+from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_engine import EngineSetup
+from tests.unit.rollcall_runtime.jobs import job_config
 
 PROMPTS, GROUP_SIZE, STEPS = 16, 16, 200
-TASK = "builtin:reverse"
 MODEL = "builtin:reverse-tiny"
 reward = load_reward("rollcall_runtime.tasks.reverse:reward")
 
@@ -39,9 +42,9 @@ class Run:
         return sum(self.rewards[-10:]) / 10
 
 
-def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[Batch, float]:
-    source = open_prompts(TASK, seed=seed)
-    prompts = [source.prompt(step * PROMPTS + number) for number in range(PROMPTS)]
+def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[TrainBatch, float]:
+    numbers = range(step * PROMPTS, (step + 1) * PROMPTS)
+    prompts = [reverse.prompt(number, seed=seed) for number in numbers]
     groups = [
         [Sample(g.tokens, g.logprobs, g.versions, reward(prompt, g.tokens)) for g in generations]
         for prompt, generations in zip(
@@ -51,36 +54,53 @@ def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[Batch, float]:
         )
     ]
     mean = sum(s.reward for group in groups for s in group) / (PROMPTS * GROUP_SIZE)
-    return collate(prompts, groups), mean
+    return policy_batch(prompts, groups, version=step), mean
 
 
-def learn(*, staleness: int, sync: bool = True, steps: int = STEPS, seed: int = 0) -> Run:
+def policy(ranks: TrainerProcessGroup, settings: AlgorithmSettings, seed: int) -> PolicyStep:
+    """The roles that the settings need, with engines of this process."""
+    job = job_config(algorithm={"settings": settings}, model=MODEL)
+    setup = EngineSetup(MODEL, ranks, OptimizerConfig("adamw", 1e-3), seed=seed)
+    return build_policy_step(job, setup, Fsdp2Engine, minibatches=2)
+
+
+def learn(
+    *,
+    staleness: int,
+    sync: bool = True,
+    steps: int = STEPS,
+    seed: int = 0,
+    settings: AlgorithmSettings | None = None,
+) -> Run:
     """Train on batches that are `staleness` versions old, two minibatches each."""
-    optimizer = OptimizerConfig("adamw", 1e-3)
-    trainer = Fsdp2Engine(EngineSetup(model=MODEL, optimizer=optimizer, seed=seed))
+    ranks = TrainerProcessGroup()
+    step_of = policy(ranks, settings or AlgorithmSettings(), seed)
+    trainer = step_of.actor.engine
     rollout = TinyEngine(model=MODEL)
-    loss = policy_loss(LossConfig(type="decoupled", clip=0.2, is_cap=5.0))
-    waiting: deque[Batch] = deque()
+    waiting: deque[tuple[int, TrainBatch]] = deque()
     rewards: list[float] = []
     found: set[int] = set()
-    trainer.initialize()
+    for engine in step_of.engines:
+        engine.initialize()
     try:
         version = 0
         rollout.load_weights(trainer.named_weights(), version=version)
         for step in range(steps):
             batch, mean = sample(rollout, step, seed)
             rewards.append(mean)
-            waiting.append(batch)
+            waiting.append((version, batch))
             if len(waiting) > staleness:
-                batch = waiting.popleft()
-                found.add(version - int(batch.versions.max()))
-                update_policy(trainer, batch, loss=loss, minibatches=2)
+                sampled, batch = waiting.popleft()
+                found.add(version - sampled)
+                step_of.run(batch, step=version)
                 version += 1
                 if sync:
                     rollout.load_weights(trainer.named_weights(), version=version)
     finally:
         rollout.close()
-        trainer.close()
+        for engine in step_of.engines:
+            engine.close()
+        ranks.close()
     return Run(rewards, found)
 
 

@@ -1,14 +1,17 @@
 """The asynchronous loop: it trains while a version is on its way, and stops on request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
 import torch
+from prometheus_client import generate_latest
 
+from rollcall_protocol.data_config import DataConfig, DataSource
+from rollcall_protocol.job_config import EvaluationConfig, HealthConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
@@ -18,12 +21,16 @@ from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot,
 from rollcall_runtime.train import trainer_loop
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
-from rollcall_runtime.train.train_engine import UpdateStats
+from rollcall_runtime.train.health import TrainingHealth
+from rollcall_runtime.train.roles.model_update import ModelUpdate
+from rollcall_runtime.train.roles.policy_step import PolicyStepResult
 from rollcall_runtime.train.trainer_loop import TrainerLoop
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
+from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
 
 FIRST = Version(Lineage(1, 1), 7)
 LIFE, LIFE_AT_5 = TrainerIncarnation(FIRST.lineage, 7, 0), TrainerIncarnation(FIRST.lineage, 7, 5)
@@ -44,7 +51,8 @@ class FakeRank:
     def __init__(self, *, publish_every: int = 1, buffers: int = 3) -> None:
         self.step = 0
         self.signals: list[LeaderSignal] = []
-        self.checkpoints = Checkpointer(None, pod_uid="a-pod")
+        self.checkpoints = Checkpointer(None, ranks=as_ranks(FakeRanks()), pod_uid="a-pod")
+        self.health = TrainingHealth(HealthConfig(), folder=None, rank=0)
         self.saved: TrainState | None = None
         self.publish_every = publish_every
         self.snapshotter = Snapshotter(bucket_bytes=64, buffers=buffers, spare_bytes=0)
@@ -57,12 +65,14 @@ class FakeRank:
         weights = [("weight", torch.tensor([float(self.step)]))]
         return self.snapshotter.take(weights, timeout=1)
 
-    def lead(self, answered: Sequence[CompletedPrompt], kept: TrainState) -> StepResult:
+    def lead(
+        self, answered: Sequence[CompletedPrompt], kept: TrainState, *, version: int
+    ) -> StepResult:
         assert answered
         self.step += 1
         due = self.publish_every and self.step % self.publish_every == 0
-        stats = UpdateStats(loss=0.1, gradient_norm=1.0, tokens=4, metrics={})
-        return StepResult((stats,), self.snapshot() if due else None, 0.01, 0.001)
+        update = ModelUpdate(0.1, 1.0, 1e-3, tokens=4, metrics={"mismatch_kl": 0.25})
+        return StepResult(PolicyStepResult([update]), self.snapshot() if due else None, 0.01, 0.001)
 
     def signal(self, signal: LeaderSignal) -> None:
         self.signals.append(signal)
@@ -82,6 +92,9 @@ class FakeRollouts:
         self.go = asyncio.Event()
         self.error: Exception | None = None
         self._kept: WeightSnapshot | None = None
+        self.evaluated: list[int] = []  # steps
+        self.answers = asyncio.Event()  # to held-out prompts come once this is set
+        self.answers.set()
         if not held:
             self.go.set()
 
@@ -105,6 +118,13 @@ class FakeRollouts:
             await asyncio.Event().wait()
         return batch(number)
 
+    async def evaluate(self) -> list[tuple[float, ...]]:
+        self.evaluated.append(len(self.published) - 1)
+        await self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        return [(1.0, 0.0), (0.0, 0.0)]
+
     def withdraw(self) -> None:
         if self._kept is not None:
             self._kept.release()
@@ -118,6 +138,16 @@ class FakeRollouts:
 
     def ledger_state(self) -> LedgerState | None:
         return LEDGER
+
+
+class RecordedFigures:
+    """Instead of TensorBoard."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, Mapping[str, float]]] = []
+
+    def record(self, step: int, figures: Mapping[str, float]) -> None:
+        self.steps.append((step, figures))
 
 
 class Bench:
@@ -135,6 +165,7 @@ class Bench:
 
         self.rank, self.rollouts, self.stop = rank, rollouts, asyncio.Event()
         self.metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
+        self.tracking = RecordedFigures()
         self.thread = ThreadPoolExecutor(1)
         self.loop = TrainerLoop(
             config=job_config(**config),
@@ -143,6 +174,7 @@ class Bench:
             rollouts=rollouts,
             thread=self.thread,
             metrics=self.metrics,
+            tracking=cast("Any", self.tracking),
             stop=self.stop,
             recover_weights=recover_weights,
         )
@@ -291,3 +323,73 @@ async def test_a_failed_checkpoint_is_counted_and_reported() -> None:
     read, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
     assert read("rollcall_checkpoint_failures_total", labels) == 3
     assert bench.rollouts.warning == "step 1 was not saved"
+
+
+# --- figures, health and evaluation --------------------------------------------------------------
+
+
+async def test_the_figures_of_each_step_are_tracked_and_shown() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
+    async with bench.running() as task:
+        assert await task
+    assert [step for step, _ in bench.tracking.steps] == [1, 2]
+    figures = bench.tracking.steps[0][1]
+    assert figures["reward/mean"] == 0.5
+    assert figures["actor/pg_loss"] == 0.1
+    shown = generate_latest(bench.metrics.registry).decode()
+    for name, value in [("policy_loss", 0.1), ("gradient_norm", 1.0), ("mismatch_kl", 0.25)]:
+        assert (
+            f'rollcall_{name}{{group="default",job="reverse",namespace="default"}} {value}' in shown
+        )
+
+
+async def test_what_is_wrong_with_training_is_reported_and_counted() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 1})
+    bench.rank.health.problem, bench.rank.health.skipped = "step 1 was skipped", 3
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.warning == "step 1 was skipped"
+    assert "rollcall_skipped_steps_total" in generate_latest(bench.metrics.registry).decode()
+    assert (
+        bench.metrics.registry.get_sample_value(
+            "rollcall_skipped_steps_total",
+            {"namespace": "default", "job": "reverse", "group": "default"},
+        )
+        == 3
+    )
+
+
+def held_out(every_steps: int) -> EvaluationConfig:
+    data = DataConfig((DataSource("held-out.jsonl"),))
+    return EvaluationConfig(every_steps, data, prompts=2, samples=2, pass_at=(1, 2))
+
+
+async def test_weights_are_evaluated_once_rollouts_serve_them() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 4}, evaluation=held_out(2))
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.evaluated == [0, 2, 4]
+    found = {step: figures for step, figures in bench.tracking.steps if "eval/pass@1" in figures}
+    assert sorted(found) == [0, 2, 4]
+    assert found[4] == {"eval/reward/mean": 0.25, "eval/pass@1": 0.25, "eval/pass@2": 0.5}
+
+
+async def test_training_does_not_wait_for_an_evaluation() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 4}, evaluation=held_out(1))
+    bench.rollouts.answers.clear()
+    async with bench.running():
+        while bench.rank.step < 4:
+            await asyncio.sleep(0.001)
+    assert bench.rollouts.evaluated == [0], "the others are skipped: one at a time"
+
+
+async def test_an_evaluation_that_fails_ends_training() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 1}, evaluation=held_out(1))
+    bench.rollouts.answers.clear()
+    async with bench.running() as task:
+        while bench.rank.step < 1:
+            await asyncio.sleep(0.001)
+        bench.rollouts.error = SpecError("spec.evaluation.data", "a row is broken")
+        bench.rollouts.answers.set()
+        with pytest.raises(SpecError, match="a row is broken"):
+            await task

@@ -45,6 +45,31 @@ def test_a_trainer_learns_both_tokens_and_its_rank(variables: dict[str, str]) ->
     assert (read.operator_token, read.rank) == ("operator-token", 2)
 
 
+@pytest.mark.parametrize(("pod", "local_rank", "rank"), [(0, 0, 0), (0, 1, 1), (2, 1, 5)])
+def test_ranks_are_counted_through_pods_and_their_processes(
+    variables: dict[str, str], pod: int, local_rank: int, rank: int
+) -> None:
+    variables |= several_ranks() | {
+        pod_contract.POD_NAME: f"reverse-trainer-{pod}",
+        pod_contract.LOCAL_RANK: str(local_rank),
+    }
+    read = read_trainer(variables)
+    assert (read.rank, read.local_rank, read.starts_ranks) == (rank, local_rank, False)
+    assert read.job.trainer_ranks == 6
+
+
+def test_the_first_process_of_a_pod_of_several_ranks_starts_them(
+    variables: dict[str, str],
+) -> None:
+    assert read_trainer(variables | several_ranks()).starts_ranks
+    assert not read_trainer(variables).starts_ranks, "one rank needs no other process"
+
+
+def several_ranks() -> dict[str, str]:
+    config = replace(job_config(), trainer_replicas=3, trainer_processes=2)
+    return {pod_contract.CONFIG: json.dumps(encode(config))}
+
+
 def test_each_start_is_another_member_of_the_pod(variables: dict[str, str]) -> None:
     pod = read_rollout(variables).pod
     first, second = new_member(pod), new_member(pod)
@@ -61,6 +86,7 @@ def test_each_start_is_another_member_of_the_pod(variables: dict[str, str]) -> N
         ({pod_contract.POD_IP: ""}, "ROLLCALL_POD_IP: is not set"),
         ({pod_contract.POD_NAME: "reverse-trainer"}, "does not end in an ordinal"),
         ({pod_contract.POD_NAME: "reverse-trainer-1"}, "does not end in an ordinal below 1"),
+        ({pod_contract.LOCAL_RANK: "1"}, "ROLLCALL_LOCAL_RANK: '1' is not a number below 1"),
         ({pod_contract.TOKEN_DIR: "/nowhere"}, "ROLLCALL_TOKEN_DIR: '/nowhere' is not a folder"),
     ],
 )

@@ -67,7 +67,7 @@ def applications() -> dict[str, list[web.Application]]:
         reconnect=raise_reached,
     )
     job = SimpleNamespace(weight_sync=SimpleNamespace(stage_timeout=1.0, delta=None))
-    environment = SimpleNamespace(job=job, rank=1, member_token=MEMBER)
+    environment = SimpleNamespace(job=job, rank=1, local_rank=0, member_token=MEMBER)
     rank = SenderRank(environment=cast("Any", environment), engines=())
     return {
         "coordinator": [server._membership(), server._completions()],

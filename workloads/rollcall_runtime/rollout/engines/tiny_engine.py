@@ -1,124 +1,71 @@
-"""The built-in inference engine: the tiny decoder with a key-value cache, on one core."""
+"""The inference engine `tiny`: the built-in decoder on one core."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 
-from rollcall_runtime.models.model_source import open_model
-from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
-from rollcall_runtime.rollout.engines.decode_lock import DecodeLock
-from rollcall_runtime.rollout.inference_engine import (
-    FIELD,
-    InferenceEngine,
-    PauseMode,
-    WeightMismatchError,
-)
-from rollcall_runtime.worker.engine_config import read_settings
+from rollcall_runtime.models.builtin_model import BuiltinSource
+from rollcall_runtime.models.tiny_decoder import KeyValueCache, TinyDecoder
+from rollcall_runtime.rollout.engines.cached_model import CachedModel
+from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from torch import Tensor, nn
 
-    from torch import Tensor
-
-    from rollcall_protocol.wire.partial_responses import Response
-    from rollcall_runtime.rollout.engines.decode_lock import Ticket
-    from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
-
-_STEP_SECONDS = 30.0  # far above any decode step of a model this small
+    from rollcall_runtime.models.model_source import ModelSource
 
 
-@dataclass(frozen=True, slots=True)
-class TinySettings:
-    """`engine.config` of a rollout pool: tokens a response may have, threads a step may use."""
+class TinyEngine(InProcessEngine):
+    """Serves the built-in decoder, from its name or from a directory."""
 
-    max_tokens: int = 6
-    threads: int = 1
+    name = "tiny"
+    other = "transformers"
+    max_tokens = 6  # a response of the task `reverse`
 
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.threads < 1:
-            raise ValueError("maxTokens and threads must be at least 1")
+    @classmethod
+    def _serves(cls, source: ModelSource) -> bool:
+        return isinstance(source, BuiltinSource)
+
+    def _cached(self, model: nn.Module) -> CachedModel:
+        return CachedTinyDecoder(cast("TinyDecoder", model))
 
 
-class TinyEngine(InferenceEngine):
-    """Batches all prompts of a call; a pause or new weights take effect between two tokens.
+class CachedTinyDecoder(CachedModel):
+    """See CachedModel."""
 
-    When weights change during a generation the key-value cache is computed again, so that each
-    log-probability is that of one version and not of a mixture.
-    """
+    device = torch.device("cpu")
 
-    def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
-        self._settings = read_settings(TinySettings, config or {}, field=f"{FIELD}.config")
-        torch.set_num_threads(self._settings.threads)
-        source = open_model(model)
-        self._eos = source.config.eos
-        self._model = source.build().requires_grad_(requires_grad=False)
-        self._version: int | None = None
-        self._lock = DecodeLock()
+    def __init__(self, model: TinyDecoder) -> None:
+        self._model = model
+        self.vocabulary = model.config.vocabulary
+        self.positions = model.config.positions
+        self.eos = frozenset({model.config.eos})
+        self._cache = KeyValueCache()
 
-    @property
-    def version(self) -> int | None:
-        return self._version
+    def restart(self) -> None:
+        self._cache = KeyValueCache()
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        group_size: int,
-        seed: int,
-        timeout: float,
-        partials: Sequence[Sequence[Response]] | None = None,
-        on_partial: PartialOutputCallback | None = None,
-    ) -> list[list[Response]]:
-        if self._version is None:
-            raise RuntimeError("no weights have been loaded yet")
-        decoder = BatchDecoder(
-            self._model,
-            prompts=prompts,
-            group_size=group_size,
-            max_tokens=self._settings.max_tokens,
-            partials=partials,
-        )
-        generator = torch.Generator().manual_seed(seed)
-        reported, wanted = time.monotonic(), True
-        with self._lock.generation(timeout=timeout) as ticket:
-            while wanted and decoder.unfinished and self._step(decoder, ticket, generator):
-                now = time.monotonic()
-                if on_partial is not None and now - reported >= on_partial.interval:
-                    reported, wanted = now, on_partial.callback(decoder.results())
-        return decoder.results()
+    def repeat(self, times: int) -> None:
+        self._cache.repeat(times)
 
-    def _step(self, decoder: BatchDecoder, ticket: Ticket, generator: torch.Generator) -> bool:
-        with self._lock.step(ticket) as permitted:
-            if permitted and self._version is not None:
-                decoder.decode(generator, version=self._version)
-        return permitted
+    def logits(self, tokens: Tensor, *, first: int, padding: Tensor) -> Tensor:
+        columns = torch.arange(first, first + tokens.shape[1])
+        positions, mask = columns, None
+        if bool(padding.any()):
+            positions = (columns - padding[:, None]).clamp(min=0)
+            mask = _visible(columns, padding)
+        # Positions run over in finished rows only.
+        positions = positions.clamp(max=self._model.config.positions - 1)
+        logits = self._model(tokens, cache=self._cache, positions=positions, mask=mask)
+        last: Tensor = logits[:, -1]
+        return last
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        state = dict(weights)
-        own = self._model.state_dict()
-        problems = [f"missing {name}" for name in own.keys() - state.keys()]
-        problems += [f"unknown {name}" for name in state.keys() - own.keys()]
-        problems += [
-            f"{name} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
-            for name, tensor in own.items()
-            if name in state and state[name].shape != tensor.shape
-        ]
-        if problems:
-            raise WeightMismatchError("; ".join(sorted(problems)))
-        with self._lock.update(timeout=_STEP_SECONDS), torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(state[name])
-            self._version = version
 
-    def pause(self, mode: PauseMode, *, timeout: float) -> None:
-        self._lock.pause(mode, timeout=timeout)
-
-    def resume(self) -> None:
-        self._lock.resume()
-
-    def close(self) -> None:
-        self._lock.close(timeout=_STEP_SECONDS)
+def _visible(columns: Tensor, padding: Tensor) -> Tensor:
+    """The keys that each of `columns` attends to, bool [rows, 1, columns, keys]."""
+    keys = torch.arange(int(columns[-1]) + 1)
+    seen = (keys <= columns[:, None]) & (keys >= padding[:, None, None])
+    # Padding attends to itself: no row of a softmax may be empty.
+    return (seen | (keys == columns[:, None]))[:, None]

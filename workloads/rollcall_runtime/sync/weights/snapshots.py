@@ -170,20 +170,25 @@ class Snapshotter:
         states = [pool.state for pool in self._pools]
         return BufferPoolState(sum(s.buffers for s in states), sum(s.in_use for s in states))
 
-    def take(self, tensors: NamedTensors, *, timeout: float) -> WeightSnapshotDraft:
+    def take(
+        self, tensors: NamedTensors, *, timeout: float, layout: NamedTensors | None = None
+    ) -> WeightSnapshotDraft:
         """Copy `tensors` (any device, any strides); the caller may change them afterwards.
 
-        Waits while all buffers are in use (earlier snapshots not released, sends not ended), and
-        raises ExhaustedError after `timeout` seconds. Call `finish` on the draft in another thread:
-        training need not wait for checksums.
+        With `layout`, tensors on the meta device that say names, dtypes and shapes in their order,
+        `tensors` are taken from their iterator one by one, so that they need not exist together;
+        ValueError if one is not as announced. Waits while all buffers are in use (earlier snapshots
+        not released, sends not ended), and raises ExhaustedError after `timeout` seconds. Call
+        `finish` on the draft in another thread: training need not wait for checksums.
         """
-        named = [(name, tensor.detach()) for name, tensor in tensors]
-        specs, total = lay_out(named)
+        if layout is None:
+            layout = tensors = list(tensors)
+        specs, total = lay_out(list(layout))
         holds: list[BufferHold] = []
         try:
             for pool in self._pools:
                 holds.append(pool.take(total, timeout=timeout))  # noqa: PERF401 - kept on an error
-            fill(holds[0].buffer, zip(specs, (weight for _, weight in named), strict=True))
+            fill(holds[0].buffer, _placed(specs, tensors))
         except BaseException:
             for hold in holds:
                 hold.release()
@@ -208,6 +213,17 @@ def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec
     if len({spec.name for spec in specs}) != len(specs):
         raise ValueError("two tensors have the same name")
     return tuple(specs), end
+
+
+def _placed(
+    specs: Sequence[TensorSpec], tensors: NamedTensors
+) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
+    """Each tensor with its place; ValueError if it is not the one that `specs` has next."""
+    for spec, (name, tensor) in zip(specs, tensors, strict=True):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if (name, dtype, tuple(tensor.shape)) != (spec.name, spec.dtype, spec.shape):
+            raise ValueError(f"{name} of {tuple(tensor.shape)} came where {spec.name} was to come")
+        yield spec, tensor.detach()
 
 
 def fill(buffer: FlatBuffer, placed: Iterable[tuple[TensorSpec, torch.Tensor]]) -> None:

@@ -8,10 +8,10 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
@@ -20,7 +20,7 @@ from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.ownership import claim
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
-from rollcall_runtime.train.train_engine import TrainEngine
+from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.worker.errors import SpecError
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,16 @@ class TrainState:
     incarnation: TrainerIncarnation | None = None
 
 
+class CheckpointedModel(Protocol):
+    """What is saved: a training engine, or several models at once."""
+
+    def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
+        """As TrainEngine's."""
+
+    def load_checkpoint(self, path: Path) -> dict[str, Any]:
+        """As TrainEngine's."""
+
+
 class Checkpointer:
     """Saves every `everySteps` and resumes; without a configuration it does neither.
 
@@ -55,8 +65,10 @@ class Checkpointer:
     skipped and counts as failed.
     """
 
-    def __init__(self, config: CheckpointConfig | None, *, pod_uid: str) -> None:
-        self._config, self._pod_uid = config, pod_uid
+    def __init__(
+        self, config: CheckpointConfig | None, *, ranks: TrainerProcessGroup, pod_uid: str
+    ) -> None:
+        self._config, self._ranks, self._pod_uid = config, ranks, pod_uid
         self._saved = 0
         self._running: _RunningSave | None = None
         self._fatal: BaseException | None = None
@@ -73,20 +85,20 @@ class Checkpointer:
         """Whether no checkpoint of `step` or a later one has been written."""
         return self._config is not None and step > self._saved
 
-    def restore(self, engine: TrainEngine) -> TrainState:
+    def restore(self, model: CheckpointedModel) -> TrainState:
         """Continue from the newest whole checkpoint, or from the beginning."""
         if self._config is None:
             return TrainState()
         root = Path(self._config.path)
         try:
-            self._claim(engine, root, engine.gather)
+            self._claim(root, self._ranks.gather)
         except OSError as error:
             log.warning("cannot claim the checkpoint folder %s: %s", root, error)
-        path = _newest_whole(engine, root)
+        path = _newest_whole(self._ranks, root)
         if path is None:
             return TrainState()
         try:
-            state = decode(TrainState, engine.load_checkpoint(path))
+            state = decode(TrainState, model.load_checkpoint(path))
         except CodecError as error:
             raise ValueError(
                 f"checkpoint {path} was not written by this release: {error}"
@@ -95,22 +107,22 @@ class Checkpointer:
         log.info("resumed from %s", path)
         return state
 
-    def save(self, engine: TrainEngine, state: TrainState) -> None:
+    def save(self, model: CheckpointedModel, state: TrainState) -> None:
         """Collective. Copy the state now and write it in a thread; failures show in `problem`."""
         if self._config is None:
             return
         self.check()
         running = self._running
-        if running is not None and any(engine.gather(not self._ended(running))):
+        if running is not None and any(self._ranks.gather(not self._ended(running))):
             seconds = time.monotonic() - running.began
             reason = f"the save of step {running.step} has run for {seconds:.0f} s"
             self._failed(state.step, f"{reason}; is the volume hung?")
             return
         path = files.checkpoint_path(Path(self._config.path), state.step)
-        write = engine.prepare_checkpoint(path, state=encode(state))
+        write = model.prepare_checkpoint(path, state=encode(state))
         thread = threading.Thread(
             target=self._write,
-            args=(engine, path, state.step, write),
+            args=(path, state.step, write),
             name="checkpoint",
             daemon=True,  # one that hangs must not keep the process
         )
@@ -123,7 +135,7 @@ class Checkpointer:
         running.late = running.thread.is_alive()
         return not running.late
 
-    def finish(self, engine: TrainEngine, state: TrainState) -> None:
+    def finish(self, model: CheckpointedModel, state: TrainState) -> None:
         """Collective. At the end of training: save `state` unless it is saved, and wait for it.
 
         Waits at most FINAL_SECONDS for a save that runs, and as long for the last one.
@@ -131,8 +143,8 @@ class Checkpointer:
         if self._config is None:
             return
         self.wait(FINAL_SECONDS)
-        if any(engine.gather(self.unsaved(state.step))):
-            self.save(engine, state)
+        if any(self._ranks.gather(self.unsaved(state.step))):
+            self.save(model, state)
         running = self._running
         if running is not None and running.step == state.step and not self.wait(FINAL_SECONDS):
             self._failed(state.step, f"it was not written within {FINAL_SECONDS:.0f} s")
@@ -153,11 +165,11 @@ class Checkpointer:
         if self._fatal is not None:
             raise self._fatal
 
-    def _write(self, engine: TrainEngine, path: Path, step: int, write: Callable[[], None]) -> None:
+    def _write(self, path: Path, step: int, write: Callable[[], None]) -> None:
         """Runs in the thread of a save."""
         root = path.parent
         try:
-            self._claim(engine, root, engine.gather_for_checkpoint)
+            self._claim(root, self._ranks.gather_for_checkpoint)
             write()
         except OSError as error:
             if self._saved == 0 and error.errno in _NEVER_WRITABLE:
@@ -176,7 +188,7 @@ class Checkpointer:
             def tidy(root: Path) -> None:
                 files.prune_checkpoints(root, keep=KEPT, newest=path)
 
-        if engine.data_parallel_rank == 0:
+        if self._ranks.rank == 0:
             _tidy(root, tidy)
 
     def _failed(self, step: int, reason: str) -> None:
@@ -184,9 +196,9 @@ class Checkpointer:
         self.problem = f"step {step} was not saved: {reason}"
         log.warning("%s; training continues, and the next save that is due is tried", self.problem)
 
-    def _claim(self, engine: TrainEngine, root: Path, gather: Callable[[Any], list[Any]]) -> None:
+    def _claim(self, root: Path, gather: Callable[[Any], list[Any]]) -> None:
         with raise_on_all_ranks(gather):
-            if engine.data_parallel_rank == 0:
+            if self._ranks.rank == 0:
                 claim(root, self._pod_uid)
 
 
@@ -207,16 +219,18 @@ def _tidy(root: Path, remove: Callable[[Path], None]) -> None:
         log.warning("cannot remove old checkpoints from %s: %s", root, error)
 
 
-def _newest_whole(engine: TrainEngine, root: Path) -> Path | None:
+def _newest_whole(ranks: TrainerProcessGroup, root: Path) -> Path | None:
     """Rank 0 lists the checkpoints, each rank checks its share of the files, and all agree."""
-    found: list[Path] = []
-    if engine.data_parallel_rank == 0:
+    found: list[str] = []
+    if ranks.rank == 0:
         files.mend_checkpoints(root)
         _tidy(root, files.discard_scratch)  # a former trainer may still write there
-        found = files.list_checkpoints(root)
-    for path in engine.gather(found)[0]:
-        problem = _problem(path, part=engine.data_parallel_rank, of=engine.data_parallel_size)
-        problems = [found for found in engine.gather(problem) if found]
+        found = [path.name for path in files.list_checkpoints(root)]
+    names: list[str] = ranks.broadcast_value(found)
+    for name in names:
+        path = root / name
+        problem = _problem(path, part=ranks.rank, of=ranks.size)
+        problems = [found for found in ranks.gather(problem) if found]
         if not problems:
             return path
         log.warning("checkpoint %s is damaged and is skipped: %s", path, problems[0])

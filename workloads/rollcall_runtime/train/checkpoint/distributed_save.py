@@ -64,6 +64,29 @@ def _copy(value: Any) -> Any:
     return value
 
 
+def check_same_tensors(path: Path, tensors: Mapping[str, Any], *, prefix: str) -> frozenset[str]:
+    """The names of everything in the checkpoint.
+
+    ValueError, on all ranks as they read the same file, unless it has exactly `tensors` (by name,
+    in their whole shapes) under `prefix`.
+    """
+    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    begin = f"{prefix}."
+    wanted = {begin + name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    found = {
+        name: tuple(getattr(value, "size", ()))
+        for name, value in saved.items()
+        if name.startswith(begin)
+    }
+    wrong = sorted({name for name, _ in wanted.items() ^ found.items()})
+    if wrong:
+        raise ValueError(
+            f"checkpoint {path} is of another model: {len(wrong)} tensors differ by name or "
+            f"shape, such as {wrong[0].removeprefix(begin)}"
+        )
+    return frozenset(saved)
+
+
 def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:
     """What to load beside the tensors: the RNG states that `path` has for this rank.
 

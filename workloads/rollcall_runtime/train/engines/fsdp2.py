@@ -5,241 +5,281 @@ Works on one rank as well. Runs on CPUs over gloo; torch 2.6 and later.
 
 from __future__ import annotations
 
-import math
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
 )
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
 
-from rollcall_runtime.models.model_source import open_model
+from rollcall_protocol.train_settings import BUILT_IN
+from rollcall_runtime.models.model_parts import layers, output_layer
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.models.weight_loading import fill, materialise
 from rollcall_runtime.train import torch26_compat
-from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
+    check_same_tensors,
     load_rng_states,
     prepare_save,
     use_rng_states,
 )
-from rollcall_runtime.train.optimizers import OptimizerTuning, build_optimizer
-from rollcall_runtime.train.process_group import TrainerProcessGroup
-from rollcall_runtime.train.train_engine import (
-    FIELD,
-    EngineSetup,
-    T,
-    TrainEngine,
-    TrainingDivergedError,
-    UpdateStats,
-    WeightInfo,
-)
-from rollcall_runtime.worker.engine_config import read_settings
+from rollcall_runtime.train.engines.common import sharded_weights
+from rollcall_runtime.train.engines.common.compiling import compile_layers
+from rollcall_runtime.train.engines.common.lora import AdaptedWeights, add_adapters
+from rollcall_runtime.train.engines.common.microbatched_engine import MicrobatchedEngine
+from rollcall_runtime.train.engines.common.model_heads import model_output, with_head
+from rollcall_runtime.train.engines.common.optimizers import build_optimizer
+from rollcall_runtime.train.engines.common.placement import StatePlacement
+from rollcall_runtime.train.engines.common.precision import compute_dtype
+from rollcall_runtime.train.train_engine import FIELD, Head, WeightInfo, WeightShard
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
 
-    from rollcall_runtime.train.batch import Batch
-    from rollcall_runtime.train.losses import LossFunction, LossSums
+    from rollcall_runtime.train.engines.common.sharded_weights import ExportedWeight
+    from rollcall_runtime.train.train_batch import TrainBatch
+    from rollcall_runtime.train.train_engine import EngineSetup
+    from rollcall_runtime.train.train_loss import ModelOutput
+
+_OPTIMIZER = "optimizer"
 
 
-@dataclass(frozen=True, slots=True)
-class Fsdp2Settings:
-    """`trainer.engine.config`.
-
-    `reshard_after_forward` gathers each layer again in the backward pass: less memory, more
-    traffic. `threads` is how many cores one operation may use; 0 leaves torch's default.
-    """
-
-    max_gradient_norm: float = 1.0
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    reshard_after_forward: bool = False
-    threads: int = 1
-
-    def __post_init__(self) -> None:
-        if not (self.max_gradient_norm > 0 and self.weight_decay >= 0 and self.threads >= 0):
-            raise ValueError("maxGradientNorm must be positive, weightDecay and threads at least 0")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError("beta1 and beta2 must be at least 0 and below 1")
-
-
-class Fsdp2Engine(TrainEngine):
+class Fsdp2Engine(MicrobatchedEngine):
     """See TrainEngine. Not usable before `initialize`."""
 
-    _group: TrainerProcessGroup
-    _model: nn.Module
-    _optimizer: torch.optim.Optimizer
+    settings_known: ClassVar[frozenset[str]] = BUILT_IN["fsdp2"]
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda", "npu"})
+    heads: ClassVar[frozenset[Head]] = frozenset(
+        {"language-model", "value", "sequence-classification"}
+    )
+
+    _module: nn.Module  # the model with its head
+    _parameters: list[nn.Parameter]  # those that are trained
+    _placement: StatePlacement
 
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
-        self._settings = read_settings(Fsdp2Settings, setup.config, field=f"{FIELD}.config")
-        if self._settings.reshard_after_forward and torch26_compat.CANNOT_RESHARD:
-            raise SpecError(
-                f"{FIELD}.config.reshardAfterForward", "needs torch 2.7 or newer on a CPU"
-            )
-        self._owned = ExitStack()
+        settings, config = setup.settings, f"{FIELD}.config"
+        if setup.own_settings:
+            key = min(setup.own_settings)
+            raise SpecError(f"{config}.{key}", "unknown setting of this engine")
+        on_cpu = setup.ranks.device.type == "cpu"
+        if settings.reshard_after_forward and on_cpu and torch26_compat.CANNOT_RESHARD:
+            raise SpecError(f"{config}.reshardAfterForward", "needs torch 2.7 or newer on a CPU")
 
     def initialize(self) -> None:
-        if self._settings.threads:
-            torch.set_num_threads(self._settings.threads)
+        settings = self.setup.settings
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
         torch.use_deterministic_algorithms(self.setup.deterministic)
-        model = open_model(self.setup.model).build(seed=self.setup.seed)
-        with ExitStack() as undo:
-            self._group = TrainerProcessGroup(self.setup.rendezvous)
-            undo.callback(self._group.close)
-            self._shard(model)
-            self._owned = undo.pop_all()
+        source, head, seed = open_model(self.setup.model), self.setup.head, self.setup.seed
+        model = source.build_empty(head=head)
+        weights = source.weights(head=head, seed=seed)
+        if settings.lora_rank:
+            add_adapters(model, settings)
+            weights = AdaptedWeights(weights, model, seed=seed)
+            if self.setup.head != "language-model":  # the head itself is new
+                output_layer(model).requires_grad_()
+        if settings.activation_checkpointing == "full":
+            units = set(layers(model))
+            apply_activation_checkpointing(model, check_fn=units.__contains__)
+        if settings.compile:
+            compile_layers(layers(model))
+        self._module = with_head(model, self.setup.head, logprob_chunk=settings.logprob_chunk)
+        self._module.eval()
+        self._shard()
+        # Each rank reads its own part alone.
+        offloaded = settings.offload == "parameters"
+        materialise(self._module, "cpu" if offloaded else self.setup.ranks.device)
+        fill(model, weights)
+        self._parameters = [p for p in self._module.parameters() if p.requires_grad]
+        if self.setup.optimizer is not None:
+            self._optimizer = build_optimizer(self.setup.optimizer, self._parameters, settings)
+        self._placement = StatePlacement(self.setup.ranks.device)
 
-    def _shard(self, model: nn.Module) -> None:
-        settings = self._settings
+    @property
+    def _model(self) -> nn.Module:
+        model: nn.Module = self._module.model  # type: ignore[assignment]
+        return model
+
+    def _shard(self) -> None:
+        ranks, settings = self.setup.ranks, self.setup.settings
+        if ranks.size == 1 and settings.precision == "fp32" and settings.offload != "parameters":
+            return  # there is nothing to shard, and copying parameters to gather them costs time
         torch26_compat.complete_cpu_streams()
-        if settings.reshard_after_forward:
-            # Only then are there points between which a layer's memory is free.
-            for block in model.get_submodule("blocks").children():
-                fully_shard(block, mesh=self._group.mesh)
-        fully_shard(
-            model, mesh=self._group.mesh, reshard_after_forward=settings.reshard_after_forward
+        mesh = (
+            ranks.mesh(shard=ranks.size)
+            if settings.replicas == 1
+            else ranks.mesh(replicate=settings.replicas, shard=ranks.size // settings.replicas)
         )
-        self._model = model
+        on_cpu = ranks.device.type == "cpu"
+        options: dict[str, Any] = {
+            "mesh": mesh,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=compute_dtype(settings), reduce_dtype=torch.float32
+            )
+            if settings.precision != "fp32"
+            else MixedPrecisionPolicy(),
+            "offload_policy": CPUOffloadPolicy(pin_memory=not on_cpu)
+            if settings.offload == "parameters"
+            else OffloadPolicy(),
+        }
+        for layer in layers(self._model):
+            fully_shard(layer, reshard_after_forward=settings.reshard_after_forward, **options)
+        # What is left is needed again first in the backward pass, so it stays gathered.
+        fully_shard(self._module, reshard_after_forward=False, **options)
         # The mean over ranks that FSDP takes of the gradients is to come out as their sum.
-        self._gradient_scale = self._group.size / self._group.sum_per_mean()
-        self._optimizer = build_optimizer(
-            self.setup.optimizer,
-            model.parameters(),
-            tuning=OptimizerTuning(settings.weight_decay, settings.beta1, settings.beta2),
+        self.gradient_scale = ranks.size / torch26_compat.sum_per_mean(mesh)
+
+    def close(self) -> None:
+        for name in ("_module", "_parameters"):
+            self.__dict__.pop(name, None)
+        self._optimizer = None
+
+    def to(
+        self,
+        device: Literal["worker", "host"],
+        *,
+        model: bool = True,
+        optimizer: bool = True,
+        gradients: bool = True,
+    ) -> None:
+        self._reshard()
+        self._placement.move(
+            device,
+            model=self._module if model else None,
+            optimizer=self._optimizer if optimizer else None,
+            gradients=self._parameters if gradients else None,
         )
 
-    def train_batch(
-        self, minibatches: Sequence[Batch], loss_function: LossFunction
-    ) -> list[UpdateStats]:
-        return [self._update(minibatch, loss_function) for minibatch in minibatches]
+    def _set_training(self, training: bool) -> bool:
+        before = self._module.training
+        self._module.train(training)
+        return before
 
-    def _update(self, batch: Batch, loss_function: LossFunction) -> UpdateStats:
-        sums = loss_function(self._logprobs(batch), batch)
-        tokens, loss, metrics = self._means(batch, sums)
-        (sums.loss * (self._gradient_scale / max(tokens, 1))).backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_gradient_norm)
-        gradient_norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
-            self._optimizer.zero_grad()
-            raise TrainingDivergedError(f"loss {loss}, gradient norm {gradient_norm}")
-        if gradient_norm > 0:
-            # Where nothing is to be learnt Adam would only forget how large gradients are, and
-            # take the next one, of a single odd sample perhaps, for a large one.
-            self._optimizer.step()
-        self._optimizer.zero_grad()
-        return UpdateStats(loss, gradient_norm, tokens, metrics)
-
-    def _means(self, batch: Batch, sums: LossSums) -> tuple[int, float, dict[str, float]]:
-        """Response tokens of all ranks, the loss and the metrics over them, in one collective."""
-        values = torch.stack(
-            [batch.mask.sum().double(), sums.loss.detach().double()]
-            + [value.double() for value in sums.metrics.values()]
+    def _forward(self, batch: TrainBatch, *, entropy: bool) -> ModelOutput:
+        self._placement.expect_on_worker("model")
+        return model_output(
+            self._module,
+            batch,
+            head=self.setup.head,
+            packing=self.setup.settings.packing,
+            entropy=entropy,
         )
-        tokens, loss, *metrics = self._group.sum(values).tolist()
-        count = max(tokens, 1.0)
-        means = (value / count for value in metrics)
-        return int(tokens), loss / count, dict(zip(sums.metrics, means, strict=True))
 
-    def _logprobs(self, batch: Batch) -> Tensor:
-        logits = self._model(batch.tokens[:, :-1])
-        targets = batch.tokens[:, 1:, None]
-        found: Tensor = logits.log_softmax(-1).gather(-1, targets)[..., 0]
-        return found
+    def forward(self, batch: TrainBatch, *, entropy: bool = False) -> ModelOutput:
+        output = super().forward(batch, entropy=entropy)
+        self._reshard()  # else gathered parameters would outlive the next optimizer step
+        return output
 
-    def infer(self, batch: Batch) -> Tensor:
-        with torch.no_grad():
-            return self._logprobs(batch)
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        self._placement.forget_gradients()
+
+    def _clip_gradients(self, max_norm: float) -> float:
+        self._placement.expect_on_worker("model", "gradients")
+        norm = nn.utils.clip_grad_norm_(self._parameters, max_norm)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+    def _apply_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        offloaded = self.setup.settings.offload == "optimizer"
+        if offloaded:
+            self._placement.move("worker", optimizer=optimizer)
+        self._placement.expect_on_worker("optimizer")
+        optimizer.step()
+        if offloaded:
+            self._placement.move("host", optimizer=optimizer)
+
+    def _reshard(self) -> None:
+        for module in self._module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def _weights(self) -> list[ExportedWeight]:
+        return sharded_weights.exported_weights(self._model, self.setup.settings)
 
     def weight_info(self) -> list[WeightInfo]:
-        return [
-            WeightInfo(name, tensor.dtype, tuple(tensor.shape))
-            for name, tensor in self._model.state_dict().items()
-        ]
+        return [weight.info for weight in self._weights()]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._model.state_dict().items():
-            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        return sharded_weights.whole_weights(self._weights())
 
-    def own_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._model.state_dict().items():
-            if not isinstance(tensor, DTensor):
-                if self._group.rank == 0:
-                    yield name, tensor
-                continue
-            if tensor.placements != (Shard(0),):
-                raise RuntimeError(f"{name} is placed as {tensor.placements}, not as FSDP2 does")
-            local = tensor.to_local()
-            # The last ranks have no rows of a short tensor; of an empty one no rank has.
-            if len(local) or (self._group.rank == 0 and not len(tensor)):
-                yield name, local
+    def weight_shards(self) -> Iterator[WeightShard]:
+        return sharded_weights.own_shards(self._weights(), rank=self.setup.ranks.rank)
 
     def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
-        self._expect(weights)
-        # Broadcast from rank 0, each rank keeps its shard.
-        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-        set_model_state_dict(self._model, dict(weights or {}), options=options)
-
-    def _expect(self, weights: Mapping[str, Tensor] | None) -> None:
-        problem = ""
-        if self._group.rank == 0:
-            wanted = {info.name: (info.dtype, info.shape) for info in self.weight_info()}
-            given = {n: (t.dtype, tuple(t.shape)) for n, t in (weights or {}).items()}
-            wrong = sorted(name for name, _ in wanted.items() ^ given.items())
-            problem = f"not this model's: {', '.join(wrong[:3])}" if wrong else ""
-        problem = self._group.gather(problem)[0]
-        if problem:
-            raise ValueError(problem)
+        sharded_weights.replace_weights(self._weights(), weights, self.setup.ranks)
 
     def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
-        return prepare_save(self._group, path, tensors=self._state(), state=state)
+        tensors: dict[str, Any] = {"model": self._model_state()}
+        if self._optimizer is not None and self._optimizer.state:
+            tensors[_OPTIMIZER] = self._optimizer_state(self._optimizer)
+        state = self._checkpoint_state(state)
+        return prepare_save(self.setup.ranks, path, tensors=tensors, state=state)
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
         state = files.read_state(path)
-        loaded = self._state() | load_rng_states(self._group, path)
+        loaded: dict[str, Any] = {"model": self._model_state()}
+        names = check_same_tensors(path, loaded["model"], prefix="model")
+        if self._optimizer is not None:
+            if any(name.startswith(f"{_OPTIMIZER}.") for name in names):
+                loaded[_OPTIMIZER] = self._optimizer_state(self._optimizer)
+            else:
+                self._optimizer.state.clear()
+        loaded |= load_rng_states(self.setup.ranks, path)
         load(loaded, checkpoint_id=path)
-        set_model_state_dict(self._model, loaded["model"])
-        set_optimizer_state_dict(self._model, self._optimizer, loaded["optimizer"])
-        use_rng_states(self._group, loaded)
-        return state
+        self._set_model_state(loaded["model"])
+        if self._optimizer is not None and _OPTIMIZER in loaded:
+            self._set_optimizer_state(self._optimizer, loaded[_OPTIMIZER])
+        use_rng_states(self.setup.ranks, loaded)
+        return self._take_checkpoint_state(state)
 
-    def _state(self) -> dict[str, Any]:
-        return {
-            "model": get_model_state_dict(self._model),
-            "optimizer": get_optimizer_state_dict(self._model, self._optimizer),
-        }
+    def _model_state(self) -> dict[str, Any]:
+        """Parameters and buffers by the names that a checkpoint has for them."""
+        return get_model_state_dict(self._model)
 
-    def broadcast(self, work: Batch | LeaderSignal | None) -> Batch | LeaderSignal:
-        return broadcast_work(self._group, work)
+    def _set_model_state(self, state: dict[str, Any]) -> None:
+        set_model_state_dict(self._model, state)
 
-    def gather(self, value: T) -> list[T]:
-        return self._group.gather(value)
+    def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return get_optimizer_state_dict(self._model, optimizer)
 
-    def gather_for_checkpoint(self, value: T) -> list[T]:
-        return self._group.gather_for_checkpoint(value)
+    def _set_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        set_optimizer_state_dict(self._model, optimizer, state)
 
     @property
     def data_parallel_rank(self) -> int:
-        return self._group.rank
+        return self.setup.ranks.rank
 
     @property
     def data_parallel_size(self) -> int:
-        return self._group.size
+        return self.setup.ranks.size
 
-    def close(self) -> None:
-        self._owned.close()
+    @property
+    def data_parallel_group(self) -> dist.ProcessGroup:
+        group = dist.group.WORLD
+        if group is None:
+            raise RuntimeError("the process group is closed")
+        return group

@@ -11,7 +11,21 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
 from rollcall_protocol import pod_contract
-from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig, PoolConfig
+from rollcall_protocol.algorithm_settings import preset
+from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
+from rollcall_protocol.job_config import (
+    CriticConfig,
+    DeltaConfig,
+    EngineRef,
+    EvaluationConfig,
+    GroupConfig,
+    HealthConfig,
+    JobConfig,
+    PoolConfig,
+    ReferenceConfig,
+    RewardModelConfig,
+    TrackingConfig,
+)
 from rollcall_protocol.wire.json_codec import decode
 from tests.integration.bad_manifests.manifests import Changes
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, good_job, lent_pool
@@ -102,12 +116,77 @@ def test_the_gang_starts_all_at_once_and_never_restarts_for_a_template() -> None
 
 
 def test_a_worker_reads_the_job_from_its_environment() -> None:
-    changes = {"spec.algorithm.loss.clip": "2e-1", "spec.weightSync.bucketSize": "1Mi"}
+    changes = {"spec.weightSync.bucketSize": "1Mi"}
     config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
     assert (config.namespace, config.job, config.uid) == ("team", "bad", "job-uid")
-    assert config.algorithm.loss.clip == 0.2
     assert config.weight_sync.bucket_bytes == 1024 * 1024
     assert config.checkpoint is None
+
+
+def test_a_worker_reads_which_algorithm_trains_it() -> None:
+    """The algorithm's name stands for settings, of which the job changes some."""
+    changes = {
+        "spec.algorithm.name": "gspo",
+        "spec.algorithm.settings": {"clipHigh": "2e-3", "dynamicSampling": True},
+    }
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    settings = config.algorithm.settings
+    assert settings == preset("gspo", clip_high=0.002, dynamic_sampling=True)
+    assert settings.objective == "gspo"
+
+
+def test_a_worker_reads_where_its_prompts_come_from() -> None:
+    def data(changes: Changes) -> DataConfig:
+        child = trainer(changes)
+        return decode(JobConfig, json.loads(variables(child)[pod_contract.CONFIG])).data
+
+    assert data({"spec.data.seed": 7}) == DataConfig((DataSource("builtin:reverse"),), seed=7)
+    sources = [{"name": "org/sums", "weight": 3, "columns": ["answer"]}, {"name": "/d/a.jsonl"}]
+    mixed = data({"spec.data": {"sources": sources, "maxTokens": 512, "tooLong": "Drop"}})
+    expected = (DataSource("org/sums", weight=3, columns=("answer",)), DataSource("/d/a.jsonl"))
+    assert mixed == DataConfig(expected, max_tokens=512, too_long=TooLong.DROP)
+
+
+def test_a_worker_reads_which_models_there_are_beside_the_policy() -> None:
+    changes = {
+        "spec.algorithm.settings": {"klCoefficient": "0.1", "baseline": "critic"},
+        "spec.algorithm.settings.normalisation": "batch",
+        "spec.reference": {"path": "org/base", "updateEvery": 50},
+        "spec.critic": {"learningRate": "2e-3", "warmupSteps": 5},
+        "spec.rewardModel": {"path": "org/reward", "weight": "0.5"},
+    }
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    assert config.reference == ReferenceConfig("org/base", update_every=50)
+    assert config.critic == CriticConfig(learning_rate=0.002, warmup_steps=5)
+    assert config.reward_model == RewardModelConfig("org/reward", weight=0.5)
+
+
+def test_a_worker_reads_what_is_measured_while_it_trains() -> None:
+    changes = {
+        "spec.data.maxTokens": 99,
+        "spec.health": {"maxSkippedSteps": 3, "maxMismatchKl": "0.01"},
+        "spec.evaluation": {
+            "everySteps": 10,
+            "source": {"name": "/d/held-out.jsonl", "split": "test"},
+            "samples": 8,
+            "passAt": [1, 8],
+        },
+        "spec.tracking": {"folder": "/logs"},
+    }
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    assert config.health == HealthConfig(max_skipped_steps=3, max_mismatch_kl=0.01)
+    held_out = DataConfig((DataSource("/d/held-out.jsonl", split="test"),), max_tokens=99)
+    assert config.evaluation == EvaluationConfig(10, held_out, samples=8, pass_at=(1, 8))
+    assert config.tracking == TrackingConfig(folder="/logs")
+
+
+def test_a_worker_reads_what_its_trainer_computes_on() -> None:
+    resources = "spec.trainer.template.spec.containers[0].resources"
+    changes = {"spec.trainer.replicas": 2, f"{resources}.limits": {"nvidia.com/gpu": 8}}
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    assert (config.trainer_processes, config.trainer_ranks) == (8, 16)
+    assert config.trainer_device == "auto"
+    assert config.trainer_accelerators == {"nvidia.com/gpu": 8}
 
 
 def test_a_worker_reads_how_weights_reach_it() -> None:
@@ -224,6 +303,7 @@ def test_which_owner_decides_on_replicas(
     simulator.scale("bad-cpu", live)
     simulator.edit({"spec.rollouts[0].replicas": number_now})
     spec = RLJobSpec.model_validate(simulator.job["spec"])  # type: ignore[index]
+    assert spec.rollouts is not None
     body = rollout_children.pool(simulator.job, spec.rollouts[0], simulator.pools["bad-cpu"])  # type: ignore[arg-type]
     assert body["spec"]["replicas"] == replicas
     assert body["metadata"]["annotations"][labels.JOB_REPLICAS] == str(number_now)

@@ -244,7 +244,7 @@ async def test_each_group_is_sent_the_copy_that_its_engine_takes() -> None:
 
 
 def test_a_device_that_is_not_there_is_done_without() -> None:
-    taker = make_snapshotter(sync_of(staging="Device"), senders=1)
+    taker = make_snapshotter(sync_of(staging="Device"), senders=1, device="cpu")
     snapshot = taker.take(odd_tensors(1, 1), timeout=0).finish()
     assert snapshot.buffer is snapshot.host
 
@@ -257,7 +257,7 @@ def test_the_trainer_snapshots_on_its_device(
 ) -> None:
     monkeypatch.setattr(snapshot_placement, "device_allocator", lambda _: torch_memory())
     monkeypatch.setattr(snapshot_placement, "kept_in", lambda _, device: frozenset(places))  # noqa: ARG005
-    taker = make_snapshotter(sync_of(engine=engine, staging="Device"), senders=1)
+    taker = make_snapshotter(sync_of(engine=engine, staging="Device"), senders=1, device="cpu")
     draft = taker.take(odd_tensors(1, 1), timeout=0)
     assert draft._hold.buffer.device == "fake"
     snapshot = draft.finish()

@@ -1,7 +1,9 @@
 """Snapshots are copies; what is served changes whole, or not at all."""
 
 import threading
+import weakref
 import zlib
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -92,6 +94,45 @@ def test_two_tensors_of_one_name_are_refused() -> None:
     tensors = [("w", torch.ones(1)), ("w", torch.ones(2))]
     with pytest.raises(ValueError, match="same name"):
         Snapshotter(bucket_bytes=64).take(tensors, timeout=0)
+
+
+def test_tensors_that_are_announced_are_copied_one_by_one() -> None:
+    """So that two of them exist at most: whole tensors of a sharded model are gathered."""
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def gathered() -> Iterator[tuple[str, torch.Tensor]]:
+        for number in range(4):
+            assert sum(reference() is not None for reference in alive) <= 1
+            tensor = torch.full((3,), float(number))
+            alive.append(weakref.ref(tensor))
+            yield str(number), tensor
+            del tensor
+
+    layout = [(str(number), torch.empty(3, device="meta")) for number in range(4)]
+    taken = Snapshotter(bucket_bytes=64).take(gathered(), layout=layout, timeout=0).finish()
+    assert {name: float(tensor[0]) for name, tensor in taken.tensors()} == {
+        str(number): number for number in range(4)
+    }
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [("w", torch.ones(2))],
+        [("v", torch.ones(3))],
+        [("w", torch.ones(3, dtype=torch.bfloat16))],
+        [],
+        [("w", torch.ones(3)), ("x", torch.ones(3))],
+    ],
+)
+def test_tensors_that_are_not_as_announced_are_refused(
+    tensors: list[tuple[str, torch.Tensor]],
+) -> None:
+    taker = Snapshotter(bucket_bytes=64)
+    layout = [("w", torch.empty(3, device="meta"))]
+    with pytest.raises(ValueError, match=r"was to come|argument 2"):
+        taker.take(iter(tensors), layout=layout, timeout=0)
+    assert taker.state.in_use == 0
 
 
 def test_a_buffer_that_is_still_sent_is_not_overwritten() -> None:

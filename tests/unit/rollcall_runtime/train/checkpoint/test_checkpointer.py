@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollcall_protocol.job_config import CheckpointConfig, LossConfig
+from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_runtime.train.checkpoint import checkpointer, files
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.checkpoint.files import (
@@ -22,16 +22,20 @@ from rollcall_runtime.train.checkpoint.files import (
     list_checkpoints,
 )
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.losses import policy_loss
+from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_engine import TrainEngine
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from tests.unit.rollcall_runtime.train.batches import random_batch
-from tests.unit.rollcall_runtime.train.reference import setup
-from tests.unit.rollcall_runtime.train.test_trainer_rank import CountingEngine
+from tests.unit.rollcall_runtime.train.counting_engine import CountingEngine
+from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
+from tests.unit.rollcall_runtime.train.reference import setup, update_policy
 
 
-def checkpoints(root: Path, pod_uid: str = "a-pod") -> Checkpointer:
-    return Checkpointer(CheckpointConfig(every_steps=5, path=str(root)), pod_uid=pod_uid)
+def checkpoints(
+    root: Path, pod_uid: str = "a-pod", *, ranks: FakeRanks | None = None
+) -> Checkpointer:
+    config = CheckpointConfig(every_steps=5, path=str(root))
+    return Checkpointer(config, ranks=as_ranks(ranks or FakeRanks()), pod_uid=pod_uid)
 
 
 def save(made: Checkpointer, engine: TrainEngine, state: TrainState) -> None:
@@ -61,17 +65,18 @@ def test_what_another_rank_cannot_read_is_skipped_by_all(
 ) -> None:
     saved(tmp_path, 5, 10)
 
-    class Gathering(CountingEngine):
+    class Gathering(FakeRanks):
         def gather(self, value: Any) -> list[Any]:
             of_other_rank = "updates cannot be read" if value == "" and not caplog.text else value
             return [value, of_other_rank]
 
-    assert checkpoints(tmp_path).restore(Gathering()).step == 5
+    assert checkpoints(tmp_path, ranks=Gathering()).restore(CountingEngine()).step == 5
     assert "step-00000010 is damaged and is skipped: updates cannot be read" in caplog.text
 
 
 def test_a_save_is_due_every_so_many_steps(tmp_path: Path) -> None:
-    made, without = checkpoints(tmp_path), Checkpointer(None, pod_uid="a-pod")
+    without = Checkpointer(None, ranks=as_ranks(FakeRanks()), pod_uid="a-pod")
+    made = checkpoints(tmp_path)
     assert [step for step in range(1, 17) if made.due(step)] == [5, 10, 15]
     assert not any(without.due(step) for step in range(1, 17))
 
@@ -124,12 +129,12 @@ def test_a_trainer_that_was_force_deleted_and_still_runs_saves_no_checkpoint(
 def test_a_claim_that_fails_on_rank_0_costs_all_ranks_that_checkpoint_alone(tmp_path: Path) -> None:
     failed = OSError(errno.ESTALE, "stale file handle")
 
-    class Other(CountingEngine):
+    class OtherRank(FakeRanks):
         def gather_for_checkpoint(self, value: Any) -> list[Any]:
             return [(failed.errno, failed.strerror), value]
 
-    made = checkpoints(tmp_path)
-    save(made, Other(rank=1), TrainState(5))
+    made = checkpoints(tmp_path, ranks=OtherRank(rank=1))
+    save(made, CountingEngine(), TrainState(5))
     assert made.problem == f"step 5 was not saved: {failed}"
     assert list_checkpoints(tmp_path) == []
 
@@ -184,10 +189,13 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-def test_on_a_full_disk_training_goes_on_and_nothing_is_left_behind(small: Path) -> None:
-    engine, made = Fsdp2Engine(setup()), checkpoints(small)
+def test_on_a_full_disk_training_goes_on_and_nothing_is_left_behind(
+    small: Path, ranks: TrainerProcessGroup
+) -> None:
+    engine, made = Fsdp2Engine(setup(ranks)), checkpoints(small)
     engine.initialize()
     try:
+        update_policy(engine, random_batch(seed=1), minibatches=1)
         save(made, engine, TrainState(5))
         filler = small / "filler"
         filler.write_bytes(b"x" * (shutil.disk_usage(small).free - 1_000_000))
@@ -205,10 +213,13 @@ def test_on_a_full_disk_training_goes_on_and_nothing_is_left_behind(small: Path)
         engine.close()
 
 
-def test_a_volume_that_becomes_read_only_does_not_end_training(small: Path) -> None:
-    engine, made = Fsdp2Engine(setup()), checkpoints(small)
+def test_a_volume_that_becomes_read_only_does_not_end_training(
+    small: Path, ranks: TrainerProcessGroup
+) -> None:
+    engine, made = Fsdp2Engine(setup(ranks)), checkpoints(small)
     engine.initialize()
     try:
+        update_policy(engine, random_batch(seed=1), minibatches=1)
         save(made, engine, TrainState(5))
         subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
         save(made, engine, TrainState(10))
@@ -251,16 +262,17 @@ def test_a_save_to_a_hung_volume_does_not_hold_up_training(
     hung: HungVolume,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    ranks: TrainerProcessGroup,
 ) -> None:
     """And what was copied is saved whole when the volume answers again."""
     monkeypatch.setattr(checkpointer, "PATIENCE_SECONDS", 0.1)
-    engine, made = Fsdp2Engine(setup()), checkpoints(tmp_path)
+    engine, made = Fsdp2Engine(setup(ranks)), checkpoints(tmp_path)
     engine.initialize()
     try:
         before = {name: tensor.clone() for name, tensor in engine.named_weights()}
         made.save(engine, TrainState(5))
         assert hung.blocked.wait(10)
-        engine.train_batch([random_batch(seed=1)], policy_loss(LossConfig("grpo", 0.2, 5.0)))
+        update_policy(engine, random_batch(seed=1), minibatches=1)
         assert not made.problem, "the save is only slow so far"
         made.save(engine, TrainState(10))
         assert made.problem.startswith("step 10 was not saved: the save of step 5 has run for ")
@@ -314,14 +326,14 @@ def test_the_last_step_is_saved_at_the_end_and_only_once(tmp_path: Path) -> None
 
 
 def test_a_checkpoint_holds_the_weights_of_its_step_although_training_continues(
-    tmp_path: Path,
+    tmp_path: Path, ranks: TrainerProcessGroup
 ) -> None:
-    engine = Fsdp2Engine(setup())
+    engine = Fsdp2Engine(setup(ranks))
     engine.initialize()
     try:
         before = {name: tensor.clone() for name, tensor in engine.named_weights()}
         write = engine.prepare_checkpoint(tmp_path / "step-1", state={})
-        engine.train_batch([random_batch(seed=1)], policy_loss(LossConfig("grpo", 0.2, 5.0)))
+        update_policy(engine, random_batch(seed=1), minibatches=1)
         write()
         engine.load_checkpoint(tmp_path / "step-1")
         after = dict(engine.named_weights())

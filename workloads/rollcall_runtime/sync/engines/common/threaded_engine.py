@@ -35,7 +35,7 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from rollcall_runtime.sync.memory.buffers import Buffer
-from rollcall_runtime.sync.rendezvous import SessionRendezvous
+from rollcall_runtime.sync.rendezvous import SessionRendezvous, address_descriptor
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 
 _CLOSE_SECONDS = 1.0
@@ -75,7 +75,7 @@ class ThreadedEngine(SyncEngine):
         descriptor = {"engine": self.name} | self._open_transport(role)
         if role is Role.SENDER:
             self.rendezvous_server = RendezvousServer(address)
-            descriptor |= self.rendezvous_server.address.descriptor()
+            descriptor |= address_descriptor(self.rendezvous_server.address)
         return json.dumps(descriptor).encode()
 
     def open_session(

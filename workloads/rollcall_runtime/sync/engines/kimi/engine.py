@@ -44,8 +44,8 @@ from rollcall_runtime.sync.engines.pull.peer_read_session import PullSession
 from rollcall_runtime.sync.engines.pull.topology import Topology
 from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer, BufferHold
-from rollcall_runtime.sync.registry import worker_device
 from rollcall_runtime.sync.rendezvous import SessionRendezvous
+from rollcall_runtime.worker.devices import worker_device
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of the machine, in containers too
 

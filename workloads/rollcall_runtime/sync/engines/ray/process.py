@@ -10,7 +10,6 @@ of the GCS, which is all that a gloo group uses of Ray. It leaves its group by e
 `destroy_collective_group` looks for an actor, and keeps torch's default world.
 """
 
-import ctypes
 import json
 import mmap
 import os
@@ -33,8 +32,8 @@ from ray.util import collective
 
 from rollcall_runtime.sync.engines.common.library_process import MESSAGE_BYTES, CallReceiver
 from rollcall_runtime.sync.engines.ray.fork_server import ForkServerConfig
+from rollcall_runtime.worker.parent_process import end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.01
 _LOG_TAIL = 400  # characters of the GCS's log in an error
 
@@ -146,7 +145,7 @@ def _fork(config: ForkServerConfig, control: socket.socket, connection: int, sha
     if pid:
         return os.pidfd_open(pid)
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        end_with_parent()
         if os.getppid() == parent:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

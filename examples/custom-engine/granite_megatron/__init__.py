@@ -1,0 +1,1 @@
+"""A training engine of another distribution: Granite models on megatron-core."""

@@ -1,0 +1,1 @@
+"""Measures how algorithms learn the reverse task."""

@@ -1,0 +1,74 @@
+"""What a job trains on: sources of prompts, their order and lengths."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from rollcall_operator.api.rules import Model, Rule
+from rollcall_operator.api.scalars import DataName
+
+
+class RowsSpec(Model):
+    """The rows of one file or data set."""
+
+    name: DataName
+    """A builtin (builtin:reverse), the path of a JSONL or Parquet file, a directory that the
+    package datasets saved, or a Hugging Face data set id."""
+    subset: Annotated[str, Field(max_length=256)] = ""
+    """Subset of a data set."""
+    split: Annotated[str, Field(min_length=1, max_length=256)] = "train"
+    """Split of a data set."""
+    column: Annotated[str, Field(max_length=256)] = ""
+    """Column that holds the prompt. Empty: messages, prompt or tokens, whichever there is."""
+    columns: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=256)]],
+        Field(
+            default_factory=list,
+            max_length=64,
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+        ),
+    ]
+    """Other columns that the reward function gets. Empty: all."""
+
+
+class DataSourceSpec(RowsSpec):
+    """One of several sources of prompts."""
+
+    weight: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Share of the prompts: this weight, out of the sum of all sources' weights."""
+
+
+class DataSpec(Model):
+    """The prompts to train on: exactly one of prompts and sources."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message="must have exactly one of prompts and sources",
+            cel="has(self.prompts) != has(self.sources)",
+            holds=lambda data: (data.prompts is None) != (data.sources is None),
+        ),
+    )
+
+    prompts: DataName | None = None
+    """The only source: a builtin (builtin:reverse), the path of a JSONL or Parquet file, a
+    directory that the package datasets saved, or a Hugging Face data set id."""
+    sources: (
+        Annotated[
+            list[DataSourceSpec],
+            Field(
+                min_length=1,
+                max_length=64,
+                json_schema_extra={"x-kubernetes-list-type": "atomic"},
+            ),
+        ]
+        | None
+    ) = None
+    """Several sources, which are mixed by their weights."""
+    seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
+    """Seed for the order of the prompts and the builtin tasks."""
+    max_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Tokens of the longest prompt. 0: as many as fit into the model's context."""
+    too_long: Literal["Fail", "Drop", "TruncateLeft", "TruncateRight"] = "Fail"
+    """What happens to a longer prompt. Fail: the job ends with an error that names the row. Drop:
+    it is left out. TruncateLeft: its last tokens are kept. TruncateRight: its first tokens are
+    kept."""

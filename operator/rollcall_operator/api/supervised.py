@@ -1,0 +1,41 @@
+"""Supervised fine-tuning: a job that learns the answers in its data."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rollcall_operator.api.data import RowsSpec
+from rollcall_operator.api.rules import Model
+from rollcall_operator.api.scalars import Count, Folder, LearningRate
+
+_Steps = Annotated[int, Field(ge=0, le=1_000_000_000)]
+
+
+class HeldOutSpec(Model):
+    """Rows that are not learnt, and when their loss is measured."""
+
+    source: RowsSpec
+    """Where these rows come from; spec.data bounds their length, too."""
+    every_steps: _Steps = 0
+    """Number of optimizer steps between two measurements. 0: at the end alone."""
+
+
+class SupervisedSpec(Model):
+    """Training without rollouts and reward; the answers are in the data."""
+
+    optimizer: Literal["adamw"] = "adamw"
+    """Name of the optimizer."""
+    learning_rate: LearningRate = "1e-5"
+    """Learning rate, as a decimal string. Its schedule is a setting of the training engine."""
+    rows_per_step: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    """Number of rows for each optimizer step, of all ranks together."""
+    epochs: Count = 1
+    """Number of passes over the rows, after which the job succeeds."""
+    max_steps: _Steps = 0
+    """Number of optimizer steps after which the job succeeds, whatever epochs is. 0: epochs is
+    what counts."""
+    evaluation: HeldOutSpec | None = None
+    """The loss of held-out rows is measured, and logged."""
+    export_path: Folder | None = None
+    """Directory on a volume of the trainer to which the model is written at the end; it must not
+    exist."""

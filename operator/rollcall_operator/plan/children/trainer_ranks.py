@@ -1,0 +1,31 @@
+"""How many ranks a trainer has: its pods, and the processes in each."""
+
+import re
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.quantity import is_quantity, parse_quantity
+from rollcall_operator.api.training import TrainerSpec
+from rollcall_operator.plan.children.pod_template import worker_container
+
+_ACCELERATOR = re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-.+)|amd\.com/gpu|huawei\.com/Ascend.+")
+"""Extended resources of the device plugins whose devices torch drives as cuda or npu."""
+
+
+def accelerators(trainer: TrainerSpec) -> dict[str, int]:
+    """How many accelerators the trainer's container asks for, by resource name."""
+    container = worker_container(trainer.template, labels.TRAINER) or {}
+    resources = container.get("resources")
+    found: dict[str, int] = {}
+    for kind in ("requests", "limits"):  # of an extended resource the limit is the request, too
+        amounts = resources.get(kind) if isinstance(resources, dict) else None
+        for name, amount in (amounts if isinstance(amounts, dict) else {}).items():
+            if _ACCELERATOR.fullmatch(str(name)) and is_quantity(str(amount)):
+                found[name] = int(parse_quantity(str(amount)))
+    return {name: number for name, number in sorted(found.items()) if number > 0}
+
+
+def processes_per_pod(trainer: TrainerSpec) -> int:
+    """Ranks in each trainer pod."""
+    if trainer.processes_per_pod is not None:
+        return trainer.processes_per_pod
+    return 1 if trainer.device == "cpu" else max(1, sum(accelerators(trainer).values()))

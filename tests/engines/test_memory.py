@@ -1,0 +1,83 @@
+"""What saves memory changes no bit of the result."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engines import meshes
+from tests.engines.engine_on_ranks import EngineOnRanks, Model, assert_equal_bits
+from tests.engines.suite_batches import Rows
+
+STEPS = 3
+LONG = Rows(1, count=24, longest=240)
+
+
+def trained(engine: EngineOnRanks, model: Path, **settings: Any) -> dict[str, torch.Tensor]:
+    """The weights after some steps."""
+    engine.open(model, **settings)
+    for step in range(STEPS):
+        engine.train(Rows(step))
+    weights = engine.weights()
+    engine.close()
+    return weights
+
+
+@pytest.mark.meshes(meshes.ONE, *meshes.PAIRS)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"activation_checkpointing": "full"},
+        {"offload": "optimizer"},
+        {"offload": "parameters"},
+        {"reshard_after_forward": True},
+    ],
+    ids=lambda setting: "-".join(map(str, *setting.items())),
+)
+def test_no_bit_changes(engine: EngineOnRanks, model: Model, setting: dict[str, Any]) -> None:
+    saving = trained(engine, model("qwen3"), **setting)
+    assert_equal_bits(saving, trained(engine, model("qwen3")))
+
+
+@pytest.mark.meshes(meshes.DP2)
+def test_activation_checkpointing_lowers_the_peak_of_memory(
+    engine: EngineOnRanks, model: Model
+) -> None:
+    def peaks(**settings: Any) -> list[int]:
+        engine.open(model("qwen3"), **settings)
+        engine.ranks.do("peak", rows={"seed": 1, "count": 2, "longest": 240})  # allocates buffers
+        found: list[int] = engine.ranks.do("peak", rows=asdict(LONG))
+        engine.close()
+        return found
+
+    saving, plain = peaks(activation_checkpointing="full"), peaks()
+    for less, more in zip(saving, plain, strict=True):
+        assert less < 0.9 * more
+
+
+@pytest.mark.meshes(meshes.ONE, *meshes.PAIRS)
+def test_state_that_was_moved_to_host_memory_and_back_has_its_bits(
+    engine: EngineOnRanks, model: Model
+) -> None:
+    expected = trained(engine, model("qwen3"))
+    engine.open(model("qwen3"))
+    for step in range(STEPS):
+        engine.train(Rows(step))
+        engine.ranks.do("to", device="host")
+        engine.ranks.do("to", device="worker")
+    assert_equal_bits(engine.weights(), expected)
+
+
+@pytest.mark.meshes(meshes.ONE)
+def test_the_device_has_less_to_hold_while_state_is_in_host_memory(
+    engine: EngineOnRanks, model: Model
+) -> None:
+    if engine.facts().device == "cpu":
+        pytest.skip("a CPU's memory is the host's: there is nothing to move")
+    engine.open(model("qwen3"))
+    engine.train(Rows(1))
+    before = engine.ranks.do("allocated")
+    engine.ranks.do("to", device="host")
+    assert all(a < b / 2 for a, b in zip(engine.ranks.do("allocated"), before, strict=True))

@@ -1,0 +1,35 @@
+"""A job of a model in Hugging Face's format: its rollouts serve what its trainer trains."""
+
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol.job_config import EngineRef
+from tests.engines.tiny_models import LETTERS, write_tiny_model
+from tests.local.harness import FAST, LocalJob, in_sync
+from tests.unit.rollcall_runtime.jobs import job_config
+
+pytestmark = pytest.mark.slow
+
+STEPS = 120
+ENGINE = EngineRef("transformers", {"maxTokens": 6})
+
+
+@pytest.mark.timeout(420)
+async def test_a_tiny_qwen3_on_two_ranks_learns_as_its_rollouts_see_it(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model", tied=False, characters=LETTERS, spread=0.02)
+    config = job_config(
+        model=str(model),
+        reward_function="rollcall_runtime.tasks.repeat:reward",
+        trainer_replicas=2,
+        algorithm={"max_steps": STEPS},
+        membership=FAST,
+    )
+    async with LocalJob(tmp_path, config, rollout_engine=ENGINE) as job:
+        await job.start(rollouts=2)
+        await job.operator.until(lambda s: s.finished is not None, seconds=360)
+        assert in_sync(job.operator.last, *job.rollouts)
+        metrics = [await pod.metrics() for pod in job.rollouts]
+        assert [values["weight_version"] for values in metrics] == [STEPS] * 2
+        assert min(values["rollout_reward"] for values in metrics) >= 0.9
+        assert (await job.prompts()).balanced

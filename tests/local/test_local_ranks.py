@@ -1,0 +1,121 @@
+"""A trainer of two pods with two ranks each: one gang, whichever rank fails."""
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol import pod_contract
+from rollcall_protocol.job_config import CheckpointConfig, JobConfig
+from rollcall_protocol.pod_contract import ExitCode, weights_port
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_runtime.sync.errors import CatchUpError
+from rollcall_runtime.sync.weights.catch_up import fetch
+from rollcall_runtime.sync.weights.staging import StagingArea
+from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
+from tests.local.pods import TOKENS, Pod
+from tests.unit.rollcall_runtime.jobs import job_config
+
+# Each rank is the pod's command again, which a forked worker has not.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.new_interpreters]
+
+# Five processes on two busy cores; a killed one is found by its closed connections.
+PATIENT = {**FAST, "suspect_after": 10.0}
+EXIT_SECONDS = 30.0
+TRIALS = 10
+
+
+def two_by_two(folder: Path) -> JobConfig:
+    return job_config(
+        algorithm=ENDLESS,
+        membership=PATIENT,
+        trainer_replicas=2,
+        trainer_processes=2,
+        checkpoint=CheckpointConfig(5, str(folder / "saved")),
+    )
+
+
+def process_of(pod: Pod, local_rank: int) -> int:
+    """The pid of a rank's process, which is a child of the pod's first one."""
+    assert pod.process is not None
+    own = f"{pod_contract.LOCAL_RANK}={local_rank}".encode()
+    children = Path(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children").read_text()
+    (found,) = (
+        int(pid)
+        for pid in children.split()
+        if own in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    )
+    return found
+
+
+def ranks_in(pod: Pod) -> set[int]:
+    """The ranks whose lines are in the pod's log."""
+    lines = (json.loads(line) for line in pod.log().splitlines() if line[:1] == "{")
+    return {line["rank"] for line in lines if "rank" in line}
+
+
+async def a_checkpoint(folder: Path) -> int:
+    """The step of the newest checkpoint, once there is one."""
+    async with asyncio.timeout(STEP_SECONDS):
+        while not (found := sorted(folder.glob("step-*"))):
+            await asyncio.sleep(0.1)
+    return int(found[-1].name.removeprefix("step-"))
+
+
+def assert_nothing_is_left_of(pod: Pod) -> None:
+    """No process runs on that has the pod's uid in its environment."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has just ended, or is another user's
+            assert pod.uid.encode() not in path.read_bytes(), path
+
+
+async def assert_all_parts_are_served(job: LocalJob) -> None:
+    """A newcomer can put a version together of the parts of all ranks."""
+    donor = "+".join(
+        f"{pod.address}:{weights_port(local_rank)}" for pod in job.trainers for local_rank in (0, 1)
+    )
+    token = TOKENS[pod_contract.MEMBER_TOKEN_FILE]
+    for _ in range(TRIALS):
+        version = Version(Lineage(1, 1), job.operator.last.progress.weight_version)
+        with suppress(CatchUpError):  # training went on, and the version is no longer held
+            return await fetch(version=version, donors=[donor], token=token, stage=StagingArea())
+    raise AssertionError(f"{donor} did not give any of {TRIALS} versions")
+
+
+async def test_a_killed_rank_ends_all_ranks_and_the_gang_starts_again(tmp_path: Path) -> None:
+    async with LocalJob(tmp_path, two_by_two(tmp_path)) as job:
+        await job.train(rollouts=1)
+        assert [ranks_in(pod) for pod in job.trainers] == [{0, 1}, {2, 3}]
+        first, second = job.trainers
+        await a_checkpoint(tmp_path / "saved")
+        os.kill(process_of(second, 1), signal.SIGKILL)
+        assert await second.exited(seconds=EXIT_SECONDS) == 128 + signal.SIGKILL
+        assert await first.exited(seconds=EXIT_SECONDS) == ExitCode.FAILED
+        saved = await a_checkpoint(tmp_path / "saved")
+        for pod in job.trainers:
+            assert_nothing_is_left_of(pod)
+            pod.start()
+        await job.operator.until(
+            lambda s: s.boot == 2 and in_sync(s, *job.rollouts), seconds=START_SECONDS
+        )
+        assert job.operator.last.progress.step >= saved
+        await job.steps(5, seconds=STEP_SECONDS)
+        assert len(job.rollouts[0].logs) == 1, "the rollout never started again"
+
+
+async def test_ranks_serve_their_parts_and_stop_together(tmp_path: Path) -> None:
+    async with LocalJob(tmp_path, two_by_two(tmp_path)) as job:
+        await job.train(rollouts=1)
+        assert (await job.trainer.metrics())["step"] >= 5, "the pod's first rank serves metrics"
+        await assert_all_parts_are_served(job)
+        for pod in job.trainers:
+            pod.send(signal.SIGTERM)
+        for pod in job.trainers:
+            assert await pod.exited(seconds=EXIT_SECONDS) == ExitCode.OK
+            assert_nothing_is_left_of(pod)
+        assert "stopped by SIGTERM after step" in job.trainer.log()
+        assert list((tmp_path / "saved").glob("step-*")), "what would have been lost is saved"

@@ -1,0 +1,49 @@
+"""What a model takes whose tokenizer has one token a character; its chat template is chosen."""
+
+from pathlib import Path
+
+from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.models.tokenizer import ModelTokenizer
+from rollcall_runtime.worker.errors import SpecError
+from tests.engines.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
+
+START, END = 1, 2
+# As Qwen3's: thinking is left out of all turns but the last.
+THINKING = """\
+{%- for message in messages -%}
+<|im_start|>{{ message['role'] + '\n' }}
+{%- if message['role'] == 'assistant' and loop.last -%}<think></think>{%- endif -%}
+{{ message['content'] }}<|im_end|>{{ '\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant{{ '\n' }}{%- endif -%}
+"""
+MARKED = """\
+{%- for message in messages -%}
+{%- if message['role'] == 'assistant' -%}
+A:{% generation %}{{ message['content'] }}<|im_end|>{% endgeneration %}
+{%- else -%}
+U:{{ message['content'] }}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}A:{%- endif -%}
+"""
+STRICT = "{{ raise_exception('roles must alternate') }}"
+
+
+def character_model(
+    template: str | None = CHAT_TEMPLATE, *, context: int | None = 200
+) -> ModelInput:
+    """A model of that template."""
+    library = tiny_tokenizer()
+    library.chat_template = template
+    tokenizer = ModelTokenizer(Path("/model"), library, frozenset({END}), library.pad_token_id)
+    return ModelInput(len(library), context, lambda: tokenizer)
+
+
+def no_tokenizer(vocabulary: int = 13, context: int = 13) -> ModelInput:
+    """As the built-in decoder."""
+
+    def fail() -> ModelTokenizer:
+        raise SpecError("spec.model.path", "the model has no tokenizer")
+
+    return ModelInput(vocabulary, context, fail)

@@ -1,0 +1,77 @@
+"""Which tokens of a chat are learnt: those that the assistant writes, its end token included."""
+
+import pytest
+
+from rollcall_runtime.data.chat_labels import label_chat
+from rollcall_runtime.worker.errors import SpecError
+from tests.engines.tiny_models import CHAT_TEMPLATE as CHATML
+from tests.unit.rollcall_runtime.data.character_tokenizer import (
+    MARKED,
+    THINKING,
+    character_model,
+)
+
+
+def chat(*turns: str) -> list[dict[str, str]]:
+    """Turns of user and assistant in their order."""
+    roles = ["user", "assistant"] * len(turns)
+    return [{"role": r, "content": c} for r, c in zip(roles, turns, strict=False)]
+
+
+def learnt(template: str, turns: list[dict[str, str]], *, first: int = 0) -> list[str]:
+    """The runs of text that are learnt."""
+    model = character_model(template)
+    tokens, marks = label_chat(turns, model=model, first=first, place="p.jsonl:1", field="spec.x")
+    assert len(tokens) == len(marks)
+    runs: list[list[int]] = []
+    for position, (token, mark) in enumerate(zip(tokens, marks, strict=True)):
+        if mark and not (position and marks[position - 1]):
+            runs.append([])
+        if mark:
+            runs[-1].append(token)
+    return [model.tokenizer.decode(run, special=True) for run in runs]
+
+
+def test_every_turn_of_the_assistant_is_learnt_up_to_its_end_token() -> None:
+    found = learnt(CHATML, chat("hi", "hello", "and you?", "fine"))
+    assert found == ["hello<|im_end|>", "fine<|im_end|>"]
+
+
+def test_an_end_token_inside_a_turn_of_the_user_ends_nothing() -> None:
+    assert learnt(CHATML, chat("a<|im_end|>b", "yes")) == ["yes<|im_end|>"]
+
+
+def test_the_tokens_are_those_of_the_whole_chat() -> None:
+    model = character_model()
+    turns = chat("hi", "hello")
+    tokens, _ = label_chat(turns, model=model, place="p", field="f")
+    assert tokens == model.tokenizer.chat_tokens(turns, answer_follows=False)
+
+
+def test_a_turn_that_the_template_writes_in_another_way_later_is_read_and_not_learnt() -> None:
+    assert learnt(THINKING, chat("hi", "hello", "and you?", "fine")) == [
+        "<think></think>fine<|im_end|>"
+    ]
+
+
+def test_marks_in_the_template_decide() -> None:
+    assert learnt(MARKED, chat("hi", "hello", "and you?", "fine")) == [
+        "hello<|im_end|>",
+        "fine<|im_end|>",
+    ]
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED])
+def test_turns_of_the_prompt_are_not_learnt(template: str) -> None:
+    assert learnt(template, chat("hi", "hello", "and you?", "fine"), first=3) == ["fine<|im_end|>"]
+
+
+def test_a_chat_without_a_turn_of_the_assistant_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^spec.x: p.jsonl:1: there is no turn of the assistant"):
+        learnt(CHATML, chat("hi"))
+
+
+def test_a_template_that_opens_an_answer_as_it_never_writes_one_is_refused() -> None:
+    opening = CHATML.replace("<|im_start|>assistant", "<|im_start|>assistant<think>")
+    with pytest.raises(SpecError, match=r"or mark it by {% generation %} in the template"):
+        learnt(opening, chat("hi", "hello"))

@@ -1,0 +1,210 @@
+"""Prompts by number: the same number is always the same prompt."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
+from rollcall_protocol.prompts.prompt import Prompt
+from rollcall_runtime.data.prompt_rows import MAX_ROW_BYTES
+from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
+from rollcall_runtime.data.row_mix import MAX_DROPPED
+from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.data.character_tokenizer import (
+    START,
+    STRICT,
+    character_model,
+    no_tokenizer,
+)
+
+USER = {"role": "user", "content": "hi"}
+
+
+def written(path: Path, rows: list[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def opened(*sources: DataSource | str, model: Any = None, **data: Any) -> PromptSource:
+    named = tuple(s if isinstance(s, DataSource) else DataSource(s) for s in sources)
+    return open_prompts(DataConfig(sources=named, **data), model=model or no_tokenizer())
+
+
+def tokens(source: PromptSource, *numbers: int) -> list[tuple[int, ...]]:
+    prompts = [source.prompt(number) for number in numbers]
+    return [prompt.tokens for prompt in prompts if prompt is not None]
+
+
+def test_the_built_in_prompts_depend_on_seed_and_number_alone() -> None:
+    source, again = (opened("builtin:reverse", seed=7) for _ in range(2))
+    other = opened("builtin:reverse", seed=8)
+    numbers = range(50)
+    assert tokens(source, *numbers) == tokens(again, *reversed(numbers))[::-1]
+    assert tokens(source, *numbers) != tokens(other, *numbers)
+    assert len(set(tokens(source, *numbers))) > 45
+
+
+def test_a_file_is_read_over_and_over_in_a_new_order_each_time(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.jsonl", [{"tokens": [i, 9]} for i in range(8)])
+    source = opened(path, seed=1)
+    first, second = tokens(source, *range(8)), tokens(source, *range(8, 16))
+    assert sorted(first) == sorted(second) == [(i, 9) for i in range(8)]
+    assert first != second
+    assert tokens(source, 3) == tokens(opened(path, seed=1), 3) == [first[3]]
+    assert tokens(opened(path, seed=2), *range(8)) != first
+
+
+def test_several_sources_come_in_the_proportion_of_their_weights(tmp_path: Path) -> None:
+    few = written(tmp_path / "few.jsonl", [{"tokens": [1, i]} for i in range(4)])
+    many = written(tmp_path / "many.jsonl", [{"tokens": [2, i % 10]} for i in range(90)])
+    source = opened(DataSource(few, weight=1), DataSource(many, weight=3))
+    found = tokens(source, *range(16))
+    assert [first for first, _ in found].count(1) == 4
+    assert sorted(pair for pair in found if pair[0] == 1) == [(1, i) for i in range(4)]
+
+
+def test_tokens_text_and_chats_become_what_the_model_sees(tmp_path: Path) -> None:
+    model = character_model()
+    text = opened(written(tmp_path / "t.jsonl", [{"prompt": "hi"}]), model=model).prompt(0)
+    chat = opened(written(tmp_path / "c.jsonl", [{"messages": [USER]}]), model=model).prompt(0)
+    assert text is not None
+    assert chat is not None
+    decode = model.tokenizer.decode
+    assert decode(text.tokens, special=True) == "hi"
+    rendered = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert decode(chat.tokens, special=True) == rendered
+    assert chat.tokens[0] == START
+
+
+def test_a_chat_in_the_column_prompt_is_a_chat(tmp_path: Path) -> None:
+    path = written(tmp_path / "c.jsonl", [{"prompt": [USER]}])
+    prompt = opened(path, model=character_model()).prompt(0)
+    assert prompt is not None
+    assert prompt.tokens[0] == START
+
+
+def test_the_other_columns_and_the_text_travel_to_the_reward(tmp_path: Path) -> None:
+    row = {"prompt": "2+2", "answer": 4, "tags": ["sum"], "more": {"n": None}}
+    path = written(tmp_path / "p.jsonl", [row])
+    every = opened(path, model=character_model()).prompt(0)
+    some = opened(DataSource(path, columns=("answer",)), model=character_model()).prompt(0)
+    numbers = written(tmp_path / "n.jsonl", [{"tokens": [1, 2], "answer": 4}])
+    assert every is not None
+    assert every.row == row
+    assert some is not None
+    assert some.row == {"answer": 4}
+    assert opened(numbers).prompt(0) == Prompt((1, 2), {"answer": 4})
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        (TooLong.TRUNCATE_LEFT, Prompt((3, 4), truncated=True)),
+        (TooLong.TRUNCATE_RIGHT, Prompt((1, 2), truncated=True)),
+        (TooLong.DROP, None),
+    ],
+)
+def test_a_prompt_that_is_too_long_goes_by_the_policy(
+    tmp_path: Path, policy: TooLong, kept: Prompt | None
+) -> None:
+    path = written(tmp_path / "p.jsonl", [{"tokens": [1, 2, 3, 4]}, {"tokens": [5, 6]}])
+    source = opened(path, max_tokens=2, too_long=policy)
+    found = [source.prompt(number) for number in range(2)]
+    assert Prompt((5, 6)) in found
+    assert kept in found
+
+
+def test_by_default_a_prompt_that_is_too_long_fails_when_the_data_is_opened(
+    tmp_path: Path,
+) -> None:
+    rows = [{"tokens": [1]}] * 40 + [{"tokens": [1] * 13}]
+    path = written(tmp_path / "p.jsonl", rows)
+    with pytest.raises(SpecError, match=r"p.jsonl:41: 13 tokens are more than 12 \(.*context"):
+        opened(path, model=no_tokenizer(context=13))
+    with pytest.raises(SpecError, match=r"13 tokens are more than 5 \(spec.data.maxTokens\)"):
+        opened(path, max_tokens=5)
+    with pytest.raises(SpecError, match=r"^spec.data.maxTokens: 13 are more than the 12"):
+        opened(path, max_tokens=13)
+
+
+def test_data_of_which_hardly_a_row_is_short_enough_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.jsonl", [{"tokens": [1, 2, 3]}] * 3)
+    source = opened(path, max_tokens=2, too_long=TooLong.DROP)
+    assert [source.prompt(number) for number in range(MAX_DROPPED)] == [None] * MAX_DROPPED
+    with pytest.raises(SpecError, match=r"^spec.data.maxTokens: 1000 rows one after the other"):
+        source.prompt(MAX_DROPPED)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ("builtin:sort", "unknown 'builtin:sort'; built in: builtin:reverse"),
+        ("/nowhere/prompts.jsonl", "cannot read '/nowhere/prompts.jsonl': .*is it mounted"),
+    ],
+)
+def test_a_source_that_does_not_exist_is_refused(prompts: str, message: str) -> None:
+    with pytest.raises(SpecError, match=f"^spec.data.prompts: {message}"):
+        opened(prompts)
+
+
+def test_of_several_sources_the_wrong_one_is_named(tmp_path: Path) -> None:
+    good = written(tmp_path / "p.jsonl", [{"tokens": [1]}])
+    with pytest.raises(SpecError, match=r"^spec.data.sources\[1\].name: unknown 'builtin:reverse"):
+        opened(good, "builtin:reverse")
+
+
+WRONG_ROWS: list[tuple[list[Any], str]] = [
+    ([{"tokens": [1]}, {"text": "hi"}], "p.jsonl:2: there is no column 'tokens', which other"),
+    ([{"question": "hi"}], "p.jsonl:1: wants a column messages, prompt or tokens; there are quest"),
+    ([{"prompt": "hi", "tokens": [1]}], "p.jsonl:1: prompt and tokens could all be the prompt"),
+    ([{"tokens": []}], "p.jsonl:1: tokens: holds nothing; wants text, a chat such as"),
+    ([{"tokens": [1, True]}], r"p.jsonl:1: tokens: holds \[1, True\]; wants"),
+    ([{"tokens": [-1]}], r"p.jsonl:1: tokens: holds \[-1\]; wants"),
+    ([{"tokens": [1]}, {"tokens": [99]}], "p.jsonl:2: the model knows the tokens 0 to 12, not 99"),
+    ([{"prompt": "hi"}, {"prompt": ""}], "p.jsonl:2: prompt: holds nothing"),
+    ([{"prompt": "hi"}, {"prompt": [USER]}], "p.jsonl:2: prompt holds chat, and text in the rows"),
+    ([{"messages": [{"role": "user"}]}], "p.jsonl:1: messages: holds .*wants text, a chat"),
+    ([[1, 2]], "p.jsonl:1: wants an object, not a list"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), WRONG_ROWS)
+def test_the_line_that_is_wrong_is_named(tmp_path: Path, rows: list[Any], message: str) -> None:
+    with pytest.raises(SpecError, match=f"^spec.data.prompts: .*{message}"):
+        opened(written(tmp_path / "p.jsonl", rows))
+
+
+WRONG_FOR_THE_MODEL: list[tuple[Any, str | None, str]] = [
+    ({"messages": [USER]}, None, "^spec.model.path: .*no chat template"),
+    ({"messages": [USER]}, STRICT, "^spec.data.prompts: .*p.jsonl:1: .*roles must alternate"),
+    (
+        {"messages": [USER, {"role": "assistant", "content": "yes"}]},
+        "",
+        "p.jsonl:1: the chat ends with the assistant's turn",
+    ),
+    ({"prompt": "hi", "big": "x" * MAX_ROW_BYTES}, "", "p.jsonl:1: the columns have .* may travel"),
+]
+
+
+@pytest.mark.parametrize(("row", "template", "message"), WRONG_FOR_THE_MODEL)
+def test_what_the_model_cannot_take_is_refused(
+    tmp_path: Path, row: Any, template: str | None, message: str
+) -> None:
+    model = character_model() if template == "" else character_model(template)
+    with pytest.raises(SpecError, match=message):
+        opened(written(tmp_path / "p.jsonl", [row]), model=model)
+
+
+def test_a_column_that_is_named_is_used(tmp_path: Path) -> None:
+    row = {"prompt": "a text for the reward", "tokens": [1, 2]}
+    path = written(tmp_path / "p.jsonl", [row])
+    prompt = opened(DataSource(path, column="tokens")).prompt(0)
+    assert prompt == Prompt((1, 2), {"prompt": "a text for the reward"})
+    for source, message in (
+        (DataSource(path, column="input"), "there is no column 'input'; there are prompt, tokens"),
+        (DataSource(path, column="tokens", columns=("key",)), "there is no column 'key'"),
+    ):
+        with pytest.raises(SpecError, match=f"p.jsonl:1: {message}"):
+            opened(source)

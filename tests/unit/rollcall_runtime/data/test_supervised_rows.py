@@ -1,0 +1,114 @@
+"""Rows for supervised training: what is read, and what is learnt of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
+from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.data.row_mix import RowMix
+from rollcall_runtime.data.supervised_rows import LabelledSequence, open_supervised
+from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.data.character_tokenizer import (
+    END,
+    character_model,
+    no_tokenizer,
+)
+
+USER = {"role": "user", "content": "hi"}
+ASSISTANT = {"role": "assistant", "content": "yes"}
+
+
+def opened(
+    tmp_path: Path, *rows: Any, model: ModelInput | None = None, **data: Any
+) -> RowMix[LabelledSequence]:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = DataConfig(sources=(DataSource(str(path)),), **data)
+    return open_supervised(config, model=model or character_model())
+
+
+def learnt(row: LabelledSequence | None) -> str:
+    assert row is not None
+    tokens = [token for token, mark in zip(row.tokens, row.learnt, strict=True) if mark]
+    return character_model().tokenizer.decode(tokens, special=True)
+
+
+def test_of_a_chat_the_assistants_turns_are_learnt(tmp_path: Path) -> None:
+    rows = opened(tmp_path, {"messages": [USER, ASSISTANT, USER, ASSISTANT]})
+    assert learnt(rows.item(0)) == "yes<|im_end|>yes<|im_end|>"
+
+
+def test_of_a_chat_with_a_completion_only_that_is_learnt(tmp_path: Path) -> None:
+    row = {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]}
+    assert learnt(opened(tmp_path, row).item(0)) == "yes<|im_end|>"
+
+
+def test_of_a_text_the_completion_is_learnt_and_that_it_ends(tmp_path: Path) -> None:
+    row = opened(tmp_path, {"prompt": "2+2=", "completion": "4"}).item(0)
+    assert learnt(row) == "4<|im_end|>"
+    assert row is not None
+    assert (len(row.tokens), row.tokens[-1]) == (6, END)
+
+
+def test_of_tokens_the_completion_is_learnt_as_it_is(tmp_path: Path) -> None:
+    row = {"tokens": [1, 2, 3], "completion": [4, 5]}
+    assert opened(tmp_path, row, model=no_tokenizer()).item(0) == LabelledSequence(
+        [1, 2, 3, 4, 5], [False, False, False, True, True]
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        (TooLong.TRUNCATE_RIGHT, LabelledSequence([1, 2, 3], [False, False, True], True)),
+        (TooLong.TRUNCATE_LEFT, LabelledSequence([2, 3, 4], [False, True, True], True)),
+        (TooLong.DROP, None),
+    ],
+)
+def test_a_row_that_is_too_long_goes_by_the_policy(
+    tmp_path: Path, policy: TooLong, kept: LabelledSequence | None
+) -> None:
+    row = {"tokens": [1, 2], "completion": [3, 4]}
+    rows = opened(tmp_path, row, model=no_tokenizer(), max_tokens=3, too_long=policy)
+    assert rows.item(0) == kept
+
+
+def test_a_row_of_which_nothing_to_learn_is_left_is_left_out(tmp_path: Path) -> None:
+    rows = opened(
+        tmp_path,
+        {"tokens": [1, 2, 3], "completion": [4]},
+        model=no_tokenizer(),
+        max_tokens=3,
+        too_long=TooLong.TRUNCATE_RIGHT,
+    )
+    assert rows.item(0) is None
+
+
+def test_a_row_may_fill_the_whole_context(tmp_path: Path) -> None:
+    row = {"tokens": [1] * 6, "completion": [2] * 7}
+    assert opened(tmp_path, row, model=no_tokenizer(context=13)).item(0) is not None
+    with pytest.raises(SpecError, match=r"rows.jsonl:1: 13 tokens are more than 12"):
+        opened(tmp_path, row, model=no_tokenizer(context=12))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"prompt": "hi"}], "rows.jsonl:1: a prompt that is text needs a column 'completion'"),
+        (
+            [{"prompt": "hi", "completion": [1]}],
+            "rows.jsonl:1: prompt holds text, completion tokens; both must be of one kind",
+        ),
+        (
+            [{"prompt": "a", "completion": "b"}, {"prompt": "c"}],
+            "rows.jsonl:2: there is no column 'completion', which other rows have",
+        ),
+        ([{"messages": [USER]}], "rows.jsonl:1: there is no turn of the assistant to learn"),
+    ],
+)
+def test_the_line_that_is_wrong_is_named(tmp_path: Path, rows: list[Any], message: str) -> None:
+    with pytest.raises(SpecError, match=f"^spec.data.prompts: .*{message}"):
+        opened(tmp_path, *rows)

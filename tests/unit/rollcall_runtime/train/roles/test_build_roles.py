@@ -1,0 +1,88 @@
+"""Which engines a job's settings ask for, and from which models."""
+
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
+from rollcall_protocol.job_config import (
+    CriticConfig,
+    JobConfig,
+    OptimizerConfig,
+    ReferenceConfig,
+    RewardModelConfig,
+)
+from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
+from rollcall_runtime.train.train_engine import EngineSetup
+from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
+from tests.unit.rollcall_runtime.train.roles.bigram_engine import BigramEngine
+
+OTHER = "builtin:reverse-64m"
+
+
+def setups(job: JobConfig) -> list[EngineSetup]:
+    """Of the engines that are made, the actor's last."""
+    made: list[EngineSetup] = []
+
+    def make_engine(setup: EngineSetup) -> BigramEngine:
+        made.append(setup)
+        return BigramEngine(head=setup.head)
+
+    setup = EngineSetup(job.model, as_ranks(FakeRanks()), OptimizerConfig("adamw", 0.5))
+    policy = build_policy_step(job, setup, make_engine, minibatches=2)
+    assert len(policy.engines) == len(made)
+    return made
+
+
+def job(settings: AlgorithmSettings, **changes: Any) -> JobConfig:
+    return job_config(algorithm={"settings": settings}, **changes)
+
+
+def test_grpo_needs_the_actor_alone() -> None:
+    (actor,) = setups(job(preset("grpo")))
+    assert actor.head == "language-model"
+    assert actor.optimizer == OptimizerConfig("adamw", 0.5)
+
+
+def test_a_kl_term_needs_a_reference_without_an_optimizer() -> None:
+    settings = preset("grpo", kl_coefficient=0.1)
+    reference, _ = setups(job(settings))
+    assert (reference.model, reference.optimizer) == ("builtin:reverse-tiny", None)
+    reference, actor = setups(job(settings, reference=ReferenceConfig(model=OTHER)))
+    assert (reference.model, actor.model) == (OTHER, "builtin:reverse-tiny")
+
+
+def test_ppo_needs_a_critic_with_a_learning_rate_of_its_own() -> None:
+    critic, _ = setups(job(preset("ppo"), critic=CriticConfig(learning_rate=0.25)))
+    assert (critic.head, critic.model) == ("value", "builtin:reverse-tiny")
+    assert critic.optimizer == OptimizerConfig("adamw", 0.25)
+
+
+def test_a_reward_model_scores_and_does_not_learn() -> None:
+    scorer, _ = setups(job(preset("grpo"), reward_model=RewardModelConfig(OTHER)))
+    assert (scorer.head, scorer.model) == ("sequence-classification", OTHER)
+    assert scorer.optimizer is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"reference": ReferenceConfig(model="/none")}, "spec.reference.path"),
+        ({"critic": CriticConfig(model="/none")}, "spec.critic.path"),
+        ({"reward_model": RewardModelConfig("/none")}, "spec.rewardModel.path"),
+        (
+            {"algorithm": {"settings": preset("dapo"), "deterministic": True}},
+            "spec.algorithm.settings.dynamicSampling",
+        ),
+    ],
+)
+def test_what_cannot_work_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        check_roles(job_config(**changes))
+    assert caught.value.field == field
+
+
+def test_what_can_work_passes() -> None:
+    check_roles(job(preset("dapo"), reward_model=RewardModelConfig(OTHER)))

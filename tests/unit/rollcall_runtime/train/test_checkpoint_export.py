@@ -1,0 +1,68 @@
+"""A checkpoint becomes a directory that others load."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rollcall_protocol.job_config import EngineRef, OptimizerConfig
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.train.checkpoint.files import checkpoint_path
+from rollcall_runtime.train.checkpoint_export import export_checkpoint, find_checkpoint
+from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.train_engine import EngineSetup, train_engines
+from tests.unit.rollcall_runtime.train.supervised_data import MODEL
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Checkpoints of steps 1 and 2, each of other weights."""
+    folder = tmp_path / "checkpoints"
+    ranks = TrainerProcessGroup()
+    try:
+        for step in (1, 2):
+            setup = EngineSetup(MODEL, ranks, OptimizerConfig("adamw", 1e-3), seed=step)
+            engine = train_engines.get("fsdp2")(setup)
+            engine.initialize()
+            engine.save_checkpoint(checkpoint_path(folder, step), state={})
+            engine.close()
+    finally:
+        ranks.close()
+    return folder
+
+
+def export(checkpoint: Path, out: Path, *, precision: str = "fp32") -> Path:
+    return export_checkpoint(
+        checkpoint, out, model=MODEL, engine=EngineRef("fsdp2"), precision=precision
+    )
+
+
+def test_of_several_checkpoints_the_newest_whole_one_is_exported(
+    root: Path, tmp_path: Path
+) -> None:
+    assert export(root, tmp_path / "out") == checkpoint_path(root, 2)
+    expected = open_model(MODEL).build(seed=2).state_dict()
+    exported = open_model(str(tmp_path / "out")).build().state_dict()
+    assert all(torch.equal(exported[name], tensor) for name, tensor in expected.items())
+    next(checkpoint_path(root, 2).glob("*.distcp")).write_bytes(b"")
+    assert find_checkpoint(root) == checkpoint_path(root, 1)
+
+
+def test_one_checkpoint_can_be_named_and_written_in_bf16(root: Path, tmp_path: Path) -> None:
+    one = checkpoint_path(root, 1)
+    assert export(one, tmp_path / "out", precision="bf16") == one
+    expected = open_model(MODEL).build(seed=1).state_dict()
+    exported = open_model(str(tmp_path / "out")).build().state_dict()
+    for name, tensor in expected.items():
+        assert torch.equal(exported[name], tensor.bfloat16().float())
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"state.json cannot be read"):
+        find_checkpoint(tmp_path / "none")
+
+
+def test_a_directory_that_is_there_is_not_overwritten(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OSError, match="is there already"):
+        export(root, tmp_path / "out")

@@ -1,0 +1,77 @@
+"""The figures of a step have the field's names."""
+
+import math
+
+import pytest
+
+from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
+from rollcall_runtime.train.roles.model_update import ModelUpdate
+from rollcall_runtime.train.roles.policy_step import PolicyStepResult
+from rollcall_runtime.train.step_figures import step_figures
+
+
+def prompt(*rewards: float, age: int) -> CompletedPrompt:
+    samples = tuple(
+        Sample((1,) * count, (-0.1,) * count, (0,) * count, reward)
+        for count, reward in enumerate(rewards, start=1)
+    )
+    version = Version(Lineage(1, 1), 0)
+    completion = Completion("job", MemberId("a", "b"), "lease", version, samples)
+    return CompletedPrompt(PromptLease("lease", 0, (1,), len(samples), seed=0), completion, age)
+
+
+def update(loss: float, norm: float, **metrics: float) -> ModelUpdate:
+    return ModelUpdate(loss, norm, 1e-3, 4, metrics)
+
+
+def test_samples_and_models_are_described() -> None:
+    result = PolicyStepResult(
+        actor=[
+            update(0.5, 1.0, mismatch_kl=0.01, pg_clipfrac=0.0),
+            update(0.7, 3.0, mismatch_kl=0.5, pg_clipfrac=0.2),
+        ],
+        critic=[update(2.0, 4.0)],
+    )
+    figures = step_figures([prompt(0.0, 1.0, age=1), prompt(0.5, age=3)], result)
+    assert figures == pytest.approx(
+        {
+            "reward/mean": 0.5,
+            "reward/min": 0,
+            "reward/max": 1,
+            "response_length/mean": 4 / 3,
+            "response_length/min": 1,
+            "response_length/max": 2,
+            "staleness/mean": 2,
+            "staleness/min": 1,
+            "staleness/max": 3,
+            "actor/pg_loss": 0.6,
+            "actor/grad_norm": 2,
+            "actor/lr": 1e-3,
+            "actor/mismatch_kl": 0.01,
+            "actor/pg_clipfrac": 0.1,
+            "critic/vf_loss": 2,
+            "critic/grad_norm": 4,
+            "critic/lr": 1e-3,
+        }
+    )
+
+
+def test_a_skipped_update_leaves_the_others_figures() -> None:
+    result = PolicyStepResult(actor=[update(math.nan, math.nan), update(0.5, 2.0)])
+    figures = step_figures([prompt(0.0, age=0)], result)
+    assert (figures["actor/pg_loss"], figures["actor/grad_norm"]) == (0.5, 2.0)
+    result = PolicyStepResult(actor=[update(math.nan, math.nan)])
+    assert "actor/pg_loss" not in step_figures([prompt(0.0, age=0)], result)
+
+
+def test_without_tokens_of_the_same_weights_there_is_no_mismatch() -> None:
+    old = update(0.5, 2.0, same_version=0.0, mismatch_kl=0.0, mismatch_ratio=1.0)
+    figures = step_figures([prompt(0.0, age=2)], PolicyStepResult(actor=[old]))
+    assert figures["actor/same_version"] == 0
+    assert not [name for name in figures if "mismatch" in name]
+
+
+def test_roles_that_rested_have_no_figures() -> None:
+    assert step_figures([], PolicyStepResult()) == {}

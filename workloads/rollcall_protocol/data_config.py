@@ -1,0 +1,63 @@
+"""What a job trains on: `spec.data`, as the workers read it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class TooLong(StrEnum):
+    """What happens to a row with more tokens than it may have."""
+
+    FAIL = "Fail"  # the job ends with an error that names the row
+    DROP = "Drop"  # the row is left out
+    TRUNCATE_LEFT = "TruncateLeft"  # its last tokens are kept
+    TRUNCATE_RIGHT = "TruncateRight"  # its first tokens are kept
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """One source of rows.
+
+    `name`: a builtin (builtin:reverse), the path of a JSONL or Parquet file, a directory that
+    `datasets` saved or can load, or the id of a data set; `subset` and `split` choose within the
+    last two. `weight`: how many of `sum of weights` successive prompts come from this source.
+    `column` holds the prompt; empty: `messages`, `prompt` or `tokens`, whichever there is.
+    `columns` go to the reward function beside it; empty: all.
+    """
+
+    name: str
+    weight: int = 1
+    subset: str = ""
+    split: str = "train"
+    column: str = ""
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if not self.name:
+            raise ValueError("a source needs a name")
+        if not 1 <= self.weight <= MAX_WEIGHT:
+            raise ValueError(f"a weight must be from 1 to {MAX_WEIGHT}, not {self.weight}")
+
+
+MAX_WEIGHT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """Sources, their order, and how many tokens a row may have.
+
+    `seed` chooses the order. `max_tokens` bounds a prompt, or in supervised training all that is
+    read and learnt of a row; 0 for what fits into the model's context.
+    """
+
+    sources: tuple[DataSource, ...]
+    seed: int = 0
+    max_tokens: int = 0
+    too_long: TooLong = TooLong.FAIL
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if not self.sources:
+            raise ValueError("at least one source is needed")
+        if self.max_tokens < 0:
+            raise ValueError("maxTokens must be at least 0")

@@ -1,0 +1,39 @@
+"""Supervised training: `spec.supervised`, as the trainer reads it."""
+
+from dataclasses import dataclass
+
+from rollcall_protocol.data_config import DataConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedConfig:
+    """A job that learns the answers in its data, without rollouts and reward.
+
+    `optimizer` by name. `rows_per_step`: rows of each optimizer step, of all ranks together.
+    Training ends after `epochs` passes over the rows, or after `max_steps` steps if that is not 0.
+    `evaluation`: rows that are not learnt, whose loss is measured every `evaluate_every` steps (0:
+    at the end alone). At the end the model is written to the folder `export_path`, unless that is
+    empty.
+    """
+
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-5
+    rows_per_step: int = 32
+    epochs: int = 1
+    max_steps: int = 0
+    evaluation: DataConfig | None = None
+    evaluate_every: int = 0
+    export_path: str = ""
+
+    def __post_init__(self) -> None:
+        """ValueError says which setting is out of its range, by the name that a user gives it."""
+        if self.rows_per_step < 1 or self.epochs < 1:
+            raise ValueError("rowsPerStep and epochs must be at least 1")
+        if not self.learning_rate > 0:
+            raise ValueError("learningRate must be positive")
+        if self.max_steps < 0 or self.evaluate_every < 0:
+            raise ValueError("maxSteps and evaluateEvery must be at least 0")
+
+    def steps(self, rows: int) -> int:
+        """How many optimizer steps training has, with that many rows."""
+        return self.max_steps or -(-self.epochs * rows // self.rows_per_step)

@@ -1,0 +1,197 @@
+"""Settings of training engines: `spec.trainer.engine.config`, and which built-in engine has which.
+
+The operator refuses a setting that a built-in engine lacks before a pod starts; the worker refuses
+the rest, those of third parties' engines included.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from math import prod
+
+from rollcall_protocol.settings_reader import SettingError, camel_case
+
+SCHEDULES = ("constant", "linear", "cosine")
+PRECISIONS = ("fp32", "bf16")
+OFFLOADS = ("none", "optimizer", "parameters")
+CHECKPOINTING = ("none", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What every engine is asked in the same words.
+
+    Optimizer: `max_gradient_norm` clips; `weight_decay`, `beta1`, `beta2`, `epsilon` are AdamW's.
+    `schedule` of the learning rate: after `warmup_steps` of linear growth constant, or falling over
+    `decay_steps` to `min_learning_rate` times the learning rate.
+
+    Device mesh: the ranks are `pipeline_parallel` x (data parallel) x `context_parallel` x
+    `tensor_parallel`; data parallel ranks are what is left. With `replicas` above 1 these are as
+    many groups of ranks, each of which holds a whole sharded model (HSDP). `sequence_parallel`
+    shards activations between tensor-parallel regions too.
+
+    Memory: `precision` of the forward and backward pass, where bf16 keeps fp32 weights in the
+    optimizer; `activation_checkpointing` full recomputes each layer; `offload` keeps the
+    optimizer's state, or parameters too, in host memory; `reshard_after_forward` gathers a layer
+    again in the backward pass. `compile` compiles the model's layers.
+
+    Batches: `max_tokens_per_microbatch` bounds what one forward pass computes (0: all rows at
+    once); `packing` removes the padding; `logprob_chunk` computes logits of so many positions at a
+    time (0: all).
+
+    `lora_rank` above 0 trains low-rank adapters of `lora_targets` (names of linear layers,
+    separated by commas) with scale `lora_alpha` / `lora_rank`, and leaves the rest as it is.
+
+    `threads` is how many cores one operation on a CPU may use; 0 leaves torch's default.
+    """
+
+    max_gradient_norm: float = 1.0
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    decay_steps: int = 0
+    min_learning_rate: float = 0.0
+    tensor_parallel: int = 1
+    context_parallel: int = 1
+    pipeline_parallel: int = 1
+    sequence_parallel: bool = False
+    replicas: int = 1
+    precision: str = "fp32"
+    activation_checkpointing: str = "none"
+    offload: str = "none"
+    reshard_after_forward: bool = False
+    compile: bool = False
+    max_tokens_per_microbatch: int = 0
+    packing: bool = False
+    logprob_chunk: int = 0
+    lora_rank: int = 0
+    lora_alpha: float = 16.0
+    lora_targets: str = "q_proj,k_proj,v_proj,o_proj"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        """ValueError says which setting is out of its range, by the name that a user gives it."""
+        for names, holds, rule in _RANGES:
+            for name in names:
+                if not holds(getattr(self, name)):
+                    raise ValueError(f"{camel_case(name)} must be {rule}")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{camel_case(name)} must be one of {', '.join(known)}")
+        if not self.min_learning_rate <= 1:
+            raise ValueError("minLearningRate is a share of the learning rate: at most 1")
+        if self.schedule != "constant" and not self.decay_steps:
+            raise ValueError(f"decaySteps must be positive when schedule is {self.schedule}")
+
+
+_MESH = ("tensor_parallel", "context_parallel", "pipeline_parallel", "replicas")
+_NOT_NEGATIVE = (
+    "weight_decay",
+    "warmup_steps",
+    "decay_steps",
+    "min_learning_rate",
+    "max_tokens_per_microbatch",
+    "logprob_chunk",
+    "lora_rank",
+    "threads",
+)
+# Names, what must hold of their values (of NaN nothing does), and that in words.
+_RANGES: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+    (_MESH, lambda value: value >= 1, "at least 1"),
+    (_NOT_NEGATIVE, lambda value: value >= 0, "at least 0"),
+    (("max_gradient_norm", "epsilon", "lora_alpha"), lambda value: value > 0, "positive"),
+    (("beta1", "beta2"), lambda value: 0 <= value < 1, "at least 0 and below 1"),
+)
+_CHOICES = {
+    "schedule": SCHEDULES,
+    "precision": PRECISIONS,
+    "offload": OFFLOADS,
+    "activation_checkpointing": CHECKPOINTING,
+}
+
+# Settings that every engine has: they are the optimizer's, or of how batches are cut.
+COMMON = frozenset(
+    {
+        "max_gradient_norm",
+        "weight_decay",
+        "beta1",
+        "beta2",
+        "epsilon",
+        "schedule",
+        "warmup_steps",
+        "decay_steps",
+        "min_learning_rate",
+        "max_tokens_per_microbatch",
+        "threads",
+    }
+)
+BUILT_IN: Mapping[str, frozenset[str]] = {
+    "fsdp2": COMMON
+    | {
+        "replicas",
+        "precision",
+        "activation_checkpointing",
+        "offload",
+        "reshard_after_forward",
+        "compile",
+        "packing",
+        "logprob_chunk",
+        "lora_rank",
+        "lora_alpha",
+        "lora_targets",
+    },
+    "megatron": COMMON
+    | {
+        "tensor_parallel",
+        "pipeline_parallel",
+        "sequence_parallel",
+        "precision",
+        "activation_checkpointing",
+    },
+    "torchtitan": COMMON
+    | {
+        "tensor_parallel",
+        "sequence_parallel",
+        "replicas",
+        "precision",
+        "activation_checkpointing",
+        "offload",
+        "reshard_after_forward",
+        "compile",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """Settings beside the engine's that policy training reads: optimizer steps for each batch."""
+
+    minibatches: int = 2
+
+    def __post_init__(self) -> None:
+        """ValueError says which setting is out of its range, by the name that a user gives it."""
+        if self.minibatches < 1:
+            raise ValueError("minibatches must be at least 1")
+
+
+def check_known(settings: EngineSettings, known: Collection[str], *, engine: str) -> None:
+    """SettingError names a setting that is not at its default and that is not in `known`."""
+    for item in fields(settings):
+        if item.name in known or getattr(settings, item.name) == item.default:
+            continue
+        having = [name for name, names in BUILT_IN.items() if item.name in names]
+        others = f"these have it: {', '.join(having)}" if having else "no built-in engine has it"
+        problem = f"engine {engine} does not have this setting; {others}"
+        raise SettingError(camel_case(item.name), problem)
+
+
+def check_mesh(settings: EngineSettings, *, ranks: int) -> None:
+    """SettingError if the device mesh does not fit into this number of ranks."""
+    sizes = {name: getattr(settings, name) for name in _MESH if getattr(settings, name) > 1}
+    product = prod(sizes.values())
+    if ranks % product:
+        text = " x ".join(f"{camel_case(name)} {size}" for name, size in sizes.items())
+        equals = f" = {product}" if len(sizes) > 1 else ""
+        raise SettingError("", f"{text}{equals} does not divide the number of ranks, {ranks}")

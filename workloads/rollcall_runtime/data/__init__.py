@@ -1,0 +1,1 @@
+"""Data: rows of files and data sets, their order, and the tokens that a model sees of them."""

@@ -1,0 +1,85 @@
+"""Which tokens of a chat the assistant wrote, so that a model learns to write them."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from rollcall_runtime.data.model_input import without_nulls
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollcall_runtime.data.model_input import Message, ModelInput
+    from rollcall_runtime.models.tokenizer import ModelTokenizer
+
+_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+def label_chat(
+    messages: Sequence[Message], *, model: ModelInput, first: int = 0, place: str, field: str
+) -> tuple[list[int], list[bool]]:
+    """The chat's tokens, and which of them the assistant writes in `messages[first:]`.
+
+    A template that marks what is generated (`{% generation %}`) decides. Without marks a turn
+    begins where the chat before it ends when the template opens an answer, and ends with the first
+    token that ends a response, or where the chat ends if it is cut after the turn. A turn that the
+    template writes in another way once the chat goes on (Qwen3 leaves out earlier thinking) is read
+    and not learnt: the model would not have written it so.
+
+    SpecError at `field` if there is nothing to learn.
+    """
+
+    def text(count: int, *, answer_follows: bool) -> str:
+        return model.chat_text(
+            messages[:count], answer_follows=answer_follows, place=place, field=field
+        )
+
+    whole = text(len(messages), answer_follows=False)
+    if _MARK.search(str(model.tokenizer.library.chat_template)):
+        tokens, learnt = _marked(messages, model.tokenizer)
+        opening = text(first, answer_follows=True) if first else ""
+        read = len(model.tokenizer.encode(opening))
+        learnt = [mark and position >= read for position, mark in enumerate(learnt)]
+    else:
+        turns = [n for n in range(first, len(messages)) if messages[n]["role"] == "assistant"]
+        edges = [(text(n, answer_follows=True), text(n + 1, answer_follows=False)) for n in turns]
+        spans = [
+            (len(before), len(through))
+            for before, through in edges
+            if whole.startswith(before) and whole.startswith(through)
+        ]
+        tokens, learnt = _in_spans(whole, spans, model.tokenizer)
+    if not any(learnt):
+        problem = (
+            f"{place}: there is no turn of the assistant to learn, as the chat template has it"
+        )
+        raise SpecError(field, f"{problem}; or mark it by {{% generation %}} in the template")
+    return tokens, learnt
+
+
+def _marked(messages: Sequence[Message], tokenizer: ModelTokenizer) -> tuple[list[int], list[bool]]:
+    encoded = tokenizer.library.apply_chat_template(
+        [without_nulls(message) for message in messages],
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    return list(encoded["input_ids"]), [bool(mark) for mark in encoded["assistant_masks"]]
+
+
+def _in_spans(
+    text: str, spans: Sequence[tuple[int, int]], tokenizer: ModelTokenizer
+) -> tuple[list[int], list[bool]]:
+    """Tokens that begin in one of the spans of characters, up to its first end of a response."""
+    encoded = tokenizer.library(text, add_special_tokens=False, return_offsets_mapping=True)
+    tokens = list(encoded["input_ids"])
+    starts = [start for start, _ in encoded["offset_mapping"]]
+    learnt = [False] * len(tokens)
+    for begin, end in spans:
+        for position in range(bisect_left(starts, begin), bisect_left(starts, end)):
+            learnt[position] = True
+            if tokens[position] in tokenizer.eos:
+                break
+    return tokens, learnt

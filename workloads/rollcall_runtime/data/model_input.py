@@ -1,0 +1,76 @@
+"""What a model takes: tokens of its vocabulary, made by its tokenizer and chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rollcall_runtime.models.model_source import ModelSource
+    from rollcall_runtime.models.tokenizer import ModelTokenizer
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """Token numbers below `vocabulary`, at most `context` of them (None: any number).
+
+    `load_tokenizer` is called when the first row needs a tokenizer. SpecError if there is none.
+    """
+
+    vocabulary: int
+    context: int | None
+    load_tokenizer: Callable[[], ModelTokenizer]
+
+    @classmethod
+    def of(cls, source: ModelSource) -> ModelInput:
+        """What this model takes."""
+
+        def load() -> ModelTokenizer:
+            # Imports transformers, which a model without a tokenizer can do without.
+            from rollcall_runtime.models.tokenizer import open_tokenizer  # noqa: PLC0415
+
+            return open_tokenizer(source)
+
+        return cls(source.vocabulary, source.positions, load)
+
+    @cached_property
+    def tokenizer(self) -> ModelTokenizer:
+        """Of the model."""
+        return self.load_tokenizer()
+
+    def check_tokens(self, tokens: Sequence[int], *, place: str, field: str) -> None:
+        """SpecError at `field` if the model does not know a token."""
+        highest = max(tokens)
+        if highest >= self.vocabulary:
+            problem = (
+                f"{place}: the model knows the tokens 0 to {self.vocabulary - 1}, not {highest}"
+            )
+            raise SpecError(field, f"{problem}; were they made by its tokenizer?")
+
+    def text_tokens(self, text: str) -> list[int]:
+        """A text with the special tokens that the tokenizer adds (a BOS, where it has one)."""
+        return list(self.tokenizer.library(text)["input_ids"])
+
+    def chat_text(
+        self, messages: Sequence[Message], *, answer_follows: bool, place: str, field: str
+    ) -> str:
+        """The chat as the template writes it; SpecError at `field` if the template refuses it."""
+        chat = [without_nulls(message) for message in messages]
+        try:
+            return self.tokenizer.chat_text(chat, answer_follows=answer_follows)
+        except SpecError:
+            raise
+        except (ValueError, TypeError, KeyError) as error:
+            raise SpecError(field, f"{place}: {error}") from error
+
+
+def without_nulls(message: Mapping[str, Any]) -> Message:
+    """A message without what it has only because other rows of its table have it."""
+    return {name: value for name, value in message.items() if value is not None}

@@ -1,0 +1,83 @@
+"""Prompts by number: prompt i of a job's data and seed never changes.
+
+So a checkpoint needs nothing but the number of the next prompt (the cursor), and a prompt that is
+handed out twice is the same prompt. A prompt that is dropped for its length keeps its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from rollcall_protocol.prompts.prompt import Prompt
+from rollcall_runtime.data.length_limit import length_limit
+from rollcall_runtime.data.prompt_rows import open_prompt_rows
+from rollcall_runtime.data.row_mix import RowMix, open_mix
+from rollcall_runtime.tasks import reverse
+
+if TYPE_CHECKING:
+    from rollcall_protocol.data_config import DataConfig
+    from rollcall_runtime.data.model_input import ModelInput
+
+
+class PromptSource(Protocol):
+    """An endless, numbered sequence of prompts."""
+
+    def prompt(self, number: int) -> Prompt | None:
+        """Prompt `number` (from 0), always the same; None if it is left out for its length.
+
+        SpecError if its row cannot be used, or if too many in a row were left out.
+        """
+
+    def place(self, number: int) -> str:
+        """Where prompt `number` comes from."""
+
+    def close(self) -> None:
+        """Free what is open; harmless twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReversePrompts:
+    """`builtin:reverse`."""
+
+    seed: int
+
+    def prompt(self, number: int) -> Prompt:
+        return Prompt(reverse.prompt(number, seed=self.seed))
+
+    def place(self, number: int) -> str:
+        return f"builtin:reverse, number {number}"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePrompts:
+    """The rows of files and data sets."""
+
+    rows: RowMix[Prompt]
+
+    def prompt(self, number: int) -> Prompt | None:
+        return self.rows.item(number)
+
+    def place(self, number: int) -> str:
+        return self.rows.place(number)
+
+    def close(self) -> None:
+        self.rows.close()
+
+
+def open_prompts(data: DataConfig, *, model: ModelInput) -> PromptSource:
+    """The prompts of a job. SpecError names file and line, or row, of what is wrong with them.
+
+    All rows are checked, but only the longest are tokenized now.
+    """
+    first = data.sources[0].name
+    if first == "builtin:reverse" and len(data.sources) == 1:
+        return ReversePrompts(data.seed)
+    context = model.context
+    # A response needs a token of the context.
+    limit = length_limit(data, room=None if context is None else context - 1)
+    return TablePrompts(open_mix(data, partial(open_prompt_rows, model=model, limit=limit)))

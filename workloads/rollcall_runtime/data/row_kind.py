@@ -1,0 +1,77 @@
+"""What a column holds for a model: text, a chat, or tokens."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROMPT_COLUMNS = ("messages", "prompt", "tokens")
+
+
+class RowKind(StrEnum):
+    """TEXT is encoded by the tokenizer, CHAT goes through its chat template, TOKENS are numbers."""
+
+    TEXT = "text"
+    CHAT = "chat"
+    TOKENS = "tokens"
+
+
+_WANTED = (
+    'text, a chat such as [{"role": "user", "content": "..."}], or a list of token numbers '
+    "from 0 on"
+)
+
+
+def find_column(columns: Sequence[str], wanted: str, *, place: str, field: str) -> str:
+    """The column of the prompt: `wanted`, or the one of PROMPT_COLUMNS; SpecError at `field`."""
+    if wanted:
+        if wanted not in columns:
+            problem = f"{place}: there is no column {wanted!r}; there are {_listed(columns)}"
+            raise SpecError(field, problem)
+        return wanted
+    found = [name for name in PROMPT_COLUMNS if name in columns]
+    if not found:
+        problem = (
+            f"{place}: wants a column {', '.join(PROMPT_COLUMNS[:-1])} or {PROMPT_COLUMNS[-1]}"
+        )
+        raise SpecError(field, f"{problem}; there are {_listed(columns)}; or name one by `column`")
+    if len(found) > 1:
+        problem = f"{place}: {' and '.join(found)} could all be the prompt"
+        raise SpecError(field, f"{problem}; name the one to use by `column`")
+    return found[0]
+
+
+def kind_of(value: Any, *, place: str, field: str) -> RowKind:
+    """The kind of a column's value; SpecError at `field` if it is none of them, or empty."""
+    if isinstance(value, str) and value:
+        return RowKind.TEXT
+    if isinstance(value, list) and value:
+        if set(map(type, value)) == {int} and min(value) >= 0:
+            return RowKind.TOKENS
+        if all(_is_message(item) for item in value):
+            return RowKind.CHAT
+    given = "nothing" if value is None or value in ("", []) else f"{value!r:.60}"
+    raise SpecError(field, f"{place}: holds {given}; wants {_WANTED}")
+
+
+def size_of(value: Any, kind: RowKind) -> int:
+    """About how long a value is: tokens, or characters."""
+    if kind is RowKind.CHAT:
+        return sum(len(message.get("content") or "") for message in value)
+    return len(value)
+
+
+def _is_message(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    content = value.get("content")
+    return isinstance(content, str) or (content is None and bool(value.get("tool_calls")))
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(sorted(columns)) or "none"

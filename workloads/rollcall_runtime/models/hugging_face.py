@@ -1,0 +1,170 @@
+"""Models in the format of Hugging Face: `config.json`, safetensors files, a tokenizer.
+
+transformers builds them; code that a directory brings along is never run.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+from transformers import __version__ as transformers_version
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from rollcall_runtime.models.json_file import read_json_object
+from rollcall_runtime.models.model_source import FIELD, Head, ModelSource
+from rollcall_runtime.models.source_weights import new_output_layer, of_files
+from rollcall_runtime.models.weight_files import open_weight_files
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import nn
+
+    from rollcall_runtime.models.weight_files import WeightFiles
+    from rollcall_runtime.models.weight_loading import WeightReader
+
+log = logging.getLogger(__name__)
+
+TESTED = ("llama", "qwen2", "qwen3")
+ATTENTION = "sdpa"
+
+# By transformers' names: a value is what it calls the class of a token.
+_AUTO_CLASSES: Mapping[Head, Any] = {
+    "language-model": AutoModelForCausalLM,
+    "value": AutoModelForTokenClassification,
+    "sequence-classification": AutoModelForSequenceClassification,
+}
+
+
+_ONE_LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceSource(ModelSource):
+    """A directory; `values` is its config.json."""
+
+    values: Mapping[str, Any]
+    files: WeightFiles
+
+    def build_empty(
+        self, *, head: Head = "language-model", dtype: torch.dtype = torch.float32
+    ) -> nn.Module:
+        chosen, config = _AUTO_CLASSES[head], self._config(head)
+        # Imports the architecture's module. Below, torch 2.6 would import its compiler on the meta
+        # device, where that fails.
+        chosen._model_mapping.get(type(config), None)  # noqa: SLF001 - no other way
+        with torch.device("meta"):
+            model = chosen.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
+        _restore_buffers(model)
+        return cast("nn.Module", model.eval())
+
+    def weights(self, *, head: Head = "language-model", seed: int = 0) -> WeightReader:
+        model = cast("Any", self.build_empty(head=head))
+        tied: Mapping[str, str] = model.all_tied_weights_keys
+        shapes = {n: tuple(t.shape) for n, t in model.state_dict().items() if n not in tied}
+        return of_files(
+            self.files,
+            shapes,
+            made=new_output_layer(shapes, head=head, seed=seed),
+            tied={first: repeated for repeated, first in tied.items()},
+            ignored=model._keys_to_ignore_on_load_unexpected or (),  # noqa: SLF001 - no other way
+        )
+
+    def config_json(self, *, head: Head, dtype: torch.dtype) -> dict[str, Any]:
+        """What config.json says of the same model with weights of `dtype` and this head."""
+        # Former versions of transformers know torch_dtype alone: the file keeps its own word.
+        name = "torch_dtype" if "torch_dtype" in self.values else "dtype"
+        values = {**self.values, name: str(dtype).removeprefix("torch.")}
+        values["architectures"] = [type(self.build_empty(head=head)).__name__]
+        if head != "language-model":
+            values |= _ONE_LABEL
+        return values
+
+    def _config(self, head: Head) -> Any:
+        """The configuration of transformers; SpecError if a value in it cannot be."""
+        # Without auto_map, which names code in the directory.
+        values = {name: value for name, value in self.values.items() if name != "auto_map"}
+        try:
+            return AutoConfig.for_model(**values | ({} if head == "language-model" else _ONE_LABEL))
+        except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
+            raise SpecError(FIELD, f"{self.directory}/config.json: {error}") from error
+
+
+def hugging_face_directory(
+    path: str, directory: Path, values: Mapping[str, Any]
+) -> HuggingFaceSource:
+    """The model of a directory whose config.json holds `values`; SpecError as `open_model`."""
+    file = directory / "config.json"
+    architecture = values["model_type"]
+    _check_architecture(architecture, values, file=file)
+    vocabulary = _size(values, "vocab_size", file=file)
+    if vocabulary is None:
+        raise SpecError(FIELD, f"{file} has no vocab_size, so it is no language model's")
+    return HuggingFaceSource(
+        path=path,
+        architecture=architecture,
+        vocabulary=vocabulary,
+        positions=_size(values, "max_position_embeddings", file=file),
+        eos=_end_tokens(directory, values),
+        directory=directory,
+        values=values,
+        files=open_weight_files(directory),
+    )
+
+
+def _check_architecture(architecture: object, values: Mapping[str, Any], *, file: Path) -> None:
+    if not isinstance(architecture, str) or architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise SpecError(
+            FIELD,
+            f"{file}: model_type is {architecture!r}, of which transformers {transformers_version} "
+            f"knows no language model; tested are {', '.join(TESTED)}",
+        )
+    if values.get("quantization_config"):
+        problem = "the weights are quantized and cannot be trained; name an unquantized copy"
+        raise SpecError(FIELD, f"{file} has a quantization_config: {problem}")
+    if architecture not in TESTED:
+        tested = ", ".join(TESTED)
+        log.warning("%s: %s is none of the tested architectures (%s)", file, architecture, tested)
+
+
+def _size(values: Mapping[str, Any], name: str, *, file: Path) -> int | None:
+    value = values.get(name)
+    if value is not None and (type(value) is not int or value < 1):
+        raise SpecError(FIELD, f"{file}: {name} is {value!r}, not a positive number")
+    return value
+
+
+def _end_tokens(directory: Path, values: Mapping[str, Any]) -> frozenset[int]:
+    """Generation settings go before the model's, as in transformers."""
+    file = directory / "generation_config.json"
+    found = read_json_object(file).get("eos_token_id") if file.is_file() else None
+    if found is None:
+        file, found = directory / "config.json", values.get("eos_token_id")
+    tokens = found if isinstance(found, list) else [found] if found is not None else []
+    if not all(type(token) is int and token >= 0 for token in tokens):
+        raise SpecError(FIELD, f"{file}: eos_token_id is {found!r}, not a token or a list of them")
+    return frozenset(tokens)
+
+
+def _restore_buffers(model: Any) -> None:
+    """Compute buffers that no file holds, such as the frequencies of rotary embeddings."""
+    for name, buffer in list(model.named_non_persistent_buffers()):
+        owner, _, own_name = name.rpartition(".")
+        module = model.get_submodule(owner)
+        setattr(module, own_name, torch.empty_like(buffer, device="cpu"))
+    owners = {n.rpartition(".")[0] for n, _ in model.named_non_persistent_buffers()}
+    with torch.no_grad():
+        for owner in sorted(owners):
+            model._init_weights(model.get_submodule(owner))  # noqa: SLF001 - models override it

@@ -1,0 +1,128 @@
+"""The tokenizer of a model: special tokens, chat template, and whether it fits the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoTokenizer
+
+from rollcall_runtime.models.model_source import FIELD
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rollcall_runtime.models.model_source import ModelSource
+
+# One of them is what transformers reads a tokenizer from.
+_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTokenizer:
+    """Text to tokens and back, as the model was trained.
+
+    `library` is transformers' tokenizer, for what is not here. `pad` is None if it has no token of
+    that kind; `eos` has all tokens that end a response, by the model's generation settings too.
+    """
+
+    directory: Path
+    library: Any
+    eos: frozenset[int]
+    pad: int | None
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of `text` alone: special tokens are neither added nor left out."""
+        tokens: list[int] = self.library.encode(text, add_special_tokens=False)
+        return tokens
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Text of `tokens`; with `special`, that of special tokens too."""
+        text: str = self.library.decode(
+            list(tokens), skip_special_tokens=not special, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def chat_text(
+        self, messages: Sequence[Mapping[str, Any]], *, answer_follows: bool = True
+    ) -> str:
+        """Messages with `role` and `content` as the chat template writes them.
+
+        `answer_follows` ends with the beginning of the assistant's turn. SpecError if there is no
+        template; ValueError if it refuses the messages.
+        """
+        # Templates alone need it.
+        from jinja2 import TemplateError  # noqa: PLC0415
+
+        self.need_chat_template()
+        try:
+            text: str = self.library.apply_chat_template(
+                [dict(message) for message in messages],
+                add_generation_prompt=answer_follows,
+                tokenize=False,
+            )
+        except TemplateError as error:
+            raise ValueError(f"the chat template refuses these messages: {error}") from error
+        return text
+
+    def chat_tokens(
+        self, messages: Sequence[Mapping[str, Any]], *, answer_follows: bool = True
+    ) -> list[int]:
+        """Tokens of `chat_text`; the template itself writes what begins a text."""
+        return self.encode(self.chat_text(messages, answer_follows=answer_follows))
+
+    def need_chat_template(self) -> None:
+        """SpecError if there is no chat template."""
+        if not self.library.chat_template:
+            problem = "has no chat template, which messages need"
+            advice = "add chat_template.jinja to it, or give prompts as text or tokens"
+            raise SpecError(FIELD, f"the tokenizer in '{self.directory}' {problem}; {advice}")
+
+    def need_pad(self) -> int:
+        """The token that fills up rows; SpecError if there is none."""
+        if self.pad is None:
+            problem = "has no pad token"
+            advice = "set pad_token in its tokenizer_config.json to a token that no text holds"
+            raise SpecError(FIELD, f"the tokenizer in '{self.directory}' {problem}; {advice}")
+        return self.pad
+
+
+def open_tokenizer(source: ModelSource) -> ModelTokenizer:
+    """The tokenizer beside the model. SpecError if there is none, or if it is another model's.
+
+    The model may have more tokens than the tokenizer, as vocabularies are rounded up; not fewer.
+    """
+    directory = source.directory
+    if directory is None or not any((directory / name).is_file() for name in _FILES):
+        where = f"the directory '{directory}'" if directory else f"the model {source.path!r}"
+        problem = f"{where} has no tokenizer, which text and messages need"
+        raise SpecError(FIELD, f"{problem}; give prompts as tokens, or name a model that has one")
+    try:
+        library = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except Exception as error:  # tokenizers raises Exception itself for a wrong file
+        problem = f"cannot read the tokenizer in '{directory}': {type(error).__name__}: {error}"
+        raise SpecError(FIELD, problem) from error
+    _check_vocabulary(library, source)
+    own = set() if library.eos_token_id is None else {library.eos_token_id}
+    return ModelTokenizer(directory, library, source.eos | own, library.pad_token_id)
+
+
+def _check_vocabulary(library: Any, source: ModelSource) -> None:
+    known = set(library.get_vocab().values())
+    problem = ""
+    if known and max(known) >= source.vocabulary:
+        problem = (
+            f"has tokens up to {max(known)}, but the model's vocabulary ends at "
+            f"{source.vocabulary - 1}"
+        )
+    elif not source.eos <= known:
+        lacking = ", ".join(map(str, sorted(source.eos - known)))
+        problem = f"does not know the model's token {lacking}, which ends a response"
+    if problem:
+        raise SpecError(
+            FIELD,
+            f"the tokenizer in '{source.directory}' {problem}: it is another model's; copy model "
+            "and tokenizer from one place",
+        )

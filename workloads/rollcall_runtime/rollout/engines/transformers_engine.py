@@ -1,0 +1,76 @@
+"""The inference engine `transformers`: a model in Hugging Face's format, decoded in this process.
+
+For models that are small, or where vLLM cannot be installed. It decodes fixed batches, so it is
+slower than vLLM by far.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from transformers import DynamicCache
+
+from rollcall_runtime.models.hugging_face import HuggingFaceSource
+from rollcall_runtime.rollout.engines.cached_model import CachedModel
+from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
+from rollcall_runtime.worker.devices import worker_device
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from rollcall_runtime.models.model_source import ModelSource
+
+
+class TransformersEngine(InProcessEngine):
+    """Serves a directory or an id of the Hugging Face hub, in float32, on the worker's device."""
+
+    name = "transformers"
+    other = "tiny"
+    max_tokens = 64
+
+    @classmethod
+    def _serves(cls, source: ModelSource) -> bool:
+        return isinstance(source, HuggingFaceSource)
+
+    def _cached(self, model: nn.Module) -> CachedModel:
+        return CachedTransformer(self._source, model, self._device)
+
+    def _device_type(self) -> str:
+        return worker_device()
+
+
+class CachedTransformer(CachedModel):
+    """See CachedModel."""
+
+    def __init__(self, source: ModelSource, model: nn.Module, device: torch.device) -> None:
+        self._model, self.device = cast("Any", model), device
+        self.vocabulary, self.positions, self.eos = source.vocabulary, source.positions, source.eos
+        self._cache = self._empty()
+
+    def restart(self) -> None:
+        self._cache = self._empty()
+
+    def _empty(self) -> DynamicCache:
+        return DynamicCache(config=self._model.config)
+
+    def repeat(self, times: int) -> None:
+        self._cache.batch_repeat_interleave(times)
+
+    def logits(self, tokens: Tensor, *, first: int, padding: Tensor) -> Tensor:
+        end = first + tokens.shape[1]
+        columns = torch.arange(end, device=self.device)
+        positions, mask = columns[None, first:].expand_as(tokens), None
+        if bool(padding.any()):
+            positions = (positions - padding[:, None]).clamp(min=0)
+            mask = columns >= padding[:, None]
+        output = self._model(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        last: Tensor = output.logits[:, -1]
+        return last

@@ -1,0 +1,91 @@
+"""Writes a trained model as a directory that others load."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import torch
+
+from rollcall_protocol.job_config import OptimizerConfig
+from rollcall_runtime.models.export import export_model
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.train.checkpoint import files
+from rollcall_runtime.train.collective_errors import raise_on_all_ranks
+from rollcall_runtime.train.engine_configuration import split_config
+from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.train_engine import EngineSetup, train_engines
+from rollcall_runtime.worker.devices import worker_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rollcall_protocol.job_config import EngineRef
+    from rollcall_runtime.train.train_engine import TrainEngine
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def export_checkpoint(
+    checkpoint: Path, directory: Path, *, model: str, engine: EngineRef, precision: str
+) -> Path:
+    """Load a checkpoint of any number of ranks with one, and export it; returns its folder.
+
+    `checkpoint`: its folder, or one of several, of which the newest whole one is taken. `model` and
+    `engine` are those that it was trained with. SpecError or ValueError if it is of others, OSError
+    if it cannot be read or `directory` not be written.
+    """
+    path = find_checkpoint(checkpoint)
+    common, own = split_config(engine.config)
+    make_engine = train_engines.get(engine.name)
+    with ExitStack() as owned:
+        ranks = TrainerProcessGroup(device=worker_device())
+        owned.callback(ranks.close)
+        # A checkpoint has the optimizer's state, too; its learning rate plays no part here.
+        setup = EngineSetup(
+            model=model,
+            ranks=ranks,
+            optimizer=OptimizerConfig("adamw", 1.0),
+            settings=common,
+            own_settings=own,
+        )
+        loader = make_engine(setup)
+        owned.callback(loader.close)
+        loader.initialize()
+        loader.load_checkpoint(path)
+        export_weights(loader, directory, precision=precision)
+    return path
+
+
+def find_checkpoint(path: Path) -> Path:
+    """`path` if it is a checkpoint, else the newest whole one in it.
+
+    FileNotFoundError says what is wrong with those that are there.
+    """
+    problem = f"'{path}' is not a checkpoint, and holds none"
+    for candidate in files.list_checkpoints(path) or [path]:
+        try:
+            files.check_checkpoint(candidate)
+        except files.TornError as error:
+            problem = f"{candidate}: {error}"
+        else:
+            return candidate
+    raise FileNotFoundError(problem)
+
+
+def export_weights(engine: TrainEngine, directory: Path, *, precision: str = "fp32") -> None:
+    """Collective. Rank 0 writes the engine's model to `directory`.
+
+    OSError, on all ranks, if it cannot be written or is there already.
+    """
+    setup = engine.setup
+    with raise_on_all_ranks(setup.ranks.gather):
+        weights = engine.named_weights()
+        try:
+            if setup.ranks.rank == 0:
+                source = open_model(setup.model)
+                dtype = PRECISIONS[precision]
+                export_model(source, weights, directory, head=setup.head, dtype=dtype)
+        finally:
+            for _ in weights:  # all ranks gather each tensor, whoever needs it
+                pass

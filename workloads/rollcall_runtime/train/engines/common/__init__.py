@@ -1,0 +1,1 @@
+"""What training engines share: batches, heads, optimizer and learning rate, weights out."""

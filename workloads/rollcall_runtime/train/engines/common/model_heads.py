@@ -1,0 +1,111 @@
+"""Models with what a loss reads of them, as one module.
+
+The output layer is called inside of the module's own forward pass, where sharding has gathered it.
+Outputs are dictionaries, as hooks of sharding find tensors in these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from rollcall_runtime.models.model_parts import hidden_states, output_layer
+from rollcall_runtime.train.engines.common.packing import packed_input, padded_input, unpacked
+from rollcall_runtime.train.train_loss import ModelOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rollcall_runtime.train.train_batch import TrainBatch
+    from rollcall_runtime.train.train_engine import Head
+
+
+class LanguageModelHead(nn.Module):
+    """Log-probabilities of targets, and the entropy of what they are drawn from.
+
+    Both are computed where `mask` is true and are 0 elsewhere. `logprob_chunk` positions are
+    computed at a time, and again in the backward pass, so that logits of so many positions are in
+    memory; 0: all at once, and kept.
+    """
+
+    def __init__(self, model: nn.Module, *, logprob_chunk: int = 0) -> None:
+        super().__init__()
+        self.model = model
+        self._chunk = logprob_chunk
+
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        positions: Tensor | None,
+        entropy: bool,
+    ) -> dict[str, Tensor]:
+        """`logprobs`, and `entropy` if asked for: float32, shaped as `tokens`."""
+        hidden = hidden_states(self.model, tokens, positions=positions)[mask]
+        wanted = targets[mask]
+        if not self._chunk or len(hidden) <= self._chunk:
+            found = [self._logprobs(hidden, wanted, entropy)]
+        else:
+            found = [
+                checkpoint(self._logprobs, part, of_part, entropy, use_reentrant=False)
+                for part, of_part in zip(
+                    torch.split(hidden, self._chunk), torch.split(wanted, self._chunk), strict=True
+                )
+            ]
+        columns = [torch.cat(column) for column in zip(*found, strict=True)]
+        empty = columns[0].new_zeros(mask.shape)
+        names = ("logprobs", "entropy")[: len(columns)]
+        return {
+            name: empty.masked_scatter(mask, column)
+            for name, column in zip(names, columns, strict=True)
+        }
+
+    def _logprobs(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, ...]:
+        logprobs = output_layer(self.model)(hidden).float().log_softmax(-1)
+        found = logprobs.gather(-1, targets[:, None])[:, 0]
+        return (found, -(logprobs.exp() * logprobs).sum(-1)) if entropy else (found,)
+
+
+class NumberHead(nn.Module):
+    """One number at each position, for heads `value` and `sequence-classification`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor,  # noqa: ARG002 - called as LanguageModelHead is
+        mask: Tensor,  # noqa: ARG002
+        positions: Tensor | None,
+        entropy: bool,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """`values`: float32, shaped as `tokens`."""
+        hidden = hidden_states(self.model, tokens, positions=positions)
+        return {"values": output_layer(self.model)(hidden)[..., 0].float()}
+
+
+def with_head(model: nn.Module, head: Head, *, logprob_chunk: int = 0) -> nn.Module:
+    """`model`, built for `head`, with what the engine calls; it is the attribute `model`."""
+    if head == "language-model":
+        return LanguageModelHead(model, logprob_chunk=logprob_chunk)
+    return NumberHead(model)
+
+
+def model_output(
+    module: nn.Module, batch: TrainBatch, *, head: Head, packing: bool, entropy: bool
+) -> ModelOutput:
+    """What `module` (of `with_head`) gives for a batch on its device; rows packed if asked for."""
+    given = packed_input(batch) if packing else padded_input(batch)
+    found = module(given.tokens, given.targets, given.mask, given.positions, entropy)
+    if packing:
+        found = {name: unpacked(values, batch) for name, values in found.items()}
+    if head == "sequence-classification":
+        last = (batch.lengths - 1)[:, None]
+        return ModelOutput(scores=found["values"].gather(1, last)[:, 0])
+    return ModelOutput(**found)

@@ -1,0 +1,50 @@
+"""Optimizers by the name that a job gives."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from rollcall_protocol.job_config import OptimizerConfig
+from rollcall_protocol.train_settings import EngineSettings
+from rollcall_runtime.worker.errors import SpecError
+
+FIELD = "spec.algorithm.optimizer"
+
+
+def check_optimizer(config: OptimizerConfig) -> None:
+    """SpecError names the field that is wrong."""
+    if config.name not in _OPTIMIZERS:
+        known = ", ".join(sorted(_OPTIMIZERS))
+        raise SpecError(f"{FIELD}.name", f"unknown optimizer {config.name!r}; known: {known}")
+    if not 0 < config.learning_rate <= 1:
+        problem = f"{config.learning_rate} is not above 0 and at most 1"
+        raise SpecError(f"{FIELD}.learningRate", problem)
+
+
+def build_optimizer(
+    config: OptimizerConfig, parameters: Iterable[nn.Parameter], settings: EngineSettings
+) -> Optimizer:
+    """The optimizer over `parameters`; SpecError as `check_optimizer`."""
+    check_optimizer(config)
+    return _OPTIMIZERS[config.name](config, parameters, settings)
+
+
+_Builder = Callable[[OptimizerConfig, Iterable[nn.Parameter], EngineSettings], Optimizer]
+
+
+def _adamw(
+    config: OptimizerConfig, parameters: Iterable[nn.Parameter], settings: EngineSettings
+) -> Optimizer:
+    """Loshchilov and Hutter 2019."""
+    return AdamW(
+        parameters,
+        lr=config.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        foreach=True,
+    )
+
+
+_OPTIMIZERS: Mapping[str, _Builder] = {"adamw": _adamw}

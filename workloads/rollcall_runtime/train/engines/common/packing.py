@@ -1,0 +1,56 @@
+"""What a model reads of a batch: its rows with padding, or packed into one row without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rollcall_runtime.train.train_batch import TrainBatch
+
+
+@dataclass(frozen=True, slots=True)
+class HeadInput:
+    """`tokens`, `targets` (int64) and `mask` (bool), [rows, length] or packed [1, all positions].
+
+    `positions`, of packed rows alone, count from 0 in each of them.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    mask: Tensor
+    positions: Tensor | None = None
+
+
+def padded_input(batch: TrainBatch) -> HeadInput:
+    """The rows as they are: what stands before padding on the right does not see it."""
+    return HeadInput(batch.tokens, batch.targets, batch.mask)
+
+
+def packed_input(batch: TrainBatch) -> HeadInput:
+    """All rows one after the other."""
+    there = occupied(batch)
+    places = torch.arange(batch.tokens.shape[1], device=there.device).expand_as(there)
+    return HeadInput(
+        tokens=batch.tokens[there][None],
+        targets=batch.targets[there][None],
+        mask=batch.mask[there][None],
+        positions=places[there][None],
+    )
+
+
+def unpacked(values: Tensor, batch: TrainBatch) -> Tensor:
+    """[1, all positions] of `packed_input` as [rows, length] of `batch`, 0 in the padding."""
+    there = occupied(batch)
+    rows = values.new_zeros(there.shape)
+    return rows.masked_scatter(there, values)
+
+
+def occupied(batch: TrainBatch) -> Tensor:
+    """Where there is no padding, bool [rows, length]."""
+    places = torch.arange(batch.tokens.shape[1], device=batch.lengths.device)
+    return places < batch.lengths[:, None]

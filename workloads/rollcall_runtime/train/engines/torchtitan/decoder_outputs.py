@@ -1,0 +1,53 @@
+"""A decoder of torchtitan with what a loss reads of it, called as `common.model_heads` are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from rollcall_runtime.train.engines.torchtitan.vocabulary_parallel import target_logprobs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DecoderOutputs(nn.Module):
+    """Log-probabilities of targets, or one number at each position.
+
+    Rows are padded to multiples of `length_multiple`, so that ranks can share a sequence.
+    """
+
+    def __init__(self, decoder: nn.Module, *, numbers: bool, length_multiple: int) -> None:
+        super().__init__()
+        self.model = decoder
+        self._numbers = numbers
+        self._length_multiple = length_multiple
+
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        positions: Tensor | None,
+        entropy: bool,
+    ) -> dict[str, Tensor]:
+        """`values`; or `logprobs`, 0 where `mask` is false, and `entropy` if asked for.
+
+        float32, shaped as `tokens`.
+        """
+        missing = -tokens.shape[1] % self._length_multiple
+        output = self.model(F.pad(tokens, (0, missing)), positions)
+        if self._numbers:
+            whole = output.full_tensor() if isinstance(output, DTensor) else output
+            return {"values": whole[:, : tokens.shape[1], 0].float()}
+        logprobs, spread = target_logprobs(output, F.pad(targets, (0, missing)), entropy=entropy)
+        found = (
+            {"logprobs": logprobs} if spread is None else {"logprobs": logprobs, "entropy": spread}
+        )
+        return {
+            name: values[:, : tokens.shape[1]].masked_fill(~mask, 0.0)
+            for name, values in found.items()
+        }

@@ -1,0 +1,57 @@
+"""What every trainer rank does in its gang: meets the others, and ends when they are lost."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from rollcall_protocol import pod_contract
+from rollcall_runtime.train.gang_liveness import GangBrokenError, watch_leader
+from rollcall_runtime.train.process_group import TrainerRendezvous
+from rollcall_runtime.worker.environment import TrainerEnvironment
+from rollcall_runtime.worker.exit import end_with_failure
+
+# Between rank 0's farewell and this rank's own SIGTERM when both pods are deleted.
+LEFT_BEHIND_SECONDS = 5.0
+
+
+def trainer_rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
+    """Rank 0 binds its own address; the others find it by name."""
+    host = environment.pod.address if environment.rank == 0 else environment.coordinator
+    return TrainerRendezvous(
+        host=host,
+        port=pod_contract.RENDEZVOUS_PORT,
+        rank=environment.rank,
+        size=environment.job.trainer_ranks,
+        secret=environment.member_token,
+    )
+
+
+async def hold_to_leader(
+    environment: TrainerEnvironment, *, leaving: asyncio.Event, stop: asyncio.Event
+) -> None:
+    """Hold a stream to rank 0 until either leaves; GangBrokenError when rank 0 is lost.
+
+    Also if rank 0 leaves and this rank gets no signal to `stop`: it starts again with rank 0.
+    """
+    bounds = environment.job.membership
+    await watch_leader(
+        environment.coordinator_url(pod_contract.MEMBERSHIP_PORT, pod_contract.GANG_ROUTE),
+        rank=environment.rank,
+        token=environment.member_token,
+        heartbeat=bounds.heartbeat,
+        suspect_after=bounds.suspect_after,
+        leaving=leaving,
+    )
+    try:
+        async with asyncio.timeout(LEFT_BEHIND_SECONDS):
+            await stop.wait()
+    except TimeoutError:
+        raise GangBrokenError("rank 0 has stopped, and this rank got no SIGTERM") from None
+
+
+async def end_if_broken(watch: Coroutine[Any, Any, None]) -> None:
+    """A collective that waits for a lost rank cannot be interrupted, but the process can end."""
+    try:
+        await watch
+    except GangBrokenError as error:
+        end_with_failure(error)

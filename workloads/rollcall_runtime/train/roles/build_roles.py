@@ -1,0 +1,81 @@
+"""Makes the roles that a job's algorithm needs, each with an engine on the same ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rollcall_protocol.job_config import OptimizerConfig
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.train.roles.actor import Actor
+from rollcall_runtime.train.roles.critic import Critic
+from rollcall_runtime.train.roles.policy_step import PolicyStep
+from rollcall_runtime.train.roles.reference import Reference
+from rollcall_runtime.train.roles.reward_model import RewardModel
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rollcall_protocol.job_config import JobConfig
+    from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine
+
+
+def check_roles(job: JobConfig) -> None:
+    """SpecError for a model of a role that there is not, or settings that cannot work together."""
+    if job.algorithm.settings.dynamic_sampling and job.algorithm.deterministic:
+        problem = "cannot be true when deterministic is: timing decides which groups are left out"
+        raise SpecError("spec.algorithm.settings.dynamicSampling", problem)
+    named = {
+        "spec.reference.path": job.reference.model,
+        "spec.critic.path": job.critic.model,
+        "spec.rewardModel.path": job.reward_model.model if job.reward_model is not None else "",
+    }
+    for field, model in named.items():
+        try:
+            if model:
+                open_model(model)
+        except SpecError as error:
+            raise SpecError(field, error.problem) from error
+
+
+def build_policy_step(
+    job: JobConfig,
+    setup: EngineSetup,
+    make_engine: Callable[[EngineSetup], TrainEngine],
+    *,
+    minibatches: int,
+) -> PolicyStep:
+    """The roles of a job, not initialized; `setup` is the actor's, and the others' but for model
+    and head.
+    """
+    settings, frozen = job.algorithm.settings, replace(setup, optimizer=None)
+    reference = critic = reward_model = None
+    if settings.needs_reference:
+        model = job.reference.model or job.model
+        reference = Reference(
+            make_engine(replace(frozen, model=model)), update_every=job.reference.update_every
+        )
+    if settings.needs_critic:
+        optimizer = OptimizerConfig(job.algorithm.optimizer.name, job.critic.learning_rate)
+        model = job.critic.model or job.model
+        critic = Critic(
+            make_engine(replace(setup, model=model, head="value", optimizer=optimizer)),
+            value_clip=settings.value_clip,
+            minibatches=minibatches,
+        )
+    if job.reward_model is not None:
+        reward_model = RewardModel(
+            make_engine(
+                replace(frozen, model=job.reward_model.model, head="sequence-classification")
+            )
+        )
+    return PolicyStep(
+        settings,
+        actor=Actor(make_engine(setup), settings, minibatches=minibatches),
+        reference=reference,
+        critic=critic,
+        reward_model=reward_model,
+        reward_weight=job.reward_model.weight if job.reward_model is not None else 0.0,
+        critic_warmup=job.critic.warmup_steps,
+    )

@@ -1,0 +1,85 @@
+"""The figures of one step under the names that the field uses, for logs and tracking."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from rollcall_protocol.job_config import EvaluationConfig
+from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_runtime.train.algorithms.pass_at_k import pass_at_k
+from rollcall_runtime.train.roles.model_update import ModelUpdate
+from rollcall_runtime.train.roles.policy_step import PolicyStepResult
+
+# Of the first update alone: it is the only one whose policy is the one that was published.
+_MISMATCH = frozenset({"mismatch_kl", "mismatch_ratio"})
+_FIRST = _MISMATCH | {"behave_kl", "same_version"}
+
+
+def step_figures(batch: Sequence[CompletedPrompt], result: PolicyStepResult) -> dict[str, float]:
+    """Rewards, lengths and staleness of the samples, and what the models' updates measured.
+
+    Names are those of verl (`actor/pg_loss`, `actor/grad_norm`, `response_length/mean`) and
+    prime-rl (`mismatch_kl`); docs/algorithms.md lists them. What is not finite is left out.
+    """
+    samples = [sample for item in batch for sample in item.completion.samples]
+    figures = {
+        **_spread("reward", [sample.reward for sample in samples]),
+        **_spread("response_length", [len(sample.tokens) for sample in samples]),
+        **_spread("staleness", [item.age for item in batch]),
+        **_model_figures("actor", "pg_loss", result.actor),
+        **_model_figures("critic", "vf_loss", result.critic),
+    }
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def evaluation_figures(
+    rewards: Sequence[Sequence[float]], evaluation: EvaluationConfig
+) -> dict[str, float]:
+    """Mean reward and pass@k of held-out prompts, of which these are their samples' rewards."""
+    every = [reward for samples in rewards for reward in samples]
+    figures = {"eval/reward/mean": statistics.fmean(every)}
+    for k in evaluation.pass_at:
+        estimates = [
+            pass_at_k(len(samples), sum(r >= evaluation.pass_reward for r in samples), k)
+            for samples in rewards
+        ]
+        figures[f"eval/pass@{k}"] = statistics.fmean(estimates)
+    return figures
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    return {
+        f"{name}/mean": statistics.fmean(values),
+        f"{name}/min": min(values),
+        f"{name}/max": max(values),
+    }
+
+
+def _model_figures(role: str, loss: str, updates: Sequence[ModelUpdate]) -> dict[str, float]:
+    if not updates:
+        return {}
+    figures = {
+        loss: _mean(update.loss for update in updates),
+        "grad_norm": _mean(update.gradient_norm for update in updates),
+        "lr": updates[-1].learning_rate,
+    }
+    comparable = updates[0].metrics.get("same_version", 1.0) > 0
+    for name, value in updates[0].metrics.items():
+        if name in _MISMATCH and not comparable:
+            continue  # no token was sampled with the weights that were trained
+        everywhere = _mean(update.metrics.get(name, math.nan) for update in updates)
+        figures[name] = value if name in _FIRST else everywhere
+    return {f"{role}/{name}": value for name, value in figures.items()}
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Of those that are finite."""
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.fmean(finite) if finite else math.nan
+
+
+def as_text(figures: Mapping[str, float]) -> str:
+    """The figures on one line of a log."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())

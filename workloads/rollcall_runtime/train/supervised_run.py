@@ -1,0 +1,137 @@
+"""One rank of supervised training, from its configuration to the exported model."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollcall_protocol.job_config import CheckpointConfig, EngineRef, OptimizerConfig
+from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.data.supervised_rows import open_supervised
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer
+from rollcall_runtime.train.checkpoint_export import export_weights
+from rollcall_runtime.train.engine_configuration import split_config
+from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
+from rollcall_runtime.train.supervised_batches import RowCounts, SupervisedBatches
+from rollcall_runtime.train.supervised_training import SupervisedStep, SupervisedTraining
+from rollcall_runtime.train.train_engine import EngineSetup, train_engines
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rollcall_protocol.data_config import DataConfig
+    from rollcall_protocol.supervised_config import SupervisedConfig
+    from rollcall_protocol.train_settings import EngineSettings
+
+CLOSE_SECONDS = 5.0  # to wait for a save before the engine is freed
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedJob:
+    """What to train. `trainer` is who writes checkpoints; the last one that resumed may."""
+
+    model: str
+    data: DataConfig
+    config: SupervisedConfig
+    engine: EngineRef
+    checkpoint: CheckpointConfig | None
+    trainer: str
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedResult:
+    """`finished`: all steps were made, and the model was exported if a folder was given."""
+
+    step: int
+    finished: bool
+    counts: RowCounts
+
+
+class SupervisedRank:
+    """One rank on a `device` (torch's name of its type). Methods block; one thread calls them."""
+
+    def __init__(self, job: SupervisedJob, rendezvous: TrainerRendezvous, device: str) -> None:
+        self._job, self._rendezvous, self._device = job, rendezvous, device
+        self._owned = ExitStack()
+        self._checkpoints: Checkpointer | None = None
+
+    def run(
+        self, report: Callable[[SupervisedStep], None], stop: Callable[[], bool]
+    ) -> SupervisedResult:
+        """Collective. Train until the end, or until `stop` is True on any rank; then export.
+
+        SpecError names the field that is wrong, before the first step where that can be known;
+        OSError if the model cannot be written.
+        """
+        training = self._start()
+        training.run(report, stop)
+        if training.over and self._export is not None and not self._export.exists():
+            export_weights(self._engine, self._export)
+        return SupervisedResult(training.step, training.over, training.batches.counts)
+
+    def close(self) -> None:
+        """Free everything, unless a save that hangs still uses it; harmless twice."""
+        if self._checkpoints is None or self._checkpoints.wait(CLOSE_SECONDS):
+            self._owned.close()
+
+    def _start(self) -> SupervisedTraining:
+        """Collective. Check and build everything, and resume from a checkpoint, if there is one."""
+        job = self._job
+        model = ModelInput.of(open_model(job.model))
+        batches = self._batches(job.data, model)
+        held_out = job.config.evaluation
+        settings, own = self._settings(len(batches.rows))
+        make_engine = train_engines.get(job.engine.name)
+        held = None if held_out is None else self._batches(held_out, model)
+        ranks = TrainerProcessGroup(self._rendezvous, device=self._device)
+        self._owned.callback(ranks.close)
+        self._engine = make_engine(
+            EngineSetup(
+                model=job.model,
+                ranks=ranks,
+                optimizer=OptimizerConfig(job.config.optimizer, job.config.learning_rate),
+                settings=settings,
+                own_settings=own,
+                seed=job.data.seed,
+                deterministic=job.deterministic,
+            )
+        )
+        self._owned.callback(self._engine.close)
+        self._checkpoints = Checkpointer(job.checkpoint, ranks=ranks, pod_uid=job.trainer)
+        training = SupervisedTraining(
+            ranks=ranks,
+            engine=self._engine,
+            batches=batches,
+            held_out=held,
+            config=job.config,
+            checkpoints=self._checkpoints,
+        )
+        training.start()
+        if self._export is not None and self._export.exists() and not training.over:
+            problem = f"{job.config.export_path!r} is there already; name a new folder"
+            raise SpecError("spec.supervised.exportPath", problem)
+        return training
+
+    @property
+    def _export(self) -> Path | None:
+        path = self._job.config.export_path
+        return Path(path) if path else None
+
+    def _batches(self, data: DataConfig, model: ModelInput) -> SupervisedBatches:
+        rows = open_supervised(data, model=model)
+        self._owned.callback(rows.close)
+        return SupervisedBatches(rows, self._job.config.rows_per_step)
+
+    def _settings(self, rows: int) -> tuple[EngineSettings, dict[str, Any]]:
+        """The engine's settings, and those of its own; a schedule ends with training by default."""
+        config = dict(self._job.engine.config)
+        if config.get("schedule", "constant") != "constant":
+            warmup = config.get("warmupSteps")
+            rest = self._job.config.steps(rows) - (warmup if isinstance(warmup, int) else 0)
+            config.setdefault("decaySteps", max(1, rest))
+        return split_config(config)
