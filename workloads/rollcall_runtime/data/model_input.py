@@ -69,6 +69,11 @@ class ModelInput:
             raise
         except (ValueError, TypeError, KeyError) as error:
             raise SpecError(field, f"{place}: {error}") from error
+        except ImportError as error:
+            problem = f"chat templates need the package jinja2, which this image lacks ({error})"
+            raise SpecError(
+                field, f"{problem}; add it, or give prompts as text or tokens"
+            ) from error
 
 
 def without_nulls(message: Mapping[str, Any]) -> Message:

@@ -1,6 +1,7 @@
 """Prompts by number: the same number is always the same prompt."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,14 @@ def test_what_the_model_cannot_take_is_refused(
     model = character_model() if template == "" else character_model(template)
     with pytest.raises(SpecError, match=message):
         opened(written(tmp_path / "p.jsonl", [row]), model=model)
+
+
+def test_an_image_without_templates_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(SpecError, match=r"^spec.data.prompts: chat templates need .* jinja2"):
+        opened(written(tmp_path / "p.jsonl", [{"messages": [USER]}]), model=character_model())
 
 
 def test_a_column_that_is_named_is_used(tmp_path: Path) -> None:
