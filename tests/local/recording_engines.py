@@ -20,6 +20,7 @@ from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
 from rollcall_runtime.train import trainer_rank
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
+from rollcall_runtime.train.policy_batch import policy_batch
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_engine import EngineSetup
 
@@ -124,7 +125,7 @@ class RecordingEngine(Fsdp2Engine):
 
 
 def _record_samples(folder: Path) -> None:
-    make_batch = trainer_rank.policy_batch
+    make_batch = policy_batch
 
     def recording(
         prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Sample]], *, version: int
