@@ -6,6 +6,15 @@ An engine of another distribution needs no row here: its cases are skipped as it
 from collections.abc import Mapping
 
 LACKS: Mapping[str, frozenset[str]] = {
+    "fsdp": frozenset(
+        {
+            "tensor_parallel",
+            "context_parallel",
+            "pipeline_parallel",
+            "sequence_parallel",
+            "compile",
+        }
+    ),
     "fsdp2": frozenset(
         {"tensor_parallel", "context_parallel", "pipeline_parallel", "sequence_parallel"}
     ),
@@ -38,6 +47,7 @@ LACKS: Mapping[str, frozenset[str]] = {
 """Settings and heads that the engine does not have at all."""
 
 REFUSES: Mapping[str, frozenset[tuple[str, object]]] = {
+    "fsdp": frozenset({("offload", "parameters")}),
     "torchtitan": frozenset({("offload", "parameters")}),
 }
 """Values of settings that the engine has, but refuses on a CPU."""

@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import re
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import device
-
-_STATUS = Path("/proc/self/status")
-_KIB = 1024
-
-
-@dataclass(slots=True)
-class Growth:
-    """Known when the measured body has ended."""
-
-    bytes: int = 0
+    from torch import Tensor
 
 
 @contextmanager
-def peak() -> Iterator[Growth]:
-    """How far the resident memory of this process rises above where it was, while the body runs."""
-    grown = Growth()
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else the body would reuse what was freed before
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins here
-    before = _kilobytes("VmRSS")
-    yield grown
-    grown.bytes = (_kilobytes("VmHWM") - before) * _KIB
+def kept_for_backward() -> Iterator[dict[int, int]]:
+    """The bytes of each piece of memory that the body's forward pass keeps for its backward pass.
 
-
-def allocated(device: device) -> int:
-    """Bytes of an accelerator's memory that tensors take; 0 on a CPU, whose tensors torch does not
-    count.
+    Exact, where the memory of the process varies with what else it does.
     """
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        yield kept
+
+
+def allocated(device: torch.device) -> int:
+    """Bytes of an accelerator's memory that tensors take; 0 on a CPU, where torch counts none."""
     if device.type == "cpu":
         return 0
     gc.collect()
     return int(torch.get_device_module(device).memory_allocated(device))
-
-
-def _kilobytes(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
-    if found is None:
-        raise RuntimeError(f"{_STATUS} has no {name}")
-    return int(found[1])

@@ -191,13 +191,12 @@ class RankWorker:
         """Bytes of the accelerator's memory that tensors take."""
         return memory.allocated(self._ranks.device)
 
-    def peak(self, *, rows: dict[str, int], name: str = "main") -> int:
-        """Bytes by which this process grew at most in one forward and backward pass."""
-        batch = self._share(rows, name)
-        with memory.peak() as grown:
-            self._engines[name].forward_backward(batch, LOSSES["token mean"])
+    def kept_for_backward(self, *, rows: dict[str, int], name: str = "main") -> int:
+        """Bytes that one forward pass keeps for its backward pass."""
+        with memory.kept_for_backward() as kept:
+            self.forward_backward(rows=rows, name=name)
         self._engines[name].zero_grad()
-        return grown.bytes
+        return sum(kept.values())
 
     # --- weights ---------------------------------------------------------------------------------
 

@@ -138,12 +138,19 @@ def test_another_engine_takes_the_exported_weights(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("fsdp", "fsdp2"), ("fsdp2", "fsdp"), ("megatron", "fsdp2"), ("fsdp2", "megatron")],
+    [
+        ("fsdp", "fsdp2"),
+        ("fsdp2", "fsdp"),
+        ("megatron", "fsdp2"),
+        ("fsdp2", "megatron"),
+        ("torchtitan", "fsdp"),
+        ("fsdp", "torchtitan"),
+    ],
 )
 def test_engines_continue_from_each_others_checkpoints(
     place: Place, model: Model, tmp_path: Path, first: str, second: str
 ) -> None:
-    """Names and layout are torch.distributed.checkpoint's, the optimizer's state included."""
+    """Their names are Hugging Face's, the layout is torch.distributed.checkpoint's."""
     engine = place(first, meshes.DP2)
     expected = save_and_continue(engine, model("qwen3"), tmp_path / "step-00000002")
     engine.close()

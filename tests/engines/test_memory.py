@@ -12,7 +12,6 @@ from tests.engines.engine_on_ranks import EngineOnRanks, Model, assert_equal_bit
 from tests.engines.suite_batches import Rows
 
 STEPS = 3
-LONG = Rows(1, count=24, longest=240)
 
 
 def trained(engine: EngineOnRanks, model: Path, **settings: Any) -> dict[str, torch.Tensor]:
@@ -41,20 +40,18 @@ def test_no_bit_changes(engine: EngineOnRanks, model: Model, setting: dict[str, 
     assert_equal_bits(saving, trained(engine, model("qwen3")))
 
 
-@pytest.mark.meshes(meshes.DP2)
-def test_activation_checkpointing_lowers_the_peak_of_memory(
+@pytest.mark.meshes(meshes.DP2, meshes.TP2)
+def test_activation_checkpointing_keeps_less_for_the_backward_pass(
     engine: EngineOnRanks, model: Model
 ) -> None:
-    def peaks(**settings: Any) -> list[int]:
+    def kept(**settings: Any) -> list[int]:
         engine.open(model("qwen3"), **settings)
-        engine.ranks.do("peak", rows={"seed": 1, "count": 2, "longest": 240})  # allocates buffers
-        found: list[int] = engine.ranks.do("peak", rows=asdict(LONG))
+        found = engine.ranks.do("kept_for_backward", rows=asdict(Rows(1)))
         engine.close()
         return found
 
-    saving, plain = peaks(activation_checkpointing="full"), peaks()
-    for less, more in zip(saving, plain, strict=True):
-        assert less < 0.9 * more
+    plain, saving = kept(), kept(activation_checkpointing="full")
+    assert all(less < 0.7 * more for less, more in zip(saving, plain, strict=True)), (saving, plain)
 
 
 @pytest.mark.meshes(meshes.ONE, *meshes.PAIRS)

@@ -128,6 +128,19 @@ COMMON = frozenset(
     }
 )
 BUILT_IN: Mapping[str, frozenset[str]] = {
+    "fsdp": COMMON
+    | {
+        "replicas",
+        "precision",
+        "activation_checkpointing",
+        "offload",
+        "reshard_after_forward",
+        "packing",
+        "logprob_chunk",
+        "lora_rank",
+        "lora_alpha",
+        "lora_targets",
+    },
     "fsdp2": COMMON
     | {
         "replicas",

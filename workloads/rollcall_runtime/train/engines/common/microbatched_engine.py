@@ -23,12 +23,14 @@ from rollcall_runtime.train.train_engine import BatchResult, OptimizerStep, Trai
 from rollcall_runtime.train.train_loss import LossSums, ModelOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
     from rollcall_runtime.train.train_engine import EngineSetup
     from rollcall_runtime.train.train_loss import LossFunction
+
+_OWN_STATE = "engine"  # in a checkpoint's state, beside what the caller keeps there
 
 
 class MicrobatchedEngine(TrainEngine):
@@ -142,17 +144,17 @@ class MicrobatchedEngine(TrainEngine):
         factor = learning_rate_factor(self.setup.settings, self._steps)
         return self.setup.optimizer.learning_rate * factor
 
-    def _checkpoint_state(self, state: Any) -> dict[str, Any]:
+    def _checkpoint_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """What a checkpoint keeps beside tensors: the caller's `state`, and the schedule's."""
-        return {"caller": state, "optimizer_steps": self._steps}
+        return {**state, _OWN_STATE: {"optimizer_steps": self._steps}}
 
-    def _take_checkpoint_state(self, saved: dict[str, Any]) -> dict[str, Any]:
+    def _take_checkpoint_state(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Continue the schedule; returns the caller's state. ValueError for another's state."""
-        if saved.keys() != {"caller", "optimizer_steps"}:
-            raise ValueError("the checkpoint's state was not written by this release")
-        self._steps = int(saved["optimizer_steps"])
-        caller: dict[str, Any] = saved["caller"]
-        return caller
+        try:
+            self._steps = int(saved[_OWN_STATE]["optimizer_steps"])
+        except (KeyError, TypeError) as error:
+            raise ValueError("the checkpoint's state was not written by this release") from error
+        return {name: value for name, value in saved.items() if name != _OWN_STATE}
 
     def _cut(self, batch: TrainBatch) -> list[list[int]]:
         """Rows of each micro-batch: as many micro-batches on all ranks, some without rows."""

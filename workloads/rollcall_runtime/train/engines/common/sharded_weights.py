@@ -15,7 +15,7 @@ from rollcall_runtime.train.train_engine import WeightInfo, WeightShard
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from rollcall_protocol.train_settings import EngineSettings
     from rollcall_runtime.train.process_group import TrainerProcessGroup
@@ -30,9 +30,8 @@ class ExportedWeight:
     adapter: LowRankAdapter | None
 
 
-def exported_weights(model: nn.Module, settings: EngineSettings) -> list[ExportedWeight]:
-    """All weights by the names of the model's source; a tied one once, under its first name."""
-    state = model.state_dict(keep_vars=True)
+def exported_weights(state: Mapping[str, Tensor], settings: EngineSettings) -> list[ExportedWeight]:
+    """The weights of a model's state by the names of its source; a tied one once, as the first."""
     found: list[ExportedWeight] = []
     seen: set[int] = set()
     for name, tensor in state.items():
@@ -92,11 +91,10 @@ def own_shards(weights: list[ExportedWeight], *, rank: int) -> Iterator[WeightSh
 def replace_weights(
     weights: list[ExportedWeight], given: Mapping[str, Tensor] | None, ranks: TrainerProcessGroup
 ) -> None:
-    """Collective. Take rank 0's whole tensors; adapters are made to add nothing.
+    """Collective. Take rank 0's tensors of these names; adapters are made to add nothing.
 
-    ValueError on all ranks if names, dtypes or shapes are not those of `weights`.
+    `expect_weights` comes before it.
     """
-    _expect(weights, given, ranks)
     for weight in weights:
         info = weight.info
         whole = (
@@ -123,12 +121,13 @@ def put(tensor: Tensor, whole: Tensor) -> None:
     tensor.to_local().copy_(whole[tuple(part)])
 
 
-def _expect(
-    weights: list[ExportedWeight], given: Mapping[str, Tensor] | None, ranks: TrainerProcessGroup
+def expect_weights(
+    infos: list[WeightInfo], given: Mapping[str, Tensor] | None, ranks: TrainerProcessGroup
 ) -> None:
+    """Collective. ValueError on all ranks if rank 0's names, dtypes or shapes are not `infos`."""
     problem = ""
     if ranks.rank == 0:
-        wanted = {weight.info.name: (weight.info.dtype, weight.info.shape) for weight in weights}
+        wanted = {info.name: (info.dtype, info.shape) for info in infos}
         found = {name: (t.dtype, tuple(t.shape)) for name, t in (given or {}).items()}
         wrong = sorted({name for name, _ in wanted.items() ^ found.items()})
         problem = f"not this model's: {', '.join(wrong[:3])}" if wrong else ""

@@ -1,0 +1,223 @@
+"""What FSDP1 and FSDP2 share: one PyTorch module, sharded over ranks that compute different rows.
+
+How it is sharded, and how weights leave it, is the derived engine's.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from rollcall_runtime.models.model_parts import layers, output_layer
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.train.checkpoint import files
+from rollcall_runtime.train.checkpoint.distributed_save import (
+    check_same_tensors,
+    load_rng_states,
+    prepare_save,
+    use_rng_states,
+)
+from rollcall_runtime.train.engines.common.compiling import compile_layers
+from rollcall_runtime.train.engines.common.lora import AdaptedWeights, add_adapters
+from rollcall_runtime.train.engines.common.microbatched_engine import MicrobatchedEngine
+from rollcall_runtime.train.engines.common.model_heads import model_output, with_head
+from rollcall_runtime.train.engines.common.optimizers import build_optimizer
+from rollcall_runtime.train.engines.common.placement import StatePlacement
+from rollcall_runtime.train.train_engine import FIELD, Head
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from torch import nn
+
+    from rollcall_runtime.models.weight_loading import WeightReader
+    from rollcall_runtime.train.train_batch import TrainBatch
+    from rollcall_runtime.train.train_engine import EngineSetup
+    from rollcall_runtime.train.train_loss import ModelOutput
+
+_OPTIMIZER = "optimizer"
+
+
+class ModuleEngine(MicrobatchedEngine):
+    """See TrainEngine. Derived engines may read each other's checkpoints.
+
+    `_module` is the model with its head, sharded; `_parameters` are those that are trained.
+    """
+
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda", "npu"})
+    heads: ClassVar[frozenset[Head]] = frozenset(
+        {"language-model", "value", "sequence-classification"}
+    )
+
+    _module: nn.Module
+    _parameters: list[nn.Parameter]
+    _placement: StatePlacement
+
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        if setup.own_settings:
+            key = min(setup.own_settings)
+            raise SpecError(f"{FIELD}.config.{key}", "this engine has no such setting")
+
+    @abstractmethod
+    def _shard(self, module: nn.Module, weights: WeightReader) -> nn.Module:
+        """Collective. Shard `module` in its place, or in a wrapper, on this worker's device.
+
+        Its parameters are empty, and get the values of `weights`, which has the names of
+        `module.model`. Sets `gradient_scale`.
+        """
+
+    @abstractmethod
+    def _free_gathered(self) -> None:
+        """Free parameters that are gathered."""
+
+    def initialize(self) -> None:
+        settings = self.setup.settings
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        torch.use_deterministic_algorithms(self.setup.deterministic)
+        source, head, seed = open_model(self.setup.model), self.setup.head, self.setup.seed
+        model = source.build_empty(head=head)
+        weights = source.weights(head=head, seed=seed)
+        if settings.lora_rank:
+            add_adapters(model, settings)
+            weights = AdaptedWeights(weights, model, seed=seed)
+            if head != "language-model":  # the head itself is new
+                output_layer(model).requires_grad_()
+        if settings.activation_checkpointing == "full":
+            units = set(layers(model))
+            apply_activation_checkpointing(model, check_fn=units.__contains__)
+        if settings.compile:
+            compile_layers(layers(model))
+        module = with_head(model, head, logprob_chunk=settings.logprob_chunk)
+        self._module = self._shard(module.eval(), weights)
+        self._parameters = [p for p in self._module.parameters() if p.requires_grad]
+        if self.setup.optimizer is not None:
+            self._optimizer = build_optimizer(self.setup.optimizer, self._parameters, settings)
+        self._placement = StatePlacement(self.setup.ranks.device)
+
+    @property
+    def _model(self) -> nn.Module:
+        model: nn.Module = self._module.model  # type: ignore[assignment]
+        return model
+
+    def close(self) -> None:
+        for name in ("_module", "_parameters"):
+            self.__dict__.pop(name, None)
+        self._optimizer = None
+
+    def to(
+        self,
+        device: Literal["worker", "host"],
+        *,
+        model: bool = True,
+        optimizer: bool = True,
+        gradients: bool = True,
+    ) -> None:
+        self._free_gathered()
+        self._placement.move(
+            device,
+            model=self._module if model else None,
+            optimizer=self._optimizer if optimizer else None,
+            gradients=self._parameters if gradients else None,
+        )
+
+    def _set_training(self, training: bool) -> bool:
+        before = self._module.training
+        self._module.train(training)
+        return before
+
+    def _forward(self, batch: TrainBatch, *, entropy: bool) -> ModelOutput:
+        self._placement.expect_on_worker("model")
+        return model_output(
+            self._module,
+            batch,
+            head=self.setup.head,
+            packing=self.setup.settings.packing,
+            entropy=entropy,
+        )
+
+    def forward(self, batch: TrainBatch, *, entropy: bool = False) -> ModelOutput:
+        output = super().forward(batch, entropy=entropy)
+        self._free_gathered()  # else these parameters would outlive the next optimizer step
+        return output
+
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        self._placement.forget_gradients()
+
+    def _apply_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        offloaded = self.setup.settings.offload == "optimizer"
+        if offloaded:
+            self._placement.move("worker", optimizer=optimizer)
+        self._placement.expect_on_worker("optimizer")
+        optimizer.step()
+        if offloaded:
+            self._placement.move("host", optimizer=optimizer)
+
+    def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
+        tensors: dict[str, Any] = {"model": self._model_state()}
+        if self._optimizer is not None and self._optimizer.state:
+            tensors[_OPTIMIZER] = self._optimizer_state(self._optimizer)
+        state = self._checkpoint_state(state)
+        return prepare_save(self.setup.ranks, path, tensors=tensors, state=state)
+
+    def load_checkpoint(self, path: Path) -> dict[str, Any]:
+        state = files.read_state(path)
+        loaded: dict[str, Any] = {"model": self._model_state()}
+        names = check_same_tensors(path, loaded["model"], prefix="model")
+        if self._optimizer is not None:
+            if any(name.startswith(f"{_OPTIMIZER}.") for name in names):
+                loaded[_OPTIMIZER] = self._optimizer_state(self._optimizer)
+            else:
+                self._optimizer.state.clear()
+        loaded |= load_rng_states(self.setup.ranks, path)
+        load(loaded, checkpoint_id=path)
+        self._set_model_state(loaded["model"])
+        if self._optimizer is not None and _OPTIMIZER in loaded:
+            self._set_optimizer_state(self._optimizer, loaded[_OPTIMIZER])
+        use_rng_states(self.setup.ranks, loaded)
+        return self._take_checkpoint_state(state)
+
+    def _model_state(self) -> dict[str, Any]:
+        """Parameters and buffers by the names that a checkpoint has for them: the source's."""
+        return get_model_state_dict(self._model)
+
+    def _set_model_state(self, state: dict[str, Any]) -> None:
+        set_model_state_dict(self._model, state)
+
+    def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return get_optimizer_state_dict(self._model, optimizer)
+
+    def _set_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        set_optimizer_state_dict(self._model, optimizer, state)
+
+    @property
+    def data_parallel_rank(self) -> int:
+        return self.setup.ranks.rank
+
+    @property
+    def data_parallel_size(self) -> int:
+        return self.setup.ranks.size
+
+    @property
+    def data_parallel_group(self) -> dist.ProcessGroup:
+        group = dist.group.WORLD
+        if group is None:
+            raise RuntimeError("the process group is closed")
+        return group
