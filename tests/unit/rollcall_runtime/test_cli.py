@@ -1,6 +1,7 @@
 """The two programs: an error is one line, with an exit code that says whose fault it is."""
 
 import json
+import random
 import re
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pod_contract.COORDINATOR: "127.0.0.1",
         pod_contract.POD_NAME: "reverse-trainer-0",
         pod_contract.POD_UID: "uid-1",
-        pod_contract.POD_IP: "127.0.0.1",
+        # Programs of other tests listen on the same ports.
+        pod_contract.POD_IP: f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1",
         pod_contract.TOKEN_DIR: str(tmp_path),
         pod_contract.STATE_DIR: str(tmp_path),
         pod_contract.CONFIG: json.dumps(encode(job_config())),
