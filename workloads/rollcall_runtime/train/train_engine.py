@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from rollcall_protocol.job_config import OptimizerConfig
+    from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.train.process_group import TrainerProcessGroup
     from rollcall_runtime.train.train_batch import TrainBatch
     from rollcall_runtime.train.train_loss import LossFunction, ModelOutput
 
 FIELD = "spec.trainer.engine"
 
-Head = Literal["language-model", "value", "sequence-classification"]
-
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
     """What an engine is made from.
 
-    `model`: a builtin or a directory, as `models.model_source` opens it. `head`: what the model
+    `model`: a builtin or a directory, as `models.open_model` opens it. `head`: what the model
     predicts. `optimizer`: None for a model that is only evaluated. `own_settings`: what the job's
     engine configuration holds beyond EngineSettings, for the engine to check. `seed` gives the
     weights that the model's source has none for. `ranks`: the process group that all engines of

@@ -42,7 +42,8 @@ class Run:
         return sum(self.rewards[-10:]) / 10
 
 
-def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[TrainBatch, float]:
+def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[TrainBatch, float, int]:
+    """A batch, its mean reward, and the version that the rollout sampled it with."""
     numbers = range(step * PROMPTS, (step + 1) * PROMPTS)
     prompts = [reverse.prompt(number, seed=seed) for number in numbers]
     groups = [
@@ -54,7 +55,8 @@ def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[TrainBatch, float
         )
     ]
     mean = sum(s.reward for group in groups for s in group) / (PROMPTS * GROUP_SIZE)
-    return policy_batch(prompts, groups, version=step), mean
+    (version,) = {version for group in groups for s in group for version in s.versions}
+    return policy_batch(prompts, groups, version=step), mean, version
 
 
 def policy(ranks: TrainerProcessGroup, settings: AlgorithmSettings, seed: int) -> PolicyStep:
@@ -86,9 +88,9 @@ def learn(
         version = 0
         rollout.load_weights(trainer.named_weights(), version=version)
         for step in range(steps):
-            batch, mean = sample(rollout, step, seed)
+            batch, mean, served = sample(rollout, step, seed)
             rewards.append(mean)
-            waiting.append((version, batch))
+            waiting.append((served, batch))
             if len(waiting) > staleness:
                 sampled, batch = waiting.popleft()
                 found.add(version - sampled)

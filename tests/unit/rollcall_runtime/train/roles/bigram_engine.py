@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from rollcall_protocol.job_config import OptimizerConfig
+from rollcall_runtime.models.model_source import Head
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_engine import (
     BatchResult,
     EngineSetup,
-    Head,
     OptimizerStep,
     TrainEngine,
     WeightInfo,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
+from rollcall_runtime.models.model_source import Head
 from rollcall_runtime.train.algorithms.advantages import sample_advantages
 from rollcall_runtime.train.roles.actor import Actor
 from rollcall_runtime.train.roles.critic import Critic
@@ -15,7 +16,6 @@ from rollcall_runtime.train.roles.policy_step import PolicyStep
 from rollcall_runtime.train.roles.reference import Reference
 from rollcall_runtime.train.roles.reward_model import RewardModel
 from rollcall_runtime.train.train_batch import TrainBatch
-from rollcall_runtime.train.train_engine import Head
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.train.roles.bigram_engine import (
     VOCABULARY,

@@ -19,8 +19,8 @@ from rollcall_runtime.train.train_loss import ModelOutput
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.train.train_batch import TrainBatch
-    from rollcall_runtime.train.train_engine import Head
 
 
 class LanguageModelHead(nn.Module):

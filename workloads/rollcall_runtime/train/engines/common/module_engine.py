@@ -36,7 +36,7 @@ from rollcall_runtime.train.engines.common.microbatched_engine import Microbatch
 from rollcall_runtime.train.engines.common.model_heads import model_output, with_head
 from rollcall_runtime.train.engines.common.optimizers import build_optimizer
 from rollcall_runtime.train.engines.common.placement import StatePlacement
-from rollcall_runtime.train.train_engine import FIELD, Head
+from rollcall_runtime.train.train_engine import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.models.weight_loading import WeightReader
     from rollcall_runtime.train.train_batch import TrainBatch
     from rollcall_runtime.train.train_engine import EngineSetup

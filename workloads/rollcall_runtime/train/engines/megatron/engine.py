@@ -41,7 +41,7 @@ from rollcall_runtime.train.engines.megatron.vocabulary_logprobs import (
     hide_padding,
     target_logprobs,
 )
-from rollcall_runtime.train.train_engine import FIELD, BatchResult, Head
+from rollcall_runtime.train.train_engine import FIELD, BatchResult
 from rollcall_runtime.train.train_loss import ModelOutput
 from rollcall_runtime.worker.errors import SpecError
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.tensor import DTensor
 
+    from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.models.weight_loading import WeightReader
     from rollcall_runtime.train.engines.common.loss_totals import LossTotals
     from rollcall_runtime.train.engines.megatron.hf_config import Architecture

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from megatron.core.transformer.spec_utils import ModuleSpec
 
+    from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.train.engines.megatron.hf_mapping import ParameterMapping
-    from rollcall_runtime.train.train_engine import Head
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

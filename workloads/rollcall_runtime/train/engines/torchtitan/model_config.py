@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from torchtitan.models.common.rope import RoPE
     from torchtitan.protocols.state_dict_adapter import StateDictAdapter
 
-    from rollcall_runtime.train.train_engine import Head
+    from rollcall_runtime.models.model_source import Head
 
 _LAYER = re.compile(r"\.(\d+)\.")
 # Weights are loaded after the model is built.

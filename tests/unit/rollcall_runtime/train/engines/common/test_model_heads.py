@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from rollcall_runtime.models.model_parts import output_layer
+from rollcall_runtime.models.model_source import Head
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.engines.common.model_heads import model_output, with_head
 from rollcall_runtime.train.train_batch import TrainBatch
-from rollcall_runtime.train.train_engine import Head
 from tests.unit.rollcall_runtime.train.batches import random_batch
 
 BATCH = random_batch(seed=2)
