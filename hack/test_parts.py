@@ -23,7 +23,7 @@ HERE = "not gpu and not alone"
 # Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
 SHOW_SLOWEST = "--durations-cpu 20"
-LONGEST_E2E = "tests/e2e/test_elastic_rollouts.py"
+LONGEST_E2E = "tests/e2e/test_elastic_rollouts.py tests/e2e/test_hugging_face_model.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ PARTS = (
     Part(
         name="e2e",
         minutes=4,
-        # The longest test first: begun last, it would run on alone.
+        # The longest tests first: begun last, they would run on alone.
         commands=(
             f"pytest {LONGEST_E2E} tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone'",
         ),
