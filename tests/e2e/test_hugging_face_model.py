@@ -59,7 +59,7 @@ def job_of(engine: str) -> dict[str, Any]:
     spec["trainer"]["replicas"] = 2
     spec["trainer"]["engine"] = {"name": engine}
     spec["reward"] = {"function": "rollcall_runtime.tasks.repeat:reward"}
-    spec["rollouts"][0]["engine"] = {"name": "transformers"}
+    spec["rollouts"][0]["engine"] = {"name": "transformers", "config": {"maxTokens": 6}}
     for part in (spec["trainer"], *spec["rollouts"]):
         pod = part["template"]["spec"]
         pod["volumes"] = [
