@@ -12,6 +12,9 @@ from tests.unit.rollcall_runtime.jobs import job_config
 pytestmark = pytest.mark.slow
 
 STEPS = 120
+# Chance is 0.07. Five of six positions are 0.83; when the end of the response is learned, which is
+# the last, depends on how old samples were.
+LEARNED = 0.75
 ENGINE = EngineRef("transformers", {"maxTokens": 6})
 
 
@@ -31,5 +34,5 @@ async def test_a_tiny_qwen3_on_two_ranks_learns_as_its_rollouts_see_it(tmp_path:
         assert in_sync(job.operator.last, *job.rollouts)
         metrics = [await pod.metrics() for pod in job.rollouts]
         assert [values["weight_version"] for values in metrics] == [STEPS] * 2
-        assert min(values["rollout_reward"] for values in metrics) >= 0.9
+        assert min(values["rollout_reward"] for values in metrics) >= LEARNED
         assert (await job.prompts()).balanced
