@@ -11,7 +11,7 @@ def test_a_setting_that_the_engine_lacks_is_named_with_the_engines_that_have_it(
         check_known(EngineSettings(packing=True), {"precision"}, engine="mine")
     assert caught.value.key == "packing"
     assert caught.value.problem.startswith(
-        "engine mine does not have this setting; these have it: fsdp2"
+        "engine mine does not have this setting; these have it: fsdp, fsdp2"
     )
 
 

@@ -301,7 +301,9 @@ def test_what_an_engine_cannot_do_is_refused_by_name(ranks: TrainerProcessGroup)
     right = setup(ranks)
     with pytest.raises(SpecError, match="unknown optimizer 'sgd'"):
         Fsdp2Engine(replace(right, optimizer=OptimizerConfig("sgd", 1.0)))
-    with pytest.raises(SpecError, match=r"^spec.trainer.engine.config.beta3: unknown setting"):
+    with pytest.raises(
+        SpecError, match=r"^spec.trainer.engine.config.beta3: this engine has no such setting"
+    ):
         Fsdp2Engine(replace(right, own_settings={"beta3": "0.9"}))
     with pytest.raises(SpecError, match=r"config.tensorParallel: "):
         Fsdp2Engine(setup(ranks, tensor_parallel=2))
