@@ -72,7 +72,9 @@ def _fill(name: str, tensor: Tensor, weights: WeightReader) -> None:
         tensor.copy_(weights.read(name))
         return
     if not all(isinstance(place, (Shard, Replicate)) for place in tensor.placements):
-        raise NotImplementedError(f"{name} is placed as {tensor.placements}")
+        raise NotImplementedError(
+            f"{name} is placed as {tensor.placements}; only shards and copies can be filled"
+        )
     local = tensor.to_local()
     if not local.numel():
         return

@@ -27,11 +27,12 @@ from rollcall_runtime.models.weight_loading import fill, materialise
 from rollcall_runtime.train.engines.common import sharded_weights
 from rollcall_runtime.train.engines.common.module_engine import ModuleEngine
 from rollcall_runtime.train.engines.common.precision import compute_dtype
+from rollcall_runtime.train.engines.common.renamed_states import renamed_model, renamed_optimizer
 from rollcall_runtime.train.train_engine import FIELD, WeightInfo, WeightShard
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor, nn
     from torch.distributed.device_mesh import DeviceMesh
@@ -142,17 +143,17 @@ class FsdpEngine(ModuleEngine):
 
     def _model_state(self) -> dict[str, Any]:
         # FSDP gives and takes the state of the whole module alone.
-        return _renamed(get_model_state_dict(self._module), _without_module)
+        return renamed_model(get_model_state_dict(self._module), _without_module)
 
     def _set_model_state(self, state: dict[str, Any]) -> None:
-        set_model_state_dict(self._module, _renamed(state, _of_module))
+        set_model_state_dict(self._module, renamed_model(state, _of_module))
 
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         state = get_optimizer_state_dict(self._module, optimizer)
-        return _renamed_optimizer(state, _without_module)
+        return renamed_optimizer(state, _without_module)
 
     def _set_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        own = _renamed_optimizer(state, _of_module)
+        own = renamed_optimizer(state, _of_module)
         set_optimizer_state_dict(self._module, optimizer, own)
 
     def weight_info(self) -> list[WeightInfo]:
@@ -193,18 +194,6 @@ def _without_module(name: str) -> str:
 
 def _of_module(name: str) -> str:
     return _MODEL + name
-
-
-def _renamed(state: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    return {rename(name): value for name, value in state.items()}
-
-
-def _renamed_optimizer(state: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    groups = [
-        {**group, "params": [rename(name) for name in group["params"]]}
-        for group in state["param_groups"]
-    ]
-    return {"state": _renamed(state["state"], rename), "param_groups": groups}
 
 
 def _names_by_unit(model: nn.Module, units: list[nn.Module]) -> list[list[str]]:

@@ -21,6 +21,7 @@ from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.engines.common.compiling import compile_layers
 from rollcall_runtime.train.engines.common.optimizers import build_optimizer
 from rollcall_runtime.train.engines.common.placement import StatePlacement
+from rollcall_runtime.train.engines.common.renamed_states import renamed_model, renamed_optimizer
 from rollcall_runtime.train.engines.common.sharded_weights import ExportedWeight, put
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.engines.torchtitan.decoder import build_decoder, device_mesh
@@ -94,17 +95,18 @@ class TorchtitanEngine(Fsdp2Engine):
         ]
 
     def _model_state(self) -> dict[str, Any]:
-        return _renamed(get_model_state_dict(self._model), self._state_names())
+        return renamed_model(get_model_state_dict(self._model), self._state_names().__getitem__)
 
     def _set_model_state(self, state: dict[str, Any]) -> None:
-        set_model_state_dict(self._model, _renamed(state, _inverse(self._state_names())))
+        own = renamed_model(state, _inverse(self._state_names()).__getitem__)
+        set_model_state_dict(self._model, own)
 
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         state = get_optimizer_state_dict(self._model, optimizer)
-        return _renamed_optimizer(state, self._state_names())
+        return renamed_optimizer(state, self._state_names().__getitem__)
 
     def _set_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        own = _renamed_optimizer(state, _inverse(self._state_names()))
+        own = renamed_optimizer(state, _inverse(self._state_names()).__getitem__)
         set_optimizer_state_dict(self._model, optimizer, own)
 
     def _state_names(self) -> dict[str, str]:
@@ -125,18 +127,6 @@ class TorchtitanEngine(Fsdp2Engine):
         name = "batch" if self.data_parallel_size > 1 else "fsdp"
         group: ProcessGroup = self._mesh.get_mesh(name).get_group()
         return group
-
-
-def _renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {names[name]: value for name, value in state.items()}
-
-
-def _renamed_optimizer(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    groups = [
-        {**group, "params": [names[name] for name in group["params"]]}
-        for group in state["param_groups"]
-    ]
-    return {"state": _renamed(state["state"], names), "param_groups": groups}
 
 
 def _inverse(names: Mapping[str, str]) -> dict[str, str]:
