@@ -42,7 +42,8 @@ else
 	$(BIN)/python -m hack.test_parts engines-whole
 endif
 
-test-gpu: $(STAMP) ## Sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
+test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
+	$(BIN)/pytest tests/engines
 	$(BIN)/pytest tests/unit -m gpu
 	$(SYNC) bench --engine auto --staging host --size 2Gi --json
 	$(SYNC) bench --engine auto --staging device --size 2Gi --json

@@ -2,7 +2,8 @@
 
 `--engine NAME` (as often as wanted) names engines, of other distributions too; without it the
 built-in ones are tested. `--cpu-stand-ins NAME` has an engine run on a CPU that is made for
-accelerators (see `cpu_stand_ins`).
+accelerators (see `cpu_stand_ins`). On a machine with accelerators each rank has one of them, and
+the meshes that need more are skipped.
 
 A test that takes `engine` runs on every engine and on each mesh of its mark `meshes`.
 """
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from rollcall_protocol.train_settings import BUILT_IN
 from tests.engines import meshes
@@ -92,7 +94,10 @@ def place(request: pytest.FixtureRequest, rank_pool: RankPool) -> Iterator[Place
     with ExitStack() as held:
 
         def find(name: str, mesh: Mesh) -> EngineOnRanks:
-            own = stand_in or (name if name in STAND_INS else "")
+            devices = torch.accelerator.device_count()
+            if 0 < devices < mesh.world:
+                pytest.skip(f"{mesh.name} needs {mesh.world} devices, and {devices} are here")
+            own = "" if devices else stand_in or (name if name in STAND_INS else "")
             return EngineOnRanks(
                 name, mesh, held.enter_context(rank_pool.ranks(name, mesh.world, own))
             )

@@ -7,6 +7,7 @@ reply is a JSON object with its value, or its error. Tensors travel in safetenso
 from __future__ import annotations
 
 import json
+import os
 import threading
 import traceback
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_protocol.train_settings import EngineSettings
 from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
 from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine, train_engines
+from rollcall_runtime.worker.devices import own_device
 from rollcall_runtime.worker.errors import SpecError
 from tests.engines import memory
 from tests.engines.cpu_stand_ins import STAND_INS
@@ -51,6 +53,7 @@ class RankPlace:
 
 def serve(place: RankPlace, requests: Connection) -> None:
     """What a rank's process runs: answer requests until the other end closes."""
+    os.environ.update(own_device(place.rank, os.environ))
     with ExitStack() as undo:
         if place.stand_in:
             undo.enter_context(STAND_INS[place.stand_in]())
