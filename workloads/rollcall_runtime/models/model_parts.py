@@ -2,20 +2,24 @@
 
 Rows that are padded on the right need no mask: no position of a causal model sees what comes after
 it, and what the padding computes is not read. Rows that are packed one after the other need
-position ids that restart at 0; from these transformers makes a mask in which each sequence sees
-itself alone (`transformers.masking_utils.find_packed_sequence_indices`), as the built-in decoder
-does. With attention by torch's sdpa that mask has a row and a column for each token of the packed
-row, so memory and time of attention grow with the square of its length; flash attention makes none.
+position ids that restart at 0, and the lengths of the sequences: each of these sees itself alone,
+and attention costs the sum of the squares of their lengths (`sequence_attention`). For an
+architecture that was not tested transformers makes a mask of the position ids instead
+(`transformers.masking_utils.find_packed_sequence_indices`), with a row and a column for each token
+of the packed row, so memory and time of attention grow with the square of its whole length.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from rollcall_runtime.models.sequence_attention import BY_SEQUENCE
 from rollcall_runtime.models.tiny_decoder import TinyDecoder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from rollcall_runtime.models.sequence_attention import RowLayout
 
 
 def layers(model: nn.Module) -> list[nn.Module]:
@@ -33,14 +37,35 @@ def output_layer(model: nn.Module) -> nn.Linear:
     return cast("nn.Linear", found)
 
 
-def hidden_states(model: nn.Module, tokens: Tensor, *, positions: Tensor | None = None) -> Tensor:
+def prepare_packed_rows(model: nn.Module) -> None:
+    """Have `hidden_states` read its `layout`, where the architecture allows it."""
+    if not isinstance(model, TinyDecoder):
+        # The model is of transformers, which takes seconds to import.
+        from rollcall_runtime.models import hugging_face_attention  # noqa: PLC0415
+
+        hugging_face_attention.use_attention_by_sequence(model)
+
+
+def hidden_states(
+    model: nn.Module,
+    tokens: Tensor,
+    *,
+    positions: Tensor | None = None,
+    layout: RowLayout | None = None,
+) -> Tensor:
     """What the output layer reads: [rows, length, width] for tokens [rows, length].
 
-    `positions` [rows, length] are needed for packed rows alone; without them rows count from 0.
+    Packed rows alone need `positions` [rows, length] (without them rows count from 0), a `layout`,
+    and a model that `prepare_packed_rows` has seen.
     """
     if isinstance(model, TinyDecoder):
-        return model.hidden_states(tokens, positions=positions)
-    output = cast("Any", model).base_model(
-        input_ids=tokens, position_ids=positions, use_cache=False
+        return model.hidden_states(tokens, positions=positions, layout=layout)
+    built = cast("Any", model)
+    by_sequence = built.config._attn_implementation == BY_SEQUENCE  # noqa: SLF001 - no other way
+    output = built.base_model(
+        input_ids=tokens,
+        position_ids=positions,
+        use_cache=False,
+        **({"row_layout": layout} if by_sequence else {}),
     )
     return cast("Tensor", output.last_hidden_state)

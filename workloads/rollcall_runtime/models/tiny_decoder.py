@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from rollcall_runtime.models.sequence_attention import RowLayout, attend_by_sequence
+
 _INITIAL_STD = 0.02
 
 
@@ -73,16 +75,27 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(
-        self, x: Tensor, *, layer: int, cache: KeyValueCache | None, mask: Tensor | None
+        self,
+        x: Tensor,
+        *,
+        layer: int,
+        cache: KeyValueCache | None,
+        mask: Tensor | None,
+        layout: RowLayout | None,
     ) -> Tensor:
         rows, tokens, width = x.shape
         qkv = self.qkv(self.attention_norm(x)).view(rows, tokens, 3, self.heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        causal = mask is None and tokens > 1
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
-        x = x + self.project(mixed.transpose(1, 2).reshape(rows, tokens, width))
+        if layout is not None:
+            mixed = attend_by_sequence(query, key, value, layout)
+        else:
+            causal = mask is None and tokens > 1
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=causal
+            ).transpose(1, 2)
+        x = x + self.project(mixed.reshape(rows, tokens, width))
         out: Tensor = x + self.down(F.gelu(self.up(self.feed_norm(x))))
         return out
 
@@ -146,32 +159,21 @@ class TinyDecoder(nn.Module):
         cache: KeyValueCache | None = None,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
+        layout: RowLayout | None = None,
     ) -> Tensor:
         """What the output layer reads, [rows, tokens, width]; `tokens` follow what `cache` holds.
 
         Without `positions` ([rows, tokens] or [tokens]) they count from 0. `mask`, broadcast to
         [rows, heads, tokens, keys], says who may look at whom; without it: causal, and a single
-        token looks at all before it. Without a cache, positions [rows, tokens] that restart begin
-        another sequence of a packed row, which sees itself alone.
+        token looks at all before it. `layout`, without a cache and a mask: sequences in each row
+        that see themselves alone.
         """
         if positions is None:
             place = self.position.weight[: tokens.shape[1]]
         else:
             place = self.position(positions)
-            if cache is None and mask is None and positions.ndim == 2:
-                mask = _packed_mask(positions)
         x = self.embed(tokens) + place
         for layer, block in enumerate(self.blocks):
-            x = block(x, layer=layer, cache=cache, mask=mask)
+            x = block(x, layer=layer, cache=cache, mask=mask, layout=layout)
         hidden: Tensor = self.norm(x)
         return hidden
-
-
-def _packed_mask(positions: Tensor) -> Tensor | None:
-    """Who may look at whom, bool [rows, 1, tokens, tokens]; None if no row is packed."""
-    sequence = (positions.diff(dim=1) != 1).cumsum(1)
-    if not bool(sequence.any()):
-        return None
-    sequence = F.pad(sequence, (1, 0))
-    same = sequence[:, :, None] == sequence[:, None, :]
-    return same.tril()[:, None]

@@ -1,17 +1,33 @@
 """Hidden states and output layer give what the whole model gives, in padded and packed rows."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.masking_utils import find_packed_sequence_indices
+from transformers import AutoConfig
 
-from rollcall_runtime.models.model_parts import hidden_states, layers, output_layer
+from rollcall_runtime.models.model_parts import (
+    hidden_states,
+    layers,
+    output_layer,
+    prepare_packed_rows,
+)
 from rollcall_runtime.models.open_model import open_model
-from tests.engines.tiny_models import ARCHITECTURES, LETTERS, write_tiny_model
+from rollcall_runtime.models.sequence_attention import RowLayout
+from tests.engines.tiny_models import (
+    ARCHITECTURES,
+    LETTERS,
+    tiny_config,
+    tiny_model,
+    write_tiny_model,
+)
 
 LENGTHS = (5, 1, 7)
+LAYOUT = RowLayout(LENGTHS)
+POSITIONS = torch.cat([torch.arange(length) for length in LENGTHS])[None]
 
 
 @pytest.fixture(params=["tiny", *ARCHITECTURES])
@@ -54,40 +70,73 @@ def test_rows_padded_on_the_right_need_no_mask(model: nn.Module, sequences: list
         torch.testing.assert_close(row[: len(tokens)], whole(model, tokens), atol=1e-5, rtol=0)
 
 
-def test_packed_rows_need_positions_that_restart(model: nn.Module, sequences: list[Tensor]) -> None:
+def packed_logits(model: nn.Module, sequences: list[Tensor]) -> Sequence[Tensor]:
+    """Logits of each sequence, computed in one row."""
+    prepare_packed_rows(model)
     packed = torch.cat(sequences)[None]
-    positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
-    found = output_layer(model)(hidden_states(model, packed, positions=positions))[0]
-    for part, tokens in zip(found.split(LENGTHS), sequences, strict=True):
-        torch.testing.assert_close(part, whole(model, tokens), atol=1e-5, rtol=0)
+    hidden = hidden_states(model, packed, positions=POSITIONS, layout=LAYOUT)
+    found: Tensor = output_layer(model)(hidden)
+    return torch.split(found[0], list(LENGTHS))
 
 
-def test_without_them_a_sequence_would_see_the_one_before(
+def test_a_sequence_of_a_packed_row_sees_itself_alone(
     model: nn.Module, sequences: list[Tensor]
 ) -> None:
-    found = output_layer(model)(hidden_states(model, torch.cat(sequences)[None]))[0]
-    last = found.split(LENGTHS)[-1]
-    assert not torch.allclose(last, whole(model, sequences[-1]), atol=1e-2)
+    alone = [whole(model, tokens) for tokens in sequences]
+    for part, expected in zip(packed_logits(model, sequences), alone, strict=True):
+        torch.testing.assert_close(part, expected, atol=1e-5, rtol=0)
 
 
-def test_packed_and_padded_rows_may_stand_together(
+def test_without_a_layout_a_sequence_would_see_the_one_before(
     model: nn.Module, sequences: list[Tensor]
 ) -> None:
-    first, second, third = sequences
-    rows = nn.utils.rnn.pad_sequence([torch.cat([first, second]), third], batch_first=True)
-    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 0], [0, 1, 2, 3, 4, 5, 6]])
-    found = output_layer(model)(hidden_states(model, rows, positions=positions))
-    for part, tokens in ((found[0, :5], first), (found[0, 5:6], second), (found[1], third)):
-        torch.testing.assert_close(part, whole(model, tokens), atol=1e-5, rtol=0)
+    alone = whole(model, sequences[-1])
+    prepare_packed_rows(model)
+    packed = torch.cat(sequences)[None]
+    found = output_layer(model)(hidden_states(model, packed, positions=POSITIONS))[0]
+    assert not torch.allclose(found[-LENGTHS[-1] :], alone, atol=1e-2)
 
 
-def test_transformers_recognises_packed_rows_by_their_positions() -> None:
-    """What `hidden_states` relies on."""
-    packed = torch.tensor([[0, 1, 0, 0, 1, 2]])
-    found = find_packed_sequence_indices(packed)
-    assert found is not None
-    assert found.tolist() == [[0, 0, 1, 2, 2, 2]]
-    assert find_packed_sequence_indices(torch.arange(6)[None]) is None
+def window(architecture: str, **own: Any) -> nn.Module:
+    """A model in which a position of one layer sees itself and two before it."""
+    config = tiny_config(architecture, vocabulary=16)  # type: ignore[arg-type]
+    values = {**config.to_dict(), "sliding_window": 3, "use_sliding_window": True, **own}
+    model: nn.Module = tiny_model(AutoConfig.for_model(**values))
+    return model
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
+def test_a_sliding_window_is_heeded_in_packed_rows(
+    architecture: str, sequences: list[Tensor]
+) -> None:
+    kinds = {"layer_types": ["full_attention", "sliding_attention"], "max_window_layers": 1}
+    model = window(architecture, **kinds)
+    alone = [whole(model, tokens) for tokens in sequences]
+    for part, expected in zip(packed_logits(model, sequences), alone, strict=True):
+        torch.testing.assert_close(part, expected, atol=1e-5, rtol=0)
+    everything = window(architecture, layer_types=["full_attention"] * 2)
+    assert not torch.allclose(alone[-1], whole(everything, sequences[-1]), atol=1e-3)
+
+
+def test_other_architectures_keep_the_masks_of_transformers(sequences: list[Tensor]) -> None:
+    """gemma2 bounds attention's logits too, which attention by sequence does not."""
+    config = AutoConfig.for_model(
+        "gemma2",
+        vocab_size=16,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        sliding_window=3,
+        attn_implementation="eager",
+        final_logit_softcapping=None,
+    )
+    model = tiny_model(config)
+    alone = [whole(model, tokens) for tokens in sequences]
+    for part, expected in zip(packed_logits(model, sequences), alone, strict=True):
+        torch.testing.assert_close(part, expected, atol=1e-5, rtol=0)
 
 
 def test_layers_are_the_decoders_in_their_order(model: nn.Module) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rollcall_runtime.models.model_source import Head
+    from rollcall_runtime.models.sequence_attention import RowLayout
     from rollcall_runtime.train.train_batch import TrainBatch
 
 
@@ -42,10 +43,11 @@ class LanguageModelHead(nn.Module):
         targets: Tensor,
         mask: Tensor,
         positions: Tensor | None,
+        layout: RowLayout | None,
         entropy: bool,
     ) -> dict[str, Tensor]:
         """`logprobs`, and `entropy` if asked for: float32, shaped as `tokens`."""
-        hidden = hidden_states(self.model, tokens, positions=positions)[mask]
+        hidden = hidden_states(self.model, tokens, positions=positions, layout=layout)[mask]
         wanted = targets[mask]
         if not self._chunk or len(hidden) <= self._chunk:
             found = [self._logprobs(hidden, wanted, entropy)]
@@ -83,10 +85,11 @@ class NumberHead(nn.Module):
         targets: Tensor,  # noqa: ARG002 - called as LanguageModelHead is
         mask: Tensor,  # noqa: ARG002
         positions: Tensor | None,
+        layout: RowLayout | None,
         entropy: bool,  # noqa: ARG002
     ) -> dict[str, Tensor]:
         """`values`: float32, shaped as `tokens`."""
-        hidden = hidden_states(self.model, tokens, positions=positions)
+        hidden = hidden_states(self.model, tokens, positions=positions, layout=layout)
         return {"values": output_layer(self.model)(hidden)[..., 0].float()}
 
 
@@ -102,7 +105,7 @@ def model_output(
 ) -> ModelOutput:
     """What `module` (of `with_head`) gives for a batch on its device; rows packed if asked for."""
     given = packed_input(batch) if packing else padded_input(batch)
-    found = module(given.tokens, given.targets, given.mask, given.positions, entropy)
+    found = module(given.tokens, given.targets, given.mask, given.positions, given.layout, entropy)
     if packing:
         found = {name: unpacked(values, batch) for name, values in found.items()}
     if head == "sequence-classification":

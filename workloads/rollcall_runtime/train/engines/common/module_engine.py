@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from rollcall_runtime.models.model_parts import layers, output_layer
+from rollcall_runtime.models.model_parts import layers, output_layer, prepare_packed_rows
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
@@ -95,6 +95,8 @@ class ModuleEngine(MicrobatchedEngine):
         source, head, seed = open_model(self.setup.model), self.setup.head, self.setup.seed
         model = source.build_empty(head=head)
         weights = source.weights(head=head, seed=seed)
+        if settings.packing:
+            prepare_packed_rows(model)
         if settings.lora_rank:
             add_adapters(model, settings)
             weights = AdaptedWeights(weights, model, seed=seed)

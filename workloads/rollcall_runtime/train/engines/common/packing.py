@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rollcall_runtime.models.sequence_attention import RowLayout
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
 class HeadInput:
     """`tokens`, `targets` (int64) and `mask` (bool), [rows, length] or packed [1, all positions].
 
-    `positions`, of packed rows alone, count from 0 in each of them.
+    Of packed rows alone: `positions` count from 0 in each of them, and `layout` says how long they
+    are.
     """
 
     tokens: Tensor
     targets: Tensor
     mask: Tensor
     positions: Tensor | None = None
+    layout: RowLayout | None = None
 
 
 def padded_input(batch: TrainBatch) -> HeadInput:
@@ -40,6 +44,7 @@ def packed_input(batch: TrainBatch) -> HeadInput:
         targets=batch.targets[there][None],
         mask=batch.mask[there][None],
         positions=places[there][None],
+        layout=RowLayout(tuple(batch.lengths.tolist())),
     )
 
 

@@ -1,0 +1,74 @@
+"""Causal attention of each sequence of a row by itself, without a mask.
+
+A mask for a packed row has a row and a column for each of its positions, and attention computes all
+of them: the square of the whole row. Sequence by sequence it is the sum of the squares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BY_SEQUENCE = "rollcall_by_sequence"
+"""What transformers calls this attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """Sequences of `lengths` stand one after the other in every row, and add up to its positions.
+
+    An object, so that layers that are compiled do not look into it: they would be compiled anew for
+    each other number of sequences.
+    """
+
+    lengths: tuple[int, ...]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # for the same reason
+def attend_by_sequence(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: RowLayout,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Mix values for each position, up to its own in its sequence.
+
+    `query` [rows, heads, positions, width]; `key` and `value` may have fewer heads, each for as
+    many heads of `query`, one after the other. `window`: a position sees so many, itself included
+    (None: all). Returns [rows, positions, heads, width].
+    """
+    parts = (torch.split(tensor, list(layout.lengths), dim=2) for tensor in (query, key, value))
+    mixed = []
+    for of_query, of_key, of_value in zip(*parts, strict=True):
+        mask = _window_mask(of_query, window)
+        one = F.scaled_dot_product_attention(
+            of_query,
+            of_key,
+            of_value,
+            attn_mask=mask,
+            is_causal=mask is None,
+            dropout_p=dropout,
+            scale=scale,
+            enable_gqa=key.shape[1] != query.shape[1],
+        )
+        mixed.append(one.transpose(1, 2))
+    return torch.cat(mixed, dim=1)
+
+
+def _window_mask(query: Tensor, window: int | None) -> Tensor | None:
+    """Who sees whom, bool [positions, positions]; None if the window bounds nothing."""
+    positions = query.shape[2]
+    if window is None or positions <= window:
+        return None
+    every = torch.ones(positions, positions, dtype=torch.bool, device=query.device)
+    return every.tril().triu(1 - window)
