@@ -167,17 +167,19 @@ class TrainerLoop:
         return version
 
     async def _publish(self, version: Version) -> None:
-        """Begin to send the newest weights as `version`, once the version before has arrived."""
+        """Begin to send the newest weights as `version`, once the version before has arrived.
+
+        With `blocking`, and with one copy of the weights, wait until they have arrived as well.
+        """
         began = time.perf_counter()
         await self._unless_stopped(self._published())
+        if not self._stop.is_set():
+            draft, self._draft, self._next = self._draft, None, version.number + 1
+            self._publishing = asyncio.create_task(self._send(version, draft, self._rank.step))
+            sync = self._config.weight_sync
+            if sync.blocking or sync.staging == STREAMED:
+                await self._unless_stopped(self._published())
         self._metrics.wait_for_publish.observe(time.perf_counter() - began)
-        if self._stop.is_set():
-            return
-        draft, self._draft, self._next = self._draft, None, version.number + 1
-        self._publishing = asyncio.create_task(self._send(version, draft, self._rank.step))
-        sync = self._config.weight_sync
-        if sync.blocking or sync.staging == STREAMED:
-            await self._unless_stopped(self._published())
 
     async def _send(self, version: Version, draft: WeightSnapshotDraft | None, step: int) -> None:
         await self._rollouts.publish(version, await self._weights(draft))

@@ -1,7 +1,7 @@
 """What every rank of the trainer does at each step, in step with the others."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -54,6 +54,7 @@ class TrainerRank:
         self._ranks, self._policy, self._engine = ranks, policy, policy.actor.engine
         self._snapshotter = snapshotter
         self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
+        self._shards: list[tuple[str, torch.Tensor]] | None = None  # on the meta device
 
     def start(self) -> TrainState:
         """Build the models and resume. Then rank 0 says `begin`, and the others `follow`."""
@@ -69,21 +70,15 @@ class TrainerRank:
         None on other ranks if only rank 0 does. Waits while all buffers are in use.
         """
         if self._every_rank_sends:
-            shards = self._engine.weight_shards()
-            weights = [(shard.info.name, shard.tensor) for shard in shards]
-            return self._snapshotter.take(weights, timeout=SNAPSHOT_SECONDS)
-        if self._ranks.rank > 0:
+            layout, tensors = self._shard_layout(), self._own_shards()
+        elif self._ranks.rank > 0:
             for _ in self._engine.named_weights():
                 pass  # gathering is collective
             return None
-        # Whole tensors are gathered one by one, so that no more than one is in memory besides.
-        layout = [
-            (info.name, torch.empty(info.shape, dtype=info.dtype, device="meta"))
-            for info in self._engine.weight_info()
-        ]
-        return self._snapshotter.take(
-            self._engine.named_weights(), layout=layout, timeout=SNAPSHOT_SECONDS
-        )
+        else:
+            layout, tensors = self._whole_layout(), self._engine.named_weights()
+        # Gathered or merged one by one, so that no more than two are in memory besides the copy.
+        return self._snapshotter.take(tensors, layout=layout, timeout=SNAPSHOT_SECONDS)
 
     def lead(
         self, answered: Sequence[CompletedPrompt], kept: TrainState, *, version: int
@@ -145,6 +140,22 @@ class TrainerRank:
             self._engine.load_weights(taken.weights if taken else None)
             self.step = step
         return self.snapshot()
+
+    def _whole_layout(self) -> list[tuple[str, torch.Tensor]]:
+        """Names, dtypes and shapes of all weights, as tensors on the meta device."""
+        return [
+            (info.name, torch.empty(info.shape, dtype=info.dtype, device="meta"))
+            for info in self._engine.weight_info()
+        ]
+
+    def _own_shards(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((shard.info.name, shard.tensor) for shard in self._engine.weight_shards())
+
+    def _shard_layout(self) -> list[tuple[str, torch.Tensor]]:
+        """Collective the first time: which rows this rank sends shows when they are made."""
+        if self._shards is None:
+            self._shards = [(name, tensor.to("meta")) for name, tensor in self._own_shards()]
+        return self._shards
 
     def _train(self, batch: TrainBatch | LeaderSignal, kept: TrainState) -> StepResult:
         if isinstance(batch, LeaderSignal):

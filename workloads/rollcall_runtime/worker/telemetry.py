@@ -160,7 +160,7 @@ class TrainerMetrics(Metrics):
         )
         self.wait_for_publish = self.histogram(
             "wait_for_publish_seconds",
-            "Seconds that the trainer waited for the previous version to be published.",
+            "Seconds that the trainer waited at a step's end for a version to be published.",
         )
         self.snapshot_seconds = self.histogram(
             "weight_sync_snapshot_seconds",

@@ -179,6 +179,12 @@ class Bench:
             recover_weights=recover_weights,
         )
 
+    @property
+    def waits_for_publish(self) -> float | None:
+        """How many of them the metrics have."""
+        name = "rollcall_wait_for_publish_seconds_count"
+        return self.metrics.registry.get_sample_value(name, self.metrics.labels)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[bool]"]:
         task = asyncio.create_task(self.loop.run())
@@ -234,9 +240,11 @@ async def test_a_blocking_sync_has_training_wait_for_it() -> None:
     async with bench.running() as task:
         await asyncio.sleep(0.05)
         assert rollouts.asked == [], "no sample is asked for before the version has arrived"
+        assert bench.waits_for_publish == 0, "what is measured ends with the wait"
         rollouts.go.set()
         assert await task
     assert rollouts.published == [(7, 0.0), (8, 1.0)]
+    assert bench.waits_for_publish == 2
 
 
 async def test_streamed_weights_need_one_buffer_only() -> None:

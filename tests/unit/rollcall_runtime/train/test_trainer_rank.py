@@ -1,5 +1,7 @@
 """What each rank does in a step, and what a checkpoint keeps, with an engine that only counts."""
 
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from rollcall_runtime.train.checkpoint.checkpointer import KEPT, Checkpointer, T
 from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.roles.actor import Actor
 from rollcall_runtime.train.roles.policy_step import PolicyStep
+from rollcall_runtime.train.train_engine import WeightInfo, WeightShard
 from rollcall_runtime.train.trainer_rank import TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.worker.errors import SpecError
@@ -107,6 +110,30 @@ def test_every_rank_copies_its_own_part_when_all_of_them_send() -> None:
     values = [float(value) for d in drafts for _, value in d.finish().tensors()]
     assert values == [10.0, 12.0]
     assert engine.gathered == 0
+
+
+def test_a_ranks_own_part_is_copied_tensor_by_tensor() -> None:
+    """So that two of them exist at most beside the copy: an engine may gather or merge them."""
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    class Merging(CountingEngine):
+        def weight_shards(self) -> Iterator[WeightShard]:
+            for number in range(4):
+                assert sum(reference() is not None for reference in alive) <= 1
+                tensor = torch.full((2, 3), float(self.updates + number))
+                alive.append(weakref.ref(tensor))
+                info = WeightInfo(str(number), torch.float32, (4, 3))
+                yield WeightShard(info, 2 * self.ranks.rank, tensor)
+                del tensor
+
+    rank = rank_of(Merging(), every_rank_sends=True)
+    rank.start()
+    drafts = [rank.begin(None), rank.lead(batch(0), TrainState(), version=0).draft]
+    taken = [dict(draft.finish().tensors()) for draft in drafts if draft is not None]
+    assert [[float(tensor[1, 2]) for tensor in found.values()] for found in taken] == [
+        [0.0, 1.0, 2.0, 3.0],
+        [2.0, 3.0, 4.0, 5.0],
+    ]
 
 
 def test_a_trainer_resumes_from_the_newest_checkpoint_with_its_prompts(tmp_path: Path) -> None:
