@@ -9,6 +9,7 @@ import uuid
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import EngineRef, JobConfig
@@ -163,13 +164,16 @@ class LocalJob:
 
     def step_seconds(self) -> list[float]:
         """Seconds between steps' ends in the trainer's current run, by its log."""
-        lines = (json.loads(line) for line in self.trainer.log().splitlines() if line[:1] == "{")
-        ends = [
-            datetime.fromisoformat(line["time"]).timestamp()
-            for line in lines
-            if line["message"].startswith("step ")
-        ]
+        ends = [datetime.fromisoformat(line["time"]).timestamp() for line in self._step_lines()]
         return [after - before for before, after in itertools.pairwise(ends)]
+
+    def step_figures(self) -> list[dict[str, float]]:
+        """The figures of each step in the trainer's current run, by its log."""
+        return [line["figures"] for line in self._step_lines()]
+
+    def _step_lines(self) -> list[dict[str, Any]]:
+        lines = (json.loads(line) for line in self.trainer.log().splitlines() if line[:1] == "{")
+        return [line for line in lines if line["message"].startswith("step ")]
 
     def _pod(self, name: str, role: str, *, group: str = DEFAULT_GROUP) -> Pod:
         self._given += 1
