@@ -30,7 +30,7 @@ def written(caplog: pytest.LogCaptureFixture) -> list[str]:
             Publication(
                 version=version,
                 members=4,
-                sent_bytes=64,
+                received_bytes=192,
                 stage_seconds=0.05,
                 commit_seconds=0.2,
                 delta=False,

@@ -49,13 +49,13 @@ MAX_DETAIL = 300  # characters of a session's cause; each report has the last KE
 class Publication:
     """How a version reached the live session. A stage that was repeated counts once.
 
-    `members` took part, the trainer included; each receiver was sent `sent_bytes`, which were a
-    `delta` or the whole version.
+    `members` took part, the trainer's ranks included. `received_bytes`, summed over rollouts, were
+    those of a `delta` or of the whole version.
     """
 
     version: Version
     members: int
-    sent_bytes: int
+    received_bytes: int
     stage_seconds: float
     commit_seconds: float
     delta: bool
@@ -66,7 +66,7 @@ class Publication:
         return cls(
             version=parts[0].version,
             members=sum(part.members for part in parts),
-            sent_bytes=max(part.sent_bytes for part in parts),
+            received_bytes=sum(part.received_bytes for part in parts),
             stage_seconds=max(part.stage_seconds for part in parts),
             commit_seconds=max(part.commit_seconds for part in parts),
             delta=all(part.delta for part in parts),
@@ -156,11 +156,11 @@ class SyncGroup:
         await published
         ended = time.monotonic()
         committing_since = self._committing_since or ended
-        members = len(self.machine.senders) + len(self.machine.seated)
+        receivers = len(self.machine.seated)
         return Publication(
             version=version,
-            members=members,
-            sent_bytes=self._sent,
+            members=len(self.machine.senders) + receivers,
+            received_bytes=self._sent * receivers,
             stage_seconds=committing_since - began,
             commit_seconds=ended - committing_since,
             delta=self._sent_delta,

@@ -53,7 +53,7 @@ class PrometheusCoordinatorMetrics:
         metrics.weight_version.set(publication.version.number)
         metrics.stage_seconds.observe(publication.stage_seconds)
         metrics.commit_seconds.observe(publication.commit_seconds)
-        metrics.sync_bytes.inc(publication.sent_bytes * (publication.members - 1))
+        metrics.sync_bytes.inc(publication.received_bytes)
         metrics.deltas.inc(publication.delta)
         log.info(
             "version %d published: %d members, staged in %.3f s, committed in %.3f s",

@@ -9,6 +9,7 @@ model input and inputs of the loss is that of Tinker's and NeMo's `Datum`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -157,7 +158,9 @@ def _column(values: Sequence[Sequence[float] | float], length: int) -> Tensor:
 def _padded(
     rows: Sequence[Sequence[int] | Sequence[float]], length: int, dtype: torch.dtype
 ) -> Tensor:
+    # One tensor of all values: one for each row would cost many times as much as the values do.
+    lengths = torch.tensor([len(values) for values in rows])
     filled = torch.zeros(len(rows), length, dtype=dtype)
-    for row, values in enumerate(rows):
-        filled[row, : len(values)] = torch.as_tensor(values, dtype=dtype)
+    there = torch.arange(length) < lengths[:, None]
+    filled[there] = torch.tensor(list(chain.from_iterable(rows)), dtype=dtype)
     return filled

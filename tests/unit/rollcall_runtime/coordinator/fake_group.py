@@ -132,6 +132,7 @@ class Counts:
         self.refusals: list[str] = []
         self.sessions: list[SessionReport] = []
         self.suspicions: list[tuple[SuspicionCause, float]] = []
+        self.publications: list[Publication] = []
 
     def refused(self, what: str) -> None:
         self.refusals.append(what)
@@ -142,8 +143,8 @@ class Counts:
     def session_formed(self, report: SessionReport) -> None:
         self.sessions.append(report)
 
-    def published(self, delivery: Publication) -> None:
-        pass
+    def published(self, publication: Publication) -> None:
+        self.publications.append(publication)
 
     def prompts(self, ledger: PromptLedger) -> None:
         pass

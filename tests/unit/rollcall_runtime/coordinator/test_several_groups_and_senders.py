@@ -35,8 +35,9 @@ async def test_a_version_reaches_every_group(tmp_path: Path) -> None:
         await group.push(1, "a", f"b@{OTHER}")
         first, second = await group.join("a"), await group.join("b", group=OTHER)
         await eventually(lambda: len(group.counts.sessions) == 2)
-        await group.publish(1)
+        await group.publish(1, WeightManifest((), 200, MIB, (5,)))
         assert (len(first.staged), len(second.staged)) == (1, 1)
+        assert group.counts.publications[-1].received_bytes == 2 * 200
         await eventually(lambda: in_sync(group, "a", "b"))
 
 
@@ -82,6 +83,9 @@ async def test_several_senders_parts_become_one_version(tmp_path: Path) -> None:
         whole = WeightManifest((), 500, MIB, (5, 7), (200, 300))
         assert rollout.staged == [whole]
         assert second.staged == [whole]
+        assert group.counts.publications[-1].received_bytes == 500, (
+            "no rank of the trainer receives"
+        )
 
 
 async def test_senders_get_a_versions_name_even_if_no_rollout_takes_it(tmp_path: Path) -> None:
