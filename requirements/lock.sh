@@ -22,6 +22,11 @@ compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
 compile worker.txt --extra runtime --extra models $engines \
     --excludes requirements/excludes-worker.txt -c requirements/dev.txt
+# A test image: PyPI's torch, whose CUDA libraries are replaced by stubs in it, and every training engine.
+# shellcheck disable=SC2086
+compile worker-engines.txt --extra runtime --extra torch --extra models $engines \
+    --extra megatron --extra torchtitan \
+    --excludes requirements/excludes-worker-engines.txt -c requirements/dev.txt
 # The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves,
 # and Ray in the one release that the engine on it is tried with.
 beyond_vllm() {

@@ -23,6 +23,7 @@ REPOSITORY_ROOT = Path(__file__).parents[2]
 PREFIX = "rollcall"
 TAG = "dev"
 DEFAULT = ("operator", "worker-cpu")
+FOLDERS = ("images", "tests/images")
 BUILD_TIMEOUT_S = 1800.0
 PUSH_TIMEOUT_S = 3600.0
 _PASSED_ON = (
@@ -36,9 +37,14 @@ _PASSED_ON = (
 )
 
 
+def full_name(name: str, *, prefix: str, tag: str) -> str:
+    """Such as `rollcall/operator:dev`."""
+    return f"{prefix.rstrip('/')}/{name}:{tag}"
+
+
 def steps(names: Sequence[str] = DEFAULT, *, prefix: str = PREFIX, tag: str = TAG) -> list[Step]:
     """What building these images and loading them shows."""
-    full = [_full(name, prefix, tag) for name in names]
+    full = [full_name(name, prefix=prefix, tag=tag) for name in names]
     return [*base_image.steps(), *map(_build_step, full), *map(_load_step, full)]
 
 
@@ -47,10 +53,13 @@ def build(names: Sequence[str], *, prefix: str = PREFIX, tag: str = TAG) -> list
     for name in names:
         _dockerfile(name)
     chosen = _engine()
-    base = base_image.ensure(chosen) if _needs_base(names or DEFAULT) else base_image.STANDARD
+    on_debian = any(_on_standard_base(name) for name in names or DEFAULT)
+    base = base_image.ensure(chosen) if on_debian else base_image.STANDARD
     with ThreadPoolExecutor(max_workers=2) as pool:
         built = pool.map(
-            lambda name: _build(chosen, name, base=base, full=_full(name, prefix, tag)),
+            lambda name: _build(
+                chosen, name, base=base, full=full_name(name, prefix=prefix, tag=tag)
+            ),
             names or DEFAULT,
         )
         return list(built)
@@ -94,7 +103,7 @@ def push(names: Sequence[str], *, prefix: str, tag: str) -> None:
     """
     chosen = _engine()
     for name in names or DEFAULT:
-        full = _full(name, prefix, tag)
+        full = full_name(name, prefix=prefix, tag=tag)
         said = chosen.docker("inspect", "--format", "{{json .Config.Labels}}", full)
         if base_image.LABEL in (json.loads(said) or {}):
             raise ClusterError(
@@ -130,10 +139,12 @@ def _load(chosen: Engine, image: str, nodes: Sequence[str]) -> None:
 
 def _build(chosen: Engine, name: str, *, base: str, full: str) -> str:
     arguments = [f"{key}={os.environ[key]}" for key in _PASSED_ON if os.environ.get(key)]
-    if base != base_image.STANDARD and name in DEFAULT:
+    if base != base_image.STANDARD and _on_standard_base(name):
         arguments.append(f"BASE={base}")
     before = chosen.docker("images", "--quiet", full).strip()
-    words: list[str | Path] = ["docker", "build", "--file", _dockerfile(name), "--tag", full]
+    # --force-rm: no container is left of a build that fails or is killed.
+    words: list[str | Path] = ["docker", "build", "--force-rm", "--tag", full]
+    words += ["--file", _dockerfile(name)]
     words += [word for argument in arguments for word in ("--build-arg", argument)]
     log = cache.log(f"image-{name}")
     with progress.step(_build_step(full), log=log):
@@ -159,19 +170,16 @@ def _load_step(full: str) -> Step:
 
 
 def _dockerfile(name: str) -> Path:
-    path = REPOSITORY_ROOT / "images" / name / "Dockerfile"
-    if not path.exists():
-        known = sorted(path.parent.name for path in REPOSITORY_ROOT.glob("images/*/Dockerfile"))
-        raise ClusterError(f"no image {name!r}; those known are: {', '.join(known)}")
-    return path
+    paths = [path for folder in FOLDERS for path in (REPOSITORY_ROOT / folder).glob("*/Dockerfile")]
+    known = {path.parent.name: path for path in paths}
+    if name not in known:
+        raise ClusterError(f"no image {name!r}; those known are: {', '.join(sorted(known))}")
+    return known[name]
 
 
-def _needs_base(names: Sequence[str]) -> bool:
-    return any(name in DEFAULT for name in names)
-
-
-def _full(name: str, prefix: str, tag: str) -> str:
-    return f"{prefix.rstrip('/')}/{name}:{tag}"
+def _on_standard_base(name: str) -> bool:
+    lines = _dockerfile(name).read_text(encoding="utf-8").splitlines()
+    return f"ARG BASE={base_image.STANDARD}" in lines
 
 
 def _engine() -> Engine:

@@ -6,11 +6,11 @@ import hashlib
 import io
 import json
 import tarfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from hack.cluster import image_archive, image_load, images, package_clients
+from hack.cluster import base_image, image_archive, image_load, images, package_clients
 from hack.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -123,6 +123,45 @@ def test_pips_configuration_of_the_machine_goes_into_the_base() -> None:
 def test_an_unknown_image_is_named_with_those_known() -> None:
     with pytest.raises(ClusterError, match=r"no image 'worker'.*operator.*worker-cpu"):
         images.build(["worker"])
+
+
+class Recorder:
+    """An engine that builds nothing: it keeps what was asked of it."""
+
+    env: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        self.built: list[list[str]] = []
+
+    def docker(self, *_: str) -> str:
+        return ""
+
+    def build_options(self) -> list[str]:
+        return []
+
+    def run(self, argv: list[str | Path], **_: object) -> None:
+        self.built.append([str(word) for word in argv])
+
+
+@pytest.mark.parametrize(
+    ("name", "dockerfile", "on_debian"),
+    [
+        ("worker-cpu", "images/worker-cpu/Dockerfile", True),
+        ("worker-engines", "tests/images/worker-engines/Dockerfile", True),
+        ("worker-cuda", "images/worker-cuda/Dockerfile", False),
+    ],
+)
+def test_an_image_on_debian_is_built_on_the_base_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, name: str, dockerfile: str, *, on_debian: bool
+) -> None:
+    engine = Recorder()
+    monkeypatch.setattr(images, "_engine", lambda: engine)
+    monkeypatch.setattr(images, "run", engine.run)
+    monkeypatch.setattr(base_image, "ensure", lambda _: "made.here/debian")
+    assert images.build([name], tag="v1") == [f"rollcall/{name}:v1"]
+    (words,) = engine.built
+    assert str(images.REPOSITORY_ROOT / dockerfile) in words
+    assert ("BASE=made.here/debian" in words) is on_debian
 
 
 def test_images_cannot_be_loaded_into_the_cluster_of_a_given_kubeconfig(
