@@ -69,8 +69,10 @@ class TablePrompts:
         self.rows.close()
 
 
-def open_prompts(data: DataConfig, *, model: ModelInput) -> PromptSource:
+def open_prompts(data: DataConfig, *, model: ModelInput, field: str = "") -> PromptSource:
     """The prompts of a job. SpecError names file and line, or row, of what is wrong with them.
+
+    `field` is that of a source outside of spec.data.
 
     All rows are checked, but only the longest are tokenized now.
     """
@@ -80,4 +82,5 @@ def open_prompts(data: DataConfig, *, model: ModelInput) -> PromptSource:
     context = model.context
     # A response needs a token of the context.
     limit = length_limit(data, room=None if context is None else context - 1)
-    return TablePrompts(open_mix(data, partial(open_prompt_rows, model=model, limit=limit)))
+    open_reader = partial(open_prompt_rows, model=model, limit=limit)
+    return TablePrompts(open_mix(data, open_reader, field=field))

@@ -83,20 +83,23 @@ class RowMix(Generic[T]):
         return reader, nth_row(within, len(reader), key=f"{self.seed}/{chosen}")
 
 
-def open_mix(data: DataConfig, open_reader: Callable[[DataSource, str], RowReader[T]]) -> RowMix[T]:
+def open_mix(
+    data: DataConfig, open_reader: Callable[[DataSource, str], RowReader[T]], *, field: str = ""
+) -> RowMix[T]:
     """The rows of all sources of `data`; `open_reader` gets a source and its field of the spec.
 
-    SpecError says what is wrong with a source.
+    `field` is that of a source outside of spec.data. SpecError says what is wrong with a source.
     """
     with ExitStack() as undo:
         readers = []
         for number, source in enumerate(data.sources):
             alone = len(data.sources) == 1
-            field = "spec.data.prompts" if alone else f"spec.data.sources[{number}].name"
+            place = "spec.data.prompts" if alone else f"spec.data.sources[{number}].name"
             if source.name.startswith("builtin:"):
                 problem = f"unknown {source.name!r}"
-                raise SpecError(field, f"{problem}; built in: builtin:reverse, as the only source")
-            readers.append(open_reader(source, field))
+                advice = "built in: builtin:reverse, as the only source of prompts"
+                raise SpecError(field or place, f"{problem}; {advice}")
+            readers.append(open_reader(source, field or place))
             undo.callback(readers[-1].close)
         undo.pop_all()
     return RowMix(readers, [source.weight for source in data.sources], data.seed)

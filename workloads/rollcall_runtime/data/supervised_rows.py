@@ -119,7 +119,13 @@ def open_supervised_rows(
     return found
 
 
-def open_supervised(data: DataConfig, *, model: ModelInput) -> RowMix[LabelledSequence]:
-    """The rows to learn. SpecError names file and line, or row, of what is wrong with them."""
+def open_supervised(
+    data: DataConfig, *, model: ModelInput, field: str = ""
+) -> RowMix[LabelledSequence]:
+    """The rows to learn. SpecError names file and line, or row, of what is wrong with them.
+
+    `field` is that of a source outside of spec.data.
+    """
     limit = length_limit(data, room=model.context)
-    return open_mix(data, partial(open_supervised_rows, model=model, limit=limit))
+    open_reader = partial(open_supervised_rows, model=model, limit=limit)
+    return open_mix(data, open_reader, field=field)
