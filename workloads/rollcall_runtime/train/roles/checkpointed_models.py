@@ -17,51 +17,55 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CRITIC_FOLDER = "critic"
 
+class ActorAndOthers:
+    """Each of `others`, by the name of its role, is saved in a folder of this name beside the
+    actor's checkpoints, under the same name.
 
-class ActorAndCritic:
-    """The critic is saved in a folder beside the actor's checkpoints, under the same name.
-
-    It is written first, so that a step with the actor's weights has the critic's.
+    They are written first, so that a step with the actor's weights has theirs.
     """
 
     def __init__(
         self,
         actor: CheckpointedModel,
-        critic: CheckpointedModel,
+        others: Mapping[str, CheckpointedModel],
         *,
         ranks: TrainerProcessGroup,
     ) -> None:
-        self._actor, self._critic, self._ranks = actor, critic, ranks
+        self._actor, self._others, self._ranks = actor, others, ranks
 
     def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
         """Collective. As TrainEngine's."""
-        beside = _critic_path(path)
-        write_critic = self._critic.prepare_checkpoint(beside, state={})
-        write_actor = self._actor.prepare_checkpoint(path, state=state)
+        beside = {role: _beside(path, role) for role in self._others}
+        writes = [
+            model.prepare_checkpoint(beside[role], state={}) for role, model in self._others.items()
+        ]
+        writes.append(self._actor.prepare_checkpoint(path, state=state))
 
         def write() -> None:
-            write_critic()
-            write_actor()
+            for write_one in writes:
+                write_one()
             if self._ranks.rank == 0:
-                files.prune_checkpoints(beside.parent, keep=KEPT, newest=beside)
+                for written in beside.values():
+                    files.prune_checkpoints(written.parent, keep=KEPT, newest=written)
 
         return write
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
-        """Collective. As TrainEngine's; a damaged critic starts from its model."""
-        beside = _critic_path(path)
-        problem = self._ranks.broadcast_value(_problem(beside) if self._ranks.rank == 0 else "")
-        if problem:
-            log.warning("the critic starts from its model again: %s", problem)
-        else:
-            self._critic.load_checkpoint(beside)
+        """Collective. As TrainEngine's; one of the others that is damaged starts from its model."""
+        for role, model in self._others.items():
+            beside = _beside(path, role)
+            found = _problem(beside) if self._ranks.rank == 0 else ""
+            problem = self._ranks.broadcast_value(found)
+            if problem:
+                log.warning("the %s starts from its model again: %s", role, problem)
+            else:
+                model.load_checkpoint(beside)
         return self._actor.load_checkpoint(path)
 
 
-def _critic_path(path: Path) -> Path:
-    return path.parent / CRITIC_FOLDER / path.name
+def _beside(path: Path, role: str) -> Path:
+    return path.parent / role / path.name
 
 
 def _problem(path: Path) -> str:

@@ -15,14 +15,14 @@ from rollcall_runtime.train.algorithms.advantages import (
 )
 from rollcall_runtime.train.algorithms.kl_estimators import kl_estimate
 from rollcall_runtime.train.algorithms.overlong_penalty import overlong_penalty
-from rollcall_runtime.train.roles.checkpointed_models import ActorAndCritic
+from rollcall_runtime.train.checkpoint.checkpointer import CheckpointedModel
+from rollcall_runtime.train.roles.checkpointed_models import ActorAndOthers
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rollcall_protocol.algorithm_settings import AlgorithmSettings
-    from rollcall_runtime.train.checkpoint.checkpointer import CheckpointedModel
     from rollcall_runtime.train.roles.actor import Actor
     from rollcall_runtime.train.roles.critic import Critic
     from rollcall_runtime.train.roles.model_update import ModelUpdate
@@ -78,11 +78,13 @@ class PolicyStep:
 
     @property
     def checkpointed(self) -> CheckpointedModel:
-        """What a checkpoint keeps: the models that are trained."""
-        engine = self.actor.engine
-        if self._critic is None:
-            return engine
-        return ActorAndCritic(engine, self._critic.engine, ranks=engine.setup.ranks)
+        """What a checkpoint keeps: the models whose weights change."""
+        engine, others = self.actor.engine, dict[str, CheckpointedModel]()
+        if self._critic is not None:
+            others["critic"] = self._critic.engine
+        if self._reference is not None and self._reference.moves:
+            others["reference"] = self._reference.engine
+        return ActorAndOthers(engine, others, ranks=engine.setup.ranks) if others else engine
 
     def run(self, batch: TrainBatch, *, step: int) -> PolicyStepResult:
         """Collective. Train on `batch`; `step` is the number of steps before this one.
@@ -105,7 +107,8 @@ class PolicyStep:
         rewards = self._token_rewards(batch)
         if self._critic is not None:
             values = self._critic.values(batch)
-            _expect_finite(values, "spec.critic.learningRate", "the critic", "lower it")
+            advice = "lower it, or name another spec.critic.path"
+            _expect_finite(values, "spec.critic.learningRate", "the critic", advice)
             advantages, returns = generalised_advantages(
                 rewards, values, mask, discount=settings.discount, gae_lambda=settings.gae_lambda
             )

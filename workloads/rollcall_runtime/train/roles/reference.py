@@ -17,13 +17,19 @@ class Reference:
     """A second engine on the same ranks, without an optimizer.
 
     Its weights are those of its own source, such as the actor's before training. With
-    `update_every` it takes the actor's after every so many steps; a trainer that restarts between
-    two of them goes on with the weights of its source until the next.
+    `update_every` it `moves`: it takes the actor's after every so many steps, and checkpoints keep
+    them. A trainer that recovers weights of a later step than its checkpoint's from the rollouts
+    has the checkpoint's reference until the next time.
     """
 
     def __init__(self, engine: TrainEngine, *, update_every: int = 0) -> None:
         self.engine = engine
         self._update_every = update_every
+
+    @property
+    def moves(self) -> bool:
+        """Whether its weights change."""
+        return self._update_every > 0
 
     def logprobs(self, batch: TrainBatch) -> Tensor:
         """Collective. Log-probabilities of the targets, [rows, length]; 0 outside the mask."""
