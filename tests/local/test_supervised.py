@@ -1,6 +1,7 @@
 """Supervised training as the operator starts it: a pod of two ranks, and no rollouts."""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ ROWS, STEPS = 64, 8
 EXIT_SECONDS = 30.0
 
 
-async def test_two_ranks_of_a_pod_learn_report_and_export(tmp_path: Path) -> None:
+async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_path: Path) -> None:
     exported = tmp_path / "exported"
     config = job_config(
         model=MODEL,
@@ -48,7 +49,17 @@ async def test_two_ranks_of_a_pod_learn_report_and_export(tmp_path: Path) -> Non
         job.trainer.send(signal.SIGTERM)
         assert await job.trainer.exited(seconds=EXIT_SECONDS) == ExitCode.OK
     assert open_model(str(exported)).vocabulary == open_model(MODEL).vocabulary
-    assert list((tmp_path / "saved").glob("step-*")), "it could have been resumed"
+    assert config.supervised is not None
+    more = replace(config.supervised, max_steps=STEPS + 2, export_path="")
+    async with LocalJob(tmp_path, replace(config, trainer_processes=1, supervised=more)) as job:
+        job.trainer.start()
+        job.operator.start()
+        await job.operator.until(
+            lambda s: s.finished is not None, seconds=START_SECONDS + STEP_SECONDS
+        )
+        assert "resumed from" in job.trainer.log()
+        assert f"step {STEPS + 1} of {STEPS + 2}" in job.trainer.log()
+        assert f"step {STEPS} of" not in job.trainer.log()
 
 
 async def test_it_goes_on_after_a_rank_was_killed_and_learns(tmp_path: Path) -> None:

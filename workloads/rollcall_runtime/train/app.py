@@ -2,14 +2,11 @@
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.prompt import Prompt
@@ -27,10 +24,10 @@ from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetr
 from rollcall_runtime.train.engine_configuration import split_config, split_loop
 from rollcall_runtime.train.gang_liveness import Gang
 from rollcall_runtime.train.gang_member import end_if_broken, hold_to_leader, trainer_rendezvous
-from rollcall_runtime.train.health import FOLDER as SKIPPED_STEPS
-from rollcall_runtime.train.health import TrainingHealth
+from rollcall_runtime.train.health import TrainingHealth, skipped_steps
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.rank_process import RankProcess, serve_rank
 from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
 from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
 from rollcall_runtime.train.tracking import Tracking
@@ -44,13 +41,10 @@ from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.exit import report_stop
-from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
 log = logging.getLogger(__name__)
 
-GROUP = "default"
-
-T = TypeVar("T")
+HELD_OUT = "spec.evaluation.source.name"
 
 
 def run(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
@@ -64,48 +58,27 @@ def run(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
 
 
 async def _serve(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
-    job = environment.job
-    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    started = asyncio.Event()
-    server = MetricsServer(
-        metrics, healthy=lambda: "", ready=lambda: "" if started.is_set() else "starting"
-    )
-    thread = ThreadPoolExecutor(1, thread_name_prefix="train")
-    rank: TrainerRank | None = None
-    try:
-        if environment.local_rank == 0:  # the pod's ranks have one address
-            await server.start(environment.pod.address)
-        rank = await _in_thread(thread, _make_rank, environment)
-        state = await _in_thread(thread, rank.start)
-        started.set()
+    async def work(process: RankProcess, rank: TrainerRank, state: TrainState) -> None:
         log.info("rank %d starts at step %d", environment.rank, state.step)
         if environment.rank > 0:
-            follower = _Follower(environment, rank, thread, stop)
-            await follower.run(state)
+            await _Follower(process, rank).run(state)
         else:
-            leader = _Leader(environment, rank, thread, metrics, stop)
-            await leader.run(state, PrometheusCoordinatorMetrics(metrics, log_fields))
-        if not stop.is_set():  # also when training is done: the operator ends the pods
-            raise RuntimeError(f"rank {environment.rank} ended without a signal to stop")
-    finally:
-        if rank is not None:
-            await _in_thread(thread, rank.close)
-        thread.shutdown(wait=False)
-        await server.stop()
+            metrics = PrometheusCoordinatorMetrics(process.metrics, log_fields)
+            await _Leader(process, rank).run(state, metrics)
+
+    await serve_rank(environment, _make_rank, work)
 
 
 @dataclass(frozen=True, slots=True)
 class _Leader:
     """Rank 0: the loop beside the coordinator."""
 
-    environment: TrainerEnvironment
+    process: RankProcess
     rank: TrainerRank
-    thread: Executor
-    metrics: TrainerMetrics
-    stop: asyncio.Event
+
+    @property
+    def environment(self) -> TrainerEnvironment:
+        return self.process.environment
 
     async def run(self, state: TrainState, metrics: PrometheusCoordinatorMetrics) -> None:
         job, pod = self.environment.job, self.environment.pod
@@ -151,10 +124,10 @@ class _Leader:
             rank=self.rank,
             state=state,
             rollouts=coordinator,
-            thread=self.thread,
-            metrics=self.metrics,
+            thread=self.process.thread,
+            metrics=self.process.metrics,
             tracking=tracking,
-            stop=self.stop,
+            stop=self.process.stop,
             recover_weights=partial(self._recover_weights, coordinator, state),
         )
         watch = asyncio.create_task(self._step_down(coordinator))
@@ -162,7 +135,7 @@ class _Leader:
             if await loop.run():
                 log.info("training is done after %d steps", self.rank.step)
                 coordinator.finish(step=self.rank.step)
-                await self.stop.wait()
+                await self.process.stop.wait()
             elif not coordinator.fenced.is_set():
                 self._report_stop()
             gang.leave()
@@ -197,21 +170,23 @@ class _Leader:
 
     async def _step_down(self, coordinator: Coordinator) -> None:
         await coordinator.fenced.wait()
-        self.stop.set()
+        self.process.stop.set()
 
 
 @dataclass(frozen=True, slots=True)
 class _Follower:
     """Another rank: trains in step with rank 0, and sends what is its own."""
 
-    environment: TrainerEnvironment
+    process: RankProcess
     rank: TrainerRank
-    thread: Executor
-    stop: asyncio.Event
+
+    @property
+    def environment(self) -> TrainerEnvironment:
+        return self.process.environment
 
     async def run(self, state: TrainState) -> None:
         leaving = asyncio.Event()
-        hold = hold_to_leader(self.environment, leaving=leaving, stop=self.stop)
+        hold = hold_to_leader(self.environment, leaving=leaving, stop=self.process.stop)
         watch = asyncio.create_task(end_if_broken(hold))
         try:
             await self._work(state)
@@ -248,9 +223,9 @@ class _Follower:
         withdraw: Callable[[], None] = lambda: None,
     ) -> None:
         follow = partial(self.rank.follow, withdraw=withdraw)
-        await _in_thread(self.thread, follow, offer)
-        await _in_thread(self.thread, self.rank.stop, state)
-        await self.stop.wait()  # the last version may still be on its way
+        await self.process.in_thread(follow, offer)
+        await self.process.in_thread(self.rank.stop, state)
+        await self.process.stop.wait()  # the last version may still be on its way
 
 
 def _ignore(_: WeightSnapshotDraft) -> None:
@@ -315,7 +290,9 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         rank = TrainerRank(
             ranks=ranks,
             policy=build_policy_step(job, setup, make_engine, minibatches=loop.minibatches),
-            health=TrainingHealth(job.health, folder=_skipped_steps(job), rank=ranks.rank),
+            health=TrainingHealth(
+                job.health, folder=skipped_steps(job.checkpoint), rank=ranks.rank
+            ),
             checkpoints=Checkpointer(job.checkpoint, ranks=ranks, pod_uid=environment.pod.uid),
             snapshotter=snapshotter,
             publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
@@ -323,11 +300,6 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         )
         undo.pop_all()
     return rank
-
-
-def _skipped_steps(job: JobConfig) -> Path | None:
-    """Where batches of skipped steps go; without checkpoints there is no volume for them."""
-    return Path(job.checkpoint.path) / SKIPPED_STEPS if job.checkpoint is not None else None
 
 
 def _open_prompts(job: JobConfig) -> PromptSource:
@@ -338,8 +310,5 @@ def _open_held_out(job: JobConfig) -> Callable[[int], Prompt | None] | None:
     """The prompts of evaluations, if there are any."""
     if job.evaluation is None:
         return None
-    return open_prompts(job.evaluation.data, model=ModelInput.of(open_model(job.model))).prompt
-
-
-async def _in_thread(thread: Executor, function: Callable[..., T], *arguments: Any) -> T:
-    return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+    model = ModelInput.of(open_model(job.model))
+    return open_prompts(job.evaluation.data, model=model, field=HELD_OUT).prompt

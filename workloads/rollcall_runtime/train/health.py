@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rollcall_protocol.job_config import HealthConfig
+from rollcall_protocol.job_config import CheckpointConfig, HealthConfig
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.worker.errors import SpecError
@@ -22,20 +22,37 @@ log = logging.getLogger(__name__)
 
 FIELD = "spec.health"
 FOLDER = "skipped-steps"
+POLICY_ADVICE = (
+    "lower spec.algorithm.optimizer.learningRate, or see whether rewards and log-probabilities are "
+    "sound"
+)
+SUPERVISED_ADVICE = "lower spec.supervised.learningRate, or see whether the model's files are sound"
 KEPT_BATCHES = 5  # of each rank; the first ones show what went wrong
 
 MISMATCH_KL, MISMATCH_RATIO = "mismatch_kl", "mismatch_ratio"
 
 
+def skipped_steps(checkpoint: CheckpointConfig | None) -> Path | None:
+    """Where batches of skipped steps go; without checkpoints there is no volume for them."""
+    return Path(checkpoint.path) / FOLDER if checkpoint is not None else None
+
+
 class TrainingHealth:
     """Of one rank. All ranks see the same figures, so all of them end at the same step.
 
-    `folder` is where batches of skipped steps go, beside the checkpoints; None: nowhere. `skipped`
-    counts them. `problem` is what a person should look at, or "".
+    `folder` is where batches of skipped steps go; None: nowhere. `advice` is what to do about many
+    in a row. `skipped` counts them. `problem` is what a person should look at, or "".
     """
 
-    def __init__(self, config: HealthConfig, *, folder: Path | None, rank: int) -> None:
-        self._config, self._folder, self._rank = config, folder, rank
+    def __init__(
+        self,
+        config: HealthConfig,
+        *,
+        folder: Path | None,
+        rank: int,
+        advice: str = POLICY_ADVICE,
+    ) -> None:
+        self._config, self._folder, self._rank, self._advice = config, folder, rank, advice
         self._in_row = 0
         self.skipped = 0
         self.problem = ""
@@ -61,8 +78,7 @@ class TrainingHealth:
         kept = f"; the batches are in {self._folder}" if self._folder is not None else ""
         return (
             f"the last {self._in_row} steps, up to step {step}, were skipped, because loss or "
-            "gradient is not finite: lower spec.algorithm.optimizer.learningRate, or see whether "
-            f"rewards and log-probabilities are sound{kept}"
+            f"gradient is not finite: {self._advice}{kept}"
         )
 
     def _mismatch(self, step: int, updates: Sequence[ModelUpdate]) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -16,12 +15,19 @@ from rollcall_runtime.coordinator import persistent_state
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.train.gang_liveness import Gang
 from rollcall_runtime.train.gang_member import end_if_broken, hold_to_leader, trainer_rendezvous
-from rollcall_runtime.train.supervised_run import SupervisedJob, SupervisedRank, SupervisedResult
+from rollcall_runtime.train.rank_process import RankProcess, serve_rank
+from rollcall_runtime.train.step_figures import as_text, supervised_figures
+from rollcall_runtime.train.supervised_run import (
+    SupervisedJob,
+    SupervisedRank,
+    SupervisedResult,
+    SupervisedStart,
+)
+from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from rollcall_runtime.worker.auth import guard
 from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.exit import report_stop
-from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
 
 if TYPE_CHECKING:
     from rollcall_protocol.supervised_config import SupervisedConfig
@@ -30,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GROUP = "default"
 STOP_SECONDS = 2.0
 
 
@@ -45,46 +50,17 @@ def run(environment: TrainerEnvironment, config: SupervisedConfig) -> None:
 
 
 async def _serve(environment: TrainerEnvironment, config: SupervisedConfig) -> None:
-    loop = asyncio.get_running_loop()
-    stop, started = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    metrics = TrainerMetrics(
-        namespace=environment.job.namespace, job=environment.job.job, group=GROUP
-    )
-    probes = MetricsServer(
-        metrics, healthy=lambda: "", ready=lambda: "" if started.is_set() else "starting"
-    )
-    rank = _make_rank(environment, config)
-    leader = _Leader(environment, stop) if environment.rank == 0 else None
+    async def work(process: RankProcess, rank: SupervisedRank, start: SupervisedStart) -> None:
+        log.info("rank %d starts at step %d", environment.rank, start.step)
+        if environment.rank > 0:
+            await _follow(process, rank)
+        else:
+            await _Leader(process, rank, start).run()
 
-    def trained(step: SupervisedStep) -> None:
-        started.set()
-        metrics.step.set(step.step)
-        metrics.train_seconds.observe(step.seconds)
-        if leader is not None:
-            leader.trained(step)
-
-    def report(step: SupervisedStep) -> None:
-        loop.call_soon_threadsafe(trained, step)
-
-    thread = ThreadPoolExecutor(1, thread_name_prefix="train")
-    try:
-        if environment.local_rank == 0:  # the pod's ranks have one address
-            await probes.start(environment.pod.address)
-        work = asyncio.ensure_future(loop.run_in_executor(thread, rank.run, report, stop.is_set))
-        # Before its first step a restarted trainer would report the progress of a new one.
-        await _first_of(work, started)
-        await (_follow(environment, work, stop) if leader is None else leader.run(work))
-        if not stop.is_set():
-            raise RuntimeError(f"rank {environment.rank} ended without a signal to stop")
-    finally:
-        await loop.run_in_executor(thread, rank.close)
-        thread.shutdown(wait=False)
-        await probes.stop()
+    await serve_rank(environment, partial(_make_rank, config=config), work)
 
 
-def _make_rank(environment: TrainerEnvironment, config: SupervisedConfig) -> SupervisedRank:
+def _make_rank(environment: TrainerEnvironment, *, config: SupervisedConfig) -> SupervisedRank:
     job = environment.job
     return SupervisedRank(
         SupervisedJob(
@@ -94,32 +70,20 @@ def _make_rank(environment: TrainerEnvironment, config: SupervisedConfig) -> Sup
             engine=job.trainer_engine,
             checkpoint=job.checkpoint,
             trainer=environment.pod.uid,
+            health=job.health,
         ),
         trainer_rendezvous(environment),
         device=choose_device(job),
     )
 
 
-async def _first_of(work: asyncio.Future[SupervisedResult], started: asyncio.Event) -> None:
-    """Until the first step, or until all is over without one."""
-    step = asyncio.ensure_future(started.wait())
-    waits: list[asyncio.Future[Any]] = [work, step]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        step.cancel()
-
-
-async def _follow(
-    environment: TrainerEnvironment, work: asyncio.Future[SupervisedResult], stop: asyncio.Event
-) -> None:
+async def _follow(process: RankProcess, rank: SupervisedRank) -> None:
     """Another rank than 0."""
-    leaving = asyncio.Event()
-    watch = asyncio.create_task(
-        end_if_broken(hold_to_leader(environment, leaving=leaving, stop=stop))
-    )
+    leaving, stop = asyncio.Event(), process.stop
+    hold = hold_to_leader(process.environment, leaving=leaving, stop=stop)
+    watch = asyncio.create_task(end_if_broken(hold))
     try:
-        await work
+        await process.in_thread(rank.run, _ignore, stop.is_set)
         await stop.wait()
         leaving.set()
         await watch
@@ -127,29 +91,25 @@ async def _follow(
         watch.cancel()
 
 
+def _ignore(_: SupervisedStep) -> None:
+    """Rank 0 reports."""
+
+
 class _Leader:
     """Rank 0: watches the others, and streams the job's progress to the operator."""
 
-    def __init__(self, environment: TrainerEnvironment, stop: asyncio.Event) -> None:
-        self._environment, self._stop = environment, stop
+    def __init__(self, process: RankProcess, rank: SupervisedRank, start: SupervisedStart) -> None:
+        self._process, self._rank = process, rank
+        self._environment = environment = process.environment
         state = persistent_state.load_and_count_boot(environment.state_dir, environment.pod.uid)
         self._boot = state.boot
-        self._progress = TrainingProgress(0, 0, 0, None)
+        # As it was, so that the operator does not take a restart for a new job's start.
+        self._progress = TrainingProgress(start.step, start.steps, 0, None)
         self._finished: TrainingResult | None = None
         self._stream = OperatorStream(self._snapshot)
 
-    def trained(self, step: SupervisedStep) -> None:
-        """All ranks have made a step."""
-        log.info(
-            "step %d of %d: loss %.4f over %d tokens",
-            *(step.step, step.steps, step.loss, step.tokens),
-            extra={"step": step.step, "loss": step.loss, "evaluation_loss": step.evaluation_loss},
-        )
-        self._progress = TrainingProgress(step.step, step.steps, 0, None)
-        self._stream.progressed()
-
-    async def run(self, work: asyncio.Future[SupervisedResult]) -> None:
-        """Until `work` has ended and the pod is to stop. OSError if the port is taken."""
+    async def run(self) -> None:
+        """Until training has ended and the pod is to stop. OSError if the port is taken."""
         environment, bounds = self._environment, self._environment.job.membership
         gang = Gang(
             environment.job.trainer_ranks,
@@ -162,12 +122,40 @@ class _Leader:
             await runner.setup()
             address = environment.pod.address
             await web.TCPSite(runner, address, pod_contract.MEMBERSHIP_PORT).start()
-            await self._finish(await work)
+            await self._finish(await self._train())
             gang.leave()
         finally:
             watch.cancel()
             self._stream.close()
             await runner.cleanup()
+
+    async def _train(self) -> SupervisedResult:
+        job, first = self._environment.job, self._progress.step + 1
+        tracking = await asyncio.to_thread(Tracking, job, first_step=first)
+        loop = asyncio.get_running_loop()
+
+        def report(step: SupervisedStep) -> None:
+            loop.call_soon_threadsafe(self._trained, step, tracking)
+
+        try:
+            return await self._process.in_thread(self._rank.run, report, self._process.stop.is_set)
+        finally:
+            await asyncio.to_thread(tracking.close)
+
+    def _trained(self, step: SupervisedStep, tracking: Tracking) -> None:
+        """All ranks have made a step."""
+        metrics, figures = self._process.metrics, supervised_figures(step)
+        metrics.step.set(step.step)
+        metrics.train_seconds.observe(step.seconds)
+        metrics.skipped_steps.inc(step.skipped == "not-finite")
+        tracking.record(step.step, figures)
+        log.info(
+            "step %d of %d: %s",
+            *(step.step, step.steps, as_text(figures)),
+            extra={"step": step.step, "figures": figures},
+        )
+        self._progress = TrainingProgress(step.step, step.steps, 0, None, warning=step.warning)
+        self._stream.progressed()
 
     async def _finish(self, result: SupervisedResult) -> None:
         if not result.finished:
@@ -179,7 +167,7 @@ class _Leader:
         log.info("training is done after %d steps", result.step)
         self._finished = TrainingResult(result.step)
         self._stream.changed()
-        await self._stop.wait()  # the operator ends the pods
+        await self._process.stop.wait()  # the operator ends the pods
 
     def _snapshot(self) -> JobSnapshot:
         """No rollouts, so no roster, members or sync groups."""

@@ -112,6 +112,7 @@ def run_sft(options: argparse.Namespace, arguments: Sequence[str], output: TextI
     rank = SupervisedRank(job, rendezvous, worker_device())
     with _signals_to_stop() as stopped:
         try:
+            rank.start()
             result = rank.run(report, lambda: bool(stopped))
         finally:
             rank.close()

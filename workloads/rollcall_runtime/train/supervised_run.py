@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollcall_protocol.job_config import CheckpointConfig, EngineRef, OptimizerConfig
+from rollcall_protocol.job_config import (
+    CheckpointConfig,
+    EngineRef,
+    HealthConfig,
+    OptimizerConfig,
+)
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.supervised_rows import open_supervised
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer
 from rollcall_runtime.train.checkpoint_export import export_weights
 from rollcall_runtime.train.engine_configuration import split_config
+from rollcall_runtime.train.health import SUPERVISED_ADVICE, TrainingHealth, skipped_steps
 from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
 from rollcall_runtime.train.supervised_batches import RowCounts, SupervisedBatches
 from rollcall_runtime.train.supervised_training import SupervisedStep, SupervisedTraining
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from rollcall_protocol.supervised_config import SupervisedConfig
     from rollcall_protocol.train_settings import EngineSettings
 
+HELD_OUT = "spec.supervised.evaluation.source.name"
 CLOSE_SECONDS = 5.0  # to wait for a save before the engine is freed
 
 
@@ -40,7 +47,16 @@ class SupervisedJob:
     engine: EngineRef
     checkpoint: CheckpointConfig | None
     trainer: str
+    health: HealthConfig = HealthConfig()  # noqa: RUF009 - frozen
     deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedStart:
+    """Where training begins or goes on: after `step` of `steps`."""
+
+    step: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +76,18 @@ class SupervisedRank:
         self._owned = ExitStack()
         self._checkpoints: Checkpointer | None = None
 
-    def run(
-        self, report: Callable[[SupervisedStep], None], stop: Callable[[], bool]
-    ) -> SupervisedResult:
-        """Collective. Train until the end, or until `stop` is True on any rank; then export.
+    def start(self) -> SupervisedStart:
+        """Collective. Check and build everything, and resume from a checkpoint, if there is one.
 
-        SpecError names the field that is wrong, before the first step where that can be known;
-        OSError if the model cannot be written.
+        SpecError names the field that is wrong.
         """
-        training = self._start()
-        training.run(report, stop)
-        if training.over and self._export is not None and not self._export.exists():
-            export_weights(self._engine, self._export)
-        return SupervisedResult(training.step, training.over, training.batches.counts)
-
-    def close(self) -> None:
-        """Free everything, unless a save that hangs still uses it; harmless twice."""
-        if self._checkpoints is None or self._checkpoints.wait(CLOSE_SECONDS):
-            self._owned.close()
-
-    def _start(self) -> SupervisedTraining:
-        """Collective. Check and build everything, and resume from a checkpoint, if there is one."""
         job = self._job
         model = ModelInput.of(open_model(job.model))
         batches = self._batches(job.data, model)
         held_out = job.config.evaluation
         settings, own = self._settings(len(batches.rows))
         make_engine = train_engines.get(job.engine.name)
-        held = None if held_out is None else self._batches(held_out, model)
+        held = None if held_out is None else self._batches(held_out, model, field=HELD_OUT)
         ranks = TrainerProcessGroup(self._rendezvous, device=self._device)
         self._owned.callback(ranks.close)
         self._engine = make_engine(
@@ -110,20 +110,48 @@ class SupervisedRank:
             held_out=held,
             config=job.config,
             checkpoints=self._checkpoints,
+            health=TrainingHealth(
+                job.health,
+                folder=skipped_steps(job.checkpoint),
+                rank=ranks.rank,
+                advice=SUPERVISED_ADVICE,
+            ),
         )
         training.start()
         if self._export is not None and self._export.exists() and not training.over:
             problem = f"{job.config.export_path!r} is there already; name a new folder"
             raise SpecError("spec.supervised.exportPath", problem)
-        return training
+        self._training = training
+        return SupervisedStart(training.step, training.steps)
+
+    def run(
+        self, report: Callable[[SupervisedStep], None], stop: Callable[[], bool]
+    ) -> SupervisedResult:
+        """Collective, after `start`. Train until the end, or until `stop` is True on any rank; then
+        export.
+
+        SpecError names the field that is wrong; OSError if the model cannot be written.
+        """
+        training = self._training
+        training.run(report, stop)
+        if training.over and self._export is not None and not self._export.exists():
+            export_weights(self._engine, self._export)
+        return SupervisedResult(training.step, training.over, training.batches.counts)
+
+    def close(self) -> None:
+        """Free everything, unless a save that hangs still uses it; harmless twice."""
+        if self._checkpoints is None or self._checkpoints.wait(CLOSE_SECONDS):
+            self._owned.close()
 
     @property
     def _export(self) -> Path | None:
         path = self._job.config.export_path
         return Path(path) if path else None
 
-    def _batches(self, data: DataConfig, model: ModelInput) -> SupervisedBatches:
-        rows = open_supervised(data, model=model)
+    def _batches(
+        self, data: DataConfig, model: ModelInput, *, field: str = ""
+    ) -> SupervisedBatches:
+        rows = open_supervised(data, model=model, field=field)
         self._owned.callback(rows.close)
         return SupervisedBatches(rows, self._job.config.rows_per_step)
 

@@ -13,12 +13,13 @@ import torch.distributed as dist
 from rollcall_runtime.train.algorithms.supervised_loss import SupervisedLoss
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.data_parallel_rows import rows_of
-from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.train.roles.model_update import update_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rollcall_protocol.supervised_config import SupervisedConfig
+    from rollcall_runtime.train.health import TrainingHealth
     from rollcall_runtime.train.process_group import TrainerProcessGroup
     from rollcall_runtime.train.supervised_batches import SupervisedBatches
     from rollcall_runtime.train.train_batch import TrainBatch
@@ -26,15 +27,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_SKIPPED = 10
-"""Steps one after the other without a finite gradient, after which training ends."""
-
 
 @dataclass(frozen=True, slots=True)
 class SupervisedStep:
     """One optimizer step. `loss` is the mean over `tokens`, in nats; `seconds` of wall time.
 
     `evaluation_loss`: of the rows that are not learnt, after this step; None if not measured.
+    `skipped` says why the weights stayed, `warning` is what a person should look at, or "".
     """
 
     step: int
@@ -46,6 +45,7 @@ class SupervisedStep:
     seconds: float
     skipped: str = ""
     evaluation_loss: float | None = None
+    warning: str = ""
 
 
 class SupervisedTraining:
@@ -60,8 +60,9 @@ class SupervisedTraining:
         held_out: SupervisedBatches | None,
         config: SupervisedConfig,
         checkpoints: Checkpointer,
+        health: TrainingHealth,
     ) -> None:
-        self._ranks, self._engine = ranks, engine
+        self._ranks, self._engine, self._health = ranks, engine, health
         self._held_out = held_out
         self._config, self._checkpoints = config, checkpoints
         self._loss = SupervisedLoss()
@@ -82,17 +83,12 @@ class SupervisedTraining:
     def run(self, report: Callable[[SupervisedStep], None], stop: Callable[[], bool]) -> None:
         """Collective. Train to the end, or until `stop` is True on any rank, and save the state.
 
-        `report` is called after each step. SpecError if training diverges.
+        `report` is called after each step. SpecError if too many steps in a row were skipped.
         """
-        skipped = 0
         for batch in self.batches.ahead(range(self.step, self.steps)):
             if any(self._ranks.gather(stop())):
                 break
             done = self._train(batch)
-            skipped = skipped + 1 if done.skipped == "not-finite" else 0
-            if skipped >= MAX_SKIPPED:
-                problem = f"{skipped} steps one after the other had no finite gradient"
-                raise SpecError("spec.supervised.learningRate", f"{problem}; lower it")
             report(done)
             self._checkpoints.check()
             if self._checkpoints.due(self.step):
@@ -118,21 +114,22 @@ class SupervisedTraining:
 
     def _train(self, batch: TrainBatch) -> SupervisedStep:
         began = time.perf_counter()
-        with self._engine.train_mode():
-            result = self._engine.forward_backward(rows_of(self._engine, batch), self._loss)
-            update = self._engine.optimizer_step()
+        (update,) = update_model(self._engine, [rows_of(self._engine, batch)], self._loss)
         self.step += 1
         seconds = time.perf_counter() - began
+        self._health.step_ended(self.step, [update], batch)
+        problems = (self._checkpoints.problem, self._health.problem)
         return SupervisedStep(
             step=self.step,
             steps=self.steps,
-            loss=result.loss,
-            tokens=result.tokens,
+            loss=update.loss,
+            tokens=update.tokens,
             gradient_norm=update.gradient_norm,
             learning_rate=update.learning_rate,
             seconds=seconds,
             skipped=update.skipped,
             evaluation_loss=self.evaluate() if self._evaluation_due() else None,
+            warning="; ".join(filter(None, problems)),
         )
 
     def _evaluation_due(self) -> bool:

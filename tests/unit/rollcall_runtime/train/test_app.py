@@ -56,7 +56,7 @@ def test_only_a_pods_first_rank_answers_probes(
         else:
             found.append(True)
             writer.close()
-        role.stop.set()
+        role.process.stop.set()
 
     for role in (app._Leader, app._Follower):
         monkeypatch.setattr(role, "run", run)
@@ -82,7 +82,7 @@ def test_work_that_a_signal_ends_is_no_failure(
 ) -> None:
     async def run(role: Any, *_: Any) -> None:
         os.kill(os.getpid(), number)
-        await role.stop.wait()
+        await role.process.stop.wait()
 
     for role in (app._Leader, app._Follower):
         monkeypatch.setattr(role, "run", run)
@@ -108,7 +108,7 @@ def test_a_rank_is_ready_when_it_has_its_model(
 
     async def run(role: Any, *_: Any) -> None:
         await asyncio.to_thread(probe)
-        role.stop.set()
+        role.process.stop.set()
 
     slow = SimpleNamespace(start=start, close=lambda: None)
     monkeypatch.setattr(app, "_make_rank", lambda _: slow)

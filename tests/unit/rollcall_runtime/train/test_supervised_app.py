@@ -6,7 +6,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,18 @@ import aiohttp
 import pytest
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.job_config import TrackingConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.messages import loads
 from rollcall_runtime.train import supervised_app
 from rollcall_runtime.train.supervised_batches import RowCounts
-from rollcall_runtime.train.supervised_run import SupervisedResult
+from rollcall_runtime.train.supervised_run import SupervisedResult, SupervisedStart
 from rollcall_runtime.train.supervised_training import SupervisedStep
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.train.test_tracking import scalars
 
 STEPS = 3
 CONFIG = SupervisedConfig()
@@ -47,15 +49,20 @@ class FakeRank:
 
     finishes: bool = True
     fails: Exception | None = None
+    resumed: int = 0
+    measured: dict[str, Any] = field(default_factory=dict)
     closed: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> SupervisedStart:
+        if self.fails is not None:
+            raise self.fails
+        return SupervisedStart(self.resumed, STEPS)
 
     def run(
         self, report: Callable[[SupervisedStep], None], stop: Callable[[], bool]
     ) -> SupervisedResult:
-        if self.fails is not None:
-            raise self.fails
-        for number in range(1, STEPS + 1):
-            report(step(number))
+        for number in range(self.resumed + 1, STEPS + 1):
+            report(replace(step(number), **self.measured))
         while not self.finishes and not stop():
             self.closed.wait(0.01)
         return SupervisedResult(STEPS, self.finishes, RowCounts())
@@ -81,7 +88,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerEnvir
 
 
 def use(rank: FakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervised_app, "_make_rank", lambda *_: rank)
+    monkeypatch.setattr(supervised_app, "_make_rank", lambda *_, **__: rank)
 
 
 async def snapshots(environment: TrainerEnvironment, until: Callable[[JobSnapshot], bool]) -> Any:
@@ -166,3 +173,25 @@ async def test_wrong_data_end_the_rank_at_once(
     with pytest.raises(SpecError, match="line 7 is no JSON"):
         await supervised_app._serve(environment, CONFIG)
     assert rank.closed.is_set()
+
+
+async def test_a_restart_reports_how_far_training_was(
+    environment: TrainerEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(FakeRank(finishes=False, resumed=STEPS), monkeypatch)
+    found = await run_beside(environment, lambda _: True)
+    assert (found.progress.step, found.progress.max_steps) == (STEPS, STEPS)
+
+
+async def test_a_problem_reaches_the_operator_and_figures_the_tracker(
+    environment: TrainerEnvironment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    tracking = TrackingConfig(folder=str(tmp_path / "curves"))
+    environment = replace(environment, job=replace(environment.job, tracking=tracking))
+    use(FakeRank(measured={"warning": "odd", "evaluation_loss": 2.0}), monkeypatch)
+    found = await run_beside(environment, lambda s: s.finished is not None)
+    assert found.progress.warning == "odd"
+    curves = scalars(tmp_path / "curves")
+    assert curves["train/loss"] == [(number, 1.0) for number in range(1, STEPS + 1)]
+    assert curves["val/loss"][-1] == (STEPS, 2.0)

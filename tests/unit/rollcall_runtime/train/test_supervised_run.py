@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from rollcall_protocol.job_config import CheckpointConfig, EngineRef
+from rollcall_protocol.job_config import CheckpointConfig, EngineRef, HealthConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.data.supervised_rows import open_supervised
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
+from rollcall_runtime.train.health import FOLDER
 from rollcall_runtime.train.process_group import TrainerRendezvous
 from rollcall_runtime.train.supervised_batches import SupervisedBatches
 from rollcall_runtime.train.supervised_run import SupervisedJob, SupervisedRank, SupervisedResult
@@ -58,6 +61,7 @@ def run(
     steps: list[SupervisedStep] = []
     rank = SupervisedRank(what, TrainerRendezvous(), "cpu")
     try:
+        rank.start()
         return steps, rank.run(steps.append, lambda: stop(steps))
     finally:
         rank.close()
@@ -143,15 +147,40 @@ def test_a_job_that_is_over_is_not_exported_twice(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == written
 
 
-def test_training_that_diverges_ends_with_what_to_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def diverged(_: Fsdp2Engine) -> OptimizerStep:
+def diverge(monkeypatch: pytest.MonkeyPatch, *, until: int) -> None:
+    """The first so many optimizer steps have no finite gradient."""
+    tried, step = itertools.count(1), Fsdp2Engine.optimizer_step
+
+    def diverged(engine: Fsdp2Engine) -> OptimizerStep:
+        if next(tried) > until:
+            return step(engine)
+        engine.zero_grad()
         return OptimizerStep(math.nan, 1e-3, "not-finite")
 
     monkeypatch.setattr(Fsdp2Engine, "optimizer_step", diverged)
-    with pytest.raises(SpecError, match=r"^spec.supervised.learningRate: 10 steps one after the"):
-        run(job(tmp_path, max_steps=40))
+
+
+def test_a_step_that_is_not_finite_is_skipped_kept_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverge(monkeypatch, until=1)
+    folder = CheckpointConfig(every_steps=100, path=str(tmp_path / "saved"))
+    steps, result = run(job(tmp_path, checkpoint=folder))
+    assert (result.finished, steps[0].skipped, steps[1].skipped) == (True, "not-finite", "")
+    assert steps[0].warning == "step 1 was skipped: its loss or gradient is not finite"
+    assert steps[1].warning == ""
+    kept = load_file(tmp_path / "saved" / FOLDER / "step-00000001-rank-0.safetensors")
+    assert kept["tokens"].shape[0] == 8
+
+
+def test_training_that_diverges_ends_with_what_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverge(monkeypatch, until=40)
+    what = replace(job(tmp_path, max_steps=40), health=HealthConfig(max_skipped_steps=3))
+    with pytest.raises(SpecError, match=r"^spec.health.maxSkippedSteps: the last 3 steps") as end:
+        run(what)
+    assert "lower spec.supervised.learningRate" in str(end.value)
 
 
 def test_what_cannot_work_is_refused_before_a_step(tmp_path: Path) -> None:
