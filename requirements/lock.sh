@@ -20,7 +20,7 @@ compile build.txt --group build -c requirements/dev.txt
 compile cluster.txt --group cluster -c requirements/dev.txt
 compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
-compile worker.txt --extra runtime --extra models $engines \
+compile worker.txt --extra runtime --extra models --extra datasets $engines \
     --excludes requirements/excludes-worker.txt -c requirements/dev.txt
 # A test image: PyPI's torch, whose CUDA libraries are replaced by stubs in it, and every training engine.
 # shellcheck disable=SC2086
