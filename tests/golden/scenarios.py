@@ -109,7 +109,9 @@ def without_rollouts() -> JobSimulator:
 # --- the trainer --------------------------------------------------------------------------------
 
 
-def trainer_exits(code: int, message: str = "", changes: Changes | None = None) -> Scenario:
+def trainer_exits(
+    code: int, message: str = "", changes: Changes | None = None, *, oom_killed: bool = False
+) -> Scenario:
     def scenario() -> JobSimulator:
         simulator = running(changes)
         simulator.change(
@@ -117,6 +119,7 @@ def trainer_exits(code: int, message: str = "", changes: Changes | None = None) 
             restarts=1,
             exit_code=code,
             exit_message=message,
+            oom_killed=oom_killed,
             ready=False,
             running=False,
         )
@@ -133,6 +136,7 @@ def trainer_restarts_too_often() -> JobSimulator:
         restarts=2,
         exit_code=137,
         exit_message="OOMKilled, it used more memory than its limit",
+        oom_killed=True,
         ready=False,
     )
     simulator.converge(5)
@@ -465,6 +469,20 @@ SCENARIOS: dict[str, Scenario] = {
         ExitCode.BAD_CONFIG, "spec.model.path: unknown builtin 'x'; correct the name"
     ),
     "trainer rejects its settings": trainer_exits(ExitCode.BAD_CONFIG),
+    "trainer is killed for its memory": trainer_exits(
+        137, "OOMKilled, it used more memory than its limit", oom_killed=True
+    ),
+    "trainer runs out of memory": trainer_exits(
+        ExitCode.OUT_OF_MEMORY,
+        "spec.trainer.engine.config.maxTokensPerMicrobatch: the device's memory does not suffice: "
+        "lower it",
+    ),
+    "rollout is killed for its memory": rollout_fails(
+        exit_code=137,
+        exit_message="OOMKilled, it used more memory than its limit",
+        oom_killed=True,
+        restarts=2,
+    ),
     "trainer exit code is mapped to Fail": trainer_exits(
         42, changes={"spec.failurePolicy.rules": [{"exitCodes": [42], "action": "Fail"}]}
     ),

@@ -55,6 +55,7 @@ class ExitCode(IntEnum):
     FAILED = 1  # a fault worth a restart
     BAD_CONFIG = 64  # the spec must be changed: the job fails at once
     FENCED = 65  # another coordinator took over
+    OUT_OF_MEMORY = 66  # of the device or of the host; a restart may have shorter samples
 
 
 def weights_port(local_rank: int) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rollcall_protocol.data_config import DataConfig
+from rollcall_protocol.train_settings import MAX_LEARNING_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,9 @@ class SupervisedConfig:
         """ValueError says which setting is out of its range, by the name that a user gives it."""
         if self.rows_per_step < 1 or self.epochs < 1:
             raise ValueError("rowsPerStep and epochs must be at least 1")
-        if not self.learning_rate > 0:
-            raise ValueError("learningRate must be positive")
+        if not 0 < self.learning_rate <= MAX_LEARNING_RATE:
+            bounds = f"above 0 and at most {MAX_LEARNING_RATE:g}"
+            raise ValueError(f"learningRate must be {bounds}, not {self.learning_rate:g}")
         if self.max_steps < 0 or self.evaluate_every < 0:
             raise ValueError("maxSteps and evaluateEvery must be at least 0")
 

@@ -14,6 +14,9 @@ SCHEDULES = ("constant", "linear", "cosine")
 PRECISIONS = ("fp32", "bf16")
 OFFLOADS = ("none", "optimizer", "parameters")
 CHECKPOINTING = ("none", "full")
+MAX_LEARNING_RATE = 1.0
+"""Above 0 and at most this. AdamW moves each weight by about the learning rate in a step, and those
+of language models are below 1: with a higher one a step would replace what was learnt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from rollcall_runtime.worker.environment import Pod
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import exit_process, report_failure
 from rollcall_runtime.worker.logs import configure_logs
+from rollcall_runtime.worker.memory_errors import ROLLOUT_MEMORY, TRAINER_MEMORY, MemoryAdvice
 from rollcall_runtime.worker.parent_process import end_with_parent
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def trainer(arguments: Sequence[str] | None = None) -> int:
         app.run(settings, fields)
         return ExitCode.OK
 
-    return _guarded(run)
+    return _guarded(run, TRAINER_MEMORY)
 
 
 def rollout(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +70,7 @@ def rollout(arguments: Sequence[str] | None = None) -> int:
         app.run(settings, fields)
         return ExitCode.OK
 
-    return _guarded(run)
+    return _guarded(run, ROLLOUT_MEMORY)
 
 
 def trainer_program() -> NoReturn:
@@ -109,7 +110,7 @@ def _parse(name: str, description: str, arguments: Sequence[str] | None) -> None
     parser.parse_args(arguments)
 
 
-def _guarded(run: Callable[[], int]) -> int:
+def _guarded(run: Callable[[], int], memory: MemoryAdvice) -> int:
     configure_logs(level=_level())
     try:
         return run()
@@ -125,6 +126,8 @@ def _guarded(run: Callable[[], int]) -> int:
         return own or ExitCode.FAILED
     except Exception as error:
         log.exception("the worker failed")
+        if (explained := memory.explain(error)) is not None:
+            return report_failure(explained, ExitCode.OUT_OF_MEMORY)
         return report_failure(error, ExitCode.FAILED)
 
 

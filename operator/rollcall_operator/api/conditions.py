@@ -67,6 +67,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CANNOT_START = "CannotStart"
     CRASH_LOOP = "CrashLoop"
+    OUT_OF_MEMORY = "OutOfMemory"
     UNSCHEDULABLE = "Unschedulable"
     # weights and training
     IN_SYNC = "InSync"
@@ -91,6 +92,7 @@ PROBLEM_REASONS = frozenset(
         Reason.IMAGE_PULL_FAILED,
         Reason.CANNOT_START,
         Reason.CRASH_LOOP,
+        Reason.OUT_OF_MEMORY,
         Reason.UNSCHEDULABLE,
         Reason.JOB_NOT_FOUND,
     }

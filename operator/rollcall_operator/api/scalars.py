@@ -14,6 +14,7 @@ from rollcall_operator.api.quantity import (
     parse_quantity,
 )
 from rollcall_operator.api.rules import Rule
+from rollcall_protocol.train_settings import MAX_LEARNING_RATE
 
 JOB_NAME_MAX = 43
 """The trainer's StatefulSet is named <job>-trainer, and must stay under 52 characters: its pods
@@ -116,7 +117,7 @@ Ratio = _decimal("0.0", "1.0", "0.2")
 Share = _decimal("0.0", "1.0", "0.2", with_low=True)
 Amount = _decimal("0.0", "1000.0", "0.5", with_low=True)
 Cap = _decimal("1.0", "1000.0", "5", with_low=True)
-LearningRate = _decimal("0.0", "10.0", "1e-3")
+LearningRate = _decimal("0.0", str(MAX_LEARNING_RATE), "1e-3")
 
 _NAME = "[A-Za-z0-9][-A-Za-z0-9._]*"
 

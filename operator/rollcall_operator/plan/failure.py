@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.api.rljob import FailurePolicy, RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, TrainerStatus
@@ -122,8 +123,7 @@ def decide_outcome(
             return outcome
     most = spec.failure_policy.max_restarts
     if restarts.counted > most:
-        last = next((pod for pod in trainers if pod.exit_code is not None), None)
-        why = f". Last exit of pod {last.name}: {describe_exit(last)}" if last else ""
+        why = _last_exit(trainers)
         return _failed(
             Reason.BACKOFF_LIMIT_EXCEEDED,
             f"the trainer restarted {restarts.counted} times, more often than "
@@ -138,6 +138,16 @@ def decide_outcome(
             "allows. Raise the limit, then delete and recreate the RLJob",
         )
     return None
+
+
+def _last_exit(trainers: Sequence[PodFacts]) -> str:
+    """Of one that had too little memory, if there is one: the others end because it is gone."""
+    ended = [pod for pod in trainers if pod.exit_code is not None]
+    last = next((pod for pod in ended if ran_out_of_memory(pod)), next(iter(ended), None))
+    if last is None:
+        return ""
+    what = f". Last exit of pod {last.name}: {describe_exit(last)}"
+    return f"{what}; {memory_advice(last)}" if last.oom_killed else what
 
 
 def _exit_outcome(pod: PodFacts, policy: FailurePolicy) -> JobOutcome | None:
@@ -163,6 +173,24 @@ def describe_exit(pod: PodFacts) -> str:
     if not why and pod.exit_code == ExitCode.FENCED:
         why = "another trainer pod has taken over"
     return f"exit code {pod.exit_code}" + (f": {why}" if why else "")
+
+
+def ran_out_of_memory(pod: PodFacts) -> bool:
+    """Whether a container ended because a device or the pod had too little memory."""
+    return pod.oom_killed or (pod.exit_code == ExitCode.OUT_OF_MEMORY and not pod.init)
+
+
+def memory_advice(pod: PodFacts) -> str:
+    """What to do about a container that the kernel killed for the memory that it used."""
+    if pod.init:
+        return "raise the limit"
+    if pod.role == labels.TRAINER:
+        return (
+            "raise the limit (resources.limits.memory in spec.trainer.template), or change in "
+            "spec.trainer.engine.config what needs memory: lower maxTokensPerMicrobatch, set "
+            "activationCheckpointing: full and offload: none"
+        )
+    return "raise the limit, or lower engine.config.concurrency of the pool"
 
 
 def _failed(reason: Reason, message: str) -> JobOutcome:

@@ -64,10 +64,11 @@ class PodFacts:
 
     `container` is the container that the waiting, exit and restart facts describe: the worker, or
     an init container that failed (`init`). `exit_message` is the summary of its termination
-    message. `gate` is the readiness gate's condition, None if absent. `almost_ready`: every other
-    condition for readiness is met. `up`: the worker has passed its startup probe. Times are Unix
-    seconds: `started` of the worker, `gate_since` of the gate's last change, `leaves_by` the end
-    of a terminating pod's grace period. `deletion_cost` is the annotation, None if absent.
+    message; `oom_killed`: the kernel killed it, as it used more memory than its limit. `gate` is
+    the readiness gate's condition, None if absent. `almost_ready`: every other condition for
+    readiness is met. `up`: the worker has passed its startup probe. Times are Unix seconds:
+    `started` of the worker, `gate_since` of the gate's last change, `leaves_by` the end of a
+    terminating pod's grace period. `deletion_cost` is the annotation, None if absent.
     """
 
     name: str
@@ -84,6 +85,7 @@ class PodFacts:
     restarts: int = 0
     exit_code: int | None = None
     exit_message: str = ""
+    oom_killed: bool = False
     waiting_reason: str = ""
     waiting_message: str = ""
     unschedulable: str = ""

@@ -8,6 +8,8 @@ from rollcall_operator.plan.termination_message import summarize
 from rollcall_operator.plan.timestamps import from_time
 from rollcall_protocol.pod_contract import READINESS_GATE
 
+_OOM_KILLED = "OOMKilled"
+
 
 def pod_facts(pod: Manifest) -> PodFacts:
     """Read a pod as the API server returns it; a pod without status has not been scheduled."""
@@ -40,6 +42,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         restarts=container.get("restartCount", 0),
         exit_code=ended.get("exitCode"),
         exit_message=_exit_message(ended),
+        oom_killed=ended.get("reason") == _OOM_KILLED,
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=unschedulable,
@@ -95,8 +98,9 @@ def _init_stuck(status: dict[str, Any]) -> bool:
 def _exit_message(ended: dict[str, Any]) -> str:
     """One line on how a container ended; the kernel's out-of-memory kill is named first."""
     summary, reason = summarize(ended.get("message") or ""), ended.get("reason") or ""
-    if reason == "OOMKilled":
-        return f"OOMKilled, it used more memory than its limit{f': {summary}' if summary else ''}"
+    if reason == _OOM_KILLED:
+        more = f": {summary}" if summary else ""
+        return f"{_OOM_KILLED}, it used more memory than its limit{more}"
     return summary or reason
 
 

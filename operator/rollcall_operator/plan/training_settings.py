@@ -77,6 +77,7 @@ def algorithm_errors(spec: RLJobSpec) -> Iterator[str]:
     """Settings of the algorithm that contradict each other, and models that it does not use."""
     algorithm = spec.algorithm
     if algorithm is None:
+        yield from _supervised_errors(spec)
         return
     try:
         settings = algorithm_settings(algorithm)
@@ -104,3 +105,19 @@ def algorithm_errors(spec: RLJobSpec) -> Iterator[str]:
             "spec.critic: nothing uses a critic; set spec.algorithm.settings.baseline: critic, or "
             "remove spec.critic"
         )
+
+
+def _supervised_errors(spec: RLJobSpec) -> Iterator[str]:
+    """What only rollouts and their samples give a meaning."""
+    if spec.evaluation is not None:
+        yield (
+            "spec.evaluation: a supervised job has no rollouts that could answer; use "
+            "spec.supervised.evaluation, or remove it"
+        )
+    unused = {
+        "reference": spec.reference != ReferenceSpec(),
+        "critic": spec.critic != CriticSpec(),
+        "rewardModel": spec.reward_model is not None,
+    }
+    for field in (name for name, given in unused.items() if given):
+        yield f"spec.{field}: supervised training has no use for it; remove it"

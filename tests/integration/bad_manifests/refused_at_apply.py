@@ -123,6 +123,18 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         ("spec.supervised.learningRate", 'such as "1e-3"'),
         {**NO_ALGORITHM, "spec.supervised.learningRate": "0"},
     ),
+    *(
+        _apply(
+            f"a learning rate of a billion, {field}",
+            (f"{field}.learningRate", "above 0.0 and at most 1.0"),
+            {**section, f"{field}.learningRate": "1e9"},
+        )
+        for field, section in (
+            ("spec.algorithm.optimizer", {}),
+            ("spec.critic", {"spec.algorithm.name": "ppo"}),
+            ("spec.supervised", NO_ALGORITHM),
+        )
+    ),
     _apply(
         "a model exported to a relative folder",
         ("spec.supervised.exportPath", "must be an absolute path"),

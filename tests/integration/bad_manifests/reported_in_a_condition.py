@@ -2,6 +2,7 @@
 
 from tests.integration.bad_manifests.case import ROLLOUT, TRAINER, Case, Expected
 from tests.integration.bad_manifests.manifests import Changes, changed, job, pool, supervised_job
+from tests.integration.bad_manifests.refused_at_apply import EVALUATION, NO_ALGORITHM
 
 
 def _reported(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
@@ -173,6 +174,16 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         "a critic without a use",
         ("spec.critic", "nothing uses a critic", "baseline: critic"),
         {"spec.critic.warmupSteps": 5},
+    ),
+    _reported(
+        "supervised training that rollouts would evaluate",
+        ("spec.evaluation", "no rollouts that could answer", "use spec.supervised.evaluation"),
+        {**NO_ALGORITHM, "spec.supervised": {}, "spec.evaluation": EVALUATION},
+    ),
+    _reported(
+        "supervised training with a reward model",
+        ("spec.rewardModel", "supervised training has no use for it; remove it"),
+        {**NO_ALGORITHM, "spec.supervised": {}, "spec.rewardModel.path": "org/other"},
     ),
     _reported(
         "a group of one",

@@ -1,7 +1,6 @@
 """The two programs: an error is one line, with an exit code that says whose fault it is."""
 
 import json
-import random
 import re
 import subprocess
 import sys
@@ -20,33 +19,15 @@ from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
 from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.errors import FencedError
-from rollcall_runtime.worker.logs import JobLogFormatter
+from rollcall_runtime.worker.memory_errors import TRAINER_MEMORY
+from tests.unit.rollcall_runtime.containers import use_container
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 
 @pytest.fixture
 def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A container's environment; returns its termination log."""
-    for name in (pod_contract.MEMBER_TOKEN_FILE, pod_contract.OPERATOR_TOKEN_FILE):
-        (tmp_path / name).write_text("secret")
-    termination = tmp_path / "termination-log"
-    termination.touch()
-    monkeypatch.setattr(pod_contract, "TERMINATION_LOG", str(termination))
-    # The root logger belongs to pytest here.
-    monkeypatch.setattr(cli, "configure_logs", lambda **_: JobLogFormatter({}))
-    for name, value in {
-        pod_contract.COORDINATOR: "127.0.0.1",
-        pod_contract.POD_NAME: "reverse-trainer-0",
-        pod_contract.POD_UID: "uid-1",
-        # Programs of other tests listen on the same ports.
-        pod_contract.POD_IP: f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1",
-        pod_contract.TOKEN_DIR: str(tmp_path),
-        pod_contract.STATE_DIR: str(tmp_path),
-        pod_contract.CONFIG: json.dumps(encode(job_config())),
-        pod_contract.POOL_CONFIG: json.dumps(encode(pool_config())),
-    }.items():
-        monkeypatch.setenv(name, value)
-    return termination
+    return use_container(tmp_path, monkeypatch)
 
 
 WRONG_ROLLOUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -210,7 +191,7 @@ def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
     def superseded() -> int:
         raise FencedError("another coordinator has taken over this job")
 
-    assert cli._guarded(superseded) == ExitCode.FENCED
+    assert cli._guarded(superseded, TRAINER_MEMORY) == ExitCode.FENCED
 
 
 STUCK = """

@@ -58,7 +58,9 @@ class JsonLines:
         try:
             value = json.loads(text.decode())
         except (ValueError, RecursionError) as error:
-            raise SpecError(self._field, f"{self.place(number)}: not JSON: {error}") from error
+            raise SpecError(
+                self._field, f"{self.place(number)}: not JSON: {error}; correct it"
+            ) from error
         if not isinstance(value, dict):
             kind = type(value).__name__
             raise SpecError(self._field, f"{self.place(number)}: wants an object, not a {kind}")

@@ -47,7 +47,8 @@ def length_limit(data: DataConfig, *, room: int | None) -> LengthLimit:
         return LengthLimit(bound, data.too_long, "what the model's context has room for")
     if room is not None and data.max_tokens > room:
         problem = (
-            f"{data.max_tokens} are more than the {room} that the model's context has room for"
+            f"{data.max_tokens} are more than the {room} that the model's context has room for; "
+            "lower it"
         )
         raise SpecError("spec.data.maxTokens", problem)
     return LengthLimit(data.max_tokens, data.too_long, "spec.data.maxTokens")

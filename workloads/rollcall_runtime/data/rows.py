@@ -55,5 +55,5 @@ def open_rows(source: DataSource, *, field: str) -> Rows:
         rows = open_dataset(source, field=field)
     if not len(rows):
         rows.close()
-        raise SpecError(field, f"{source.name!r} holds no row")
+        raise SpecError(field, f"{source.name!r} holds no row; name a file that has some")
     return rows

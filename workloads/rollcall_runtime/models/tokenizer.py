@@ -24,14 +24,13 @@ _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.j
 class ModelTokenizer:
     """Text to tokens and back, as the model was trained.
 
-    `library` is transformers' tokenizer, for what is not here. `pad` is None if it has no token of
-    that kind; `eos` has all tokens that end a response, by the model's generation settings too.
+    `library` is transformers' tokenizer, for what is not here. `eos` has all tokens that end a
+    response, by the model's generation settings too. No token for padding is needed.
     """
 
     directory: Path
     library: Any
     eos: frozenset[int]
-    pad: int | None
 
     def encode(self, text: str) -> list[int]:
         """Tokens of `text` alone: special tokens are neither added nor left out."""
@@ -80,14 +79,6 @@ class ModelTokenizer:
             advice = "add chat_template.jinja to it, or give prompts as text or tokens"
             raise SpecError(FIELD, f"the tokenizer in '{self.directory}' {problem}; {advice}")
 
-    def need_pad(self) -> int:
-        """The token that fills up rows; SpecError if there is none."""
-        if self.pad is None:
-            problem = "has no pad token"
-            advice = "set pad_token in its tokenizer_config.json to a token that no text holds"
-            raise SpecError(FIELD, f"the tokenizer in '{self.directory}' {problem}; {advice}")
-        return self.pad
-
 
 def open_tokenizer(source: ModelSource) -> ModelTokenizer:
     """The tokenizer beside the model. SpecError if there is none, or if it is another model's.
@@ -106,7 +97,7 @@ def open_tokenizer(source: ModelSource) -> ModelTokenizer:
         raise SpecError(FIELD, problem) from error
     _check_vocabulary(library, source)
     own = set() if library.eos_token_id is None else {library.eos_token_id}
-    return ModelTokenizer(directory, library, source.eos | own, library.pad_token_id)
+    return ModelTokenizer(directory, library, source.eos | own)
 
 
 def _check_vocabulary(library: Any, source: ModelSource) -> None:

@@ -25,6 +25,7 @@ from rollcall_runtime.train.command_options import (
 from rollcall_runtime.train.supervised_command import add_sft_arguments, run_sft
 from rollcall_runtime.worker.command_output import own_output
 from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.memory_errors import TRAINER_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             output.write(options.run(options) + "\n")
         except SpecError as error:
             return _give_up(error, ExitCode.BAD_CONFIG)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, MemoryError) as error:
+            explained = TRAINER_MEMORY.explain(error)
+            if explained is not None:
+                return _give_up(explained, ExitCode.OUT_OF_MEMORY)
             return _give_up(error, ExitCode.FAILED)
     return ExitCode.OK
 

@@ -28,7 +28,7 @@ END_SECONDS = 10.0
 """For the pod's other ranks to end by themselves, once one has ended."""
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (*_STOP, signal.SIGCHLD)
-_EXPLAINED = (ExitCode.BAD_CONFIG, ExitCode.FENCED)
+_EXPLAINED = (ExitCode.BAD_CONFIG, ExitCode.FENCED, ExitCode.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def run_local_ranks(environment: TrainerEnvironment, variables: Mapping[str, str
 def decisive(ended: list[EndedRank]) -> EndedRank:
     """The rank whose end explains that of the others: they are in the order of their ends.
 
-    A rank that says which field is wrong, or that it was replaced, goes before the others, which
+    A rank that says which field to change, or that it was replaced, goes before the others, which
     may notice first that it has left them.
     """
     explained = [rank for rank in ended if rank.code in _EXPLAINED]

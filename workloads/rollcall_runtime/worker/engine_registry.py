@@ -79,7 +79,8 @@ class Registry(Generic[T]):
             return self._load(entry)
         except _LOAD_ERRORS as error:
             problem = f"{self._kind} {name!r} cannot be used here: {_describe(error)}"
-            raise SpecError(self._field, f"{problem}; {self._listing()}") from error
+            advice = "name another one, or an image that has what it needs"
+            raise SpecError(self._field, f"{problem}; {advice}; {self._listing()}") from error
 
     def survey(self) -> tuple[Availability, ...]:
         """Every known engine, by name. Imports each, which may take seconds."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rollcall_operator.api.conditions import Reason
-from rollcall_operator.plan.failure import describe_exit
+from rollcall_operator.plan.failure import describe_exit, memory_advice, ran_out_of_memory
 from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_protocol.pod_contract import ExitCode
 
@@ -62,6 +62,10 @@ def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | N
         )
     if pod.exit_code is None:
         return None
+    return _exit_problem(pod, where, path)
+
+
+def _exit_problem(pod: PodFacts, where: str, path: str) -> PodProblem:
     if pod.exit_code == ExitCode.BAD_CONFIG and not pod.init:
         return PodProblem(Reason.BAD_CONFIG, _rejected_settings(pod, path))
     if pod.exit_code == ExitCode.FENCED and not pod.init:
@@ -70,6 +74,8 @@ def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | N
             f"{where}: container {pod.container} of pod {pod.name} ended with "
             f"{_cut(describe_exit(pod))}; it is replaced, and nothing needs to be done",
         )
+    if ran_out_of_memory(pod):
+        return PodProblem(Reason.OUT_OF_MEMORY, _too_little_memory(pod, where))
     looping = pod.restarts > 1 or pod.waiting_reason == "CrashLoopBackOff"
     return PodProblem(
         Reason.CRASH_LOOP if looping else Reason.RESTARTING,
@@ -87,6 +93,16 @@ def _rejected_settings(pod: PodFacts, path: str) -> str:
     return (
         f"{path}: pod {pod.name} rejected its settings: {why or 'no message'}; read its log "
         f"(kubectl logs {pod.name} -c {pod.container} --previous)"
+    )
+
+
+def _too_little_memory(pod: PodFacts, where: str) -> str:
+    """A worker that notices names a field itself; one that the kernel killed says nothing."""
+    if not pod.oom_killed and pod.exit_message.startswith("spec."):
+        return f"{_cut(pod.exit_message)} (pod {pod.name})"
+    return (
+        f"{where}.resources.limits.memory: container {pod.container} of pod {pod.name} ended with "
+        f"{_cut(describe_exit(pod))}; {memory_advice(pod)}"
     )
 
 

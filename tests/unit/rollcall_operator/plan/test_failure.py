@@ -104,6 +104,18 @@ def test_too_many_restarts_end_the_job() -> None:
     assert simulator.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 0
 
 
+def test_the_rank_that_had_too_little_memory_explains_why_the_job_failed() -> None:
+    simulator = JobSimulator({"spec.failurePolicy.maxRestarts": 1, "spec.trainer.replicas": 2})
+    simulator.to_running()
+    first, second = simulator.pods_of("bad-trainer")
+    simulator.change(second, exit_code=137, oom_killed=True, exit_message="OOMKilled")
+    simulator.change(first, restarts=2, exit_code=1, exit_message="rank 1 is gone", running=False)
+    simulator.converge(5)
+    message = simulator.condition("Failed")["message"]
+    assert "Last exit of pod bad-trainer-1: exit code 137: OOMKilled; raise the limit" in message
+    assert "maxTokensPerMicrobatch" in message
+
+
 def test_settings_that_the_trainer_refuses_end_the_job_at_once() -> None:
     simulator = JobSimulator()
     simulator.to_running()

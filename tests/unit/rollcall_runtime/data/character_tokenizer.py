@@ -36,7 +36,7 @@ def character_model(
     """A model of that template."""
     library = tiny_tokenizer()
     library.chat_template = template
-    tokenizer = ModelTokenizer(Path("/model"), library, frozenset({END}), library.pad_token_id)
+    tokenizer = ModelTokenizer(Path("/model"), library, frozenset({END}))
     return ModelInput(len(library), context, lambda: tokenizer)
 
 

@@ -9,7 +9,7 @@ import pytest
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.tokenizer import ModelTokenizer, open_tokenizer
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import LETTERS, tiny_tokenizer, write_tiny_model
+from tests.engines.tiny_models import LETTERS, write_tiny_model
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
 
@@ -57,11 +57,10 @@ def test_a_chat_is_written_by_the_template(tokenizer: ModelTokenizer) -> None:
     assert tokens.count(2) == 2
 
 
-def test_it_knows_what_ends_a_response_and_what_pads(directory: Path) -> None:
+def test_it_knows_what_ends_a_response(directory: Path) -> None:
     (directory / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
     tokenizer = open_tokenizer(open_model(str(directory)))
     assert tokenizer.eos == {2, 7}
-    assert tokenizer.need_pad() == tokenizer.pad == len(tiny_tokenizer()) - 2
 
 
 def test_messages_that_the_template_refuses_are_an_error_of_the_data(directory: Path) -> None:
@@ -81,14 +80,6 @@ def test_without_a_chat_template_text_and_tokens_still_work(directory: Path) -> 
         f"spec.model.path: the tokenizer in '{directory}' has no chat template, which messages "
         "need; add chat_template.jinja to it, or give prompts as text or tokens"
     )
-
-
-def test_a_missing_pad_token_is_an_error_where_it_is_needed(directory: Path) -> None:
-    edit(directory, "tokenizer_config.json", pad_token=None)
-    tokenizer = open_tokenizer(open_model(str(directory)))
-    assert tokenizer.pad is None
-    with pytest.raises(SpecError, match="has no pad token; set pad_token in its tokenizer_config"):
-        tokenizer.need_pad()
 
 
 def test_a_larger_tokenizer_is_another_models(directory: Path, tmp_path: Path) -> None:

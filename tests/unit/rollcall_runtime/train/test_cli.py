@@ -69,7 +69,7 @@ def test_training_and_export_of_a_checkpoint(
         (
             ["sft", "--model", MODEL, "--learning-rate", "-1", "/no/p.jsonl"],
             ExitCode.FAILED,
-            "learningRate must be positive",
+            "learningRate must be above 0 and at most 1, not -1",
         ),
     ],
 )

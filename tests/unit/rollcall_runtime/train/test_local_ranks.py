@@ -132,6 +132,7 @@ OK, FAILED, BAD_CONFIG = ExitCode.OK, ExitCode.FAILED, ExitCode.BAD_CONFIG
         pytest.param([-9, FAILED], 0, id="the first was killed"),
         pytest.param([OK, FAILED], 1, id="one failed while the other had stopped"),
         pytest.param([FAILED, BAD_CONFIG], 1, id="the second says which field is wrong"),
+        pytest.param([FAILED, ExitCode.OUT_OF_MEMORY], 1, id="the second had too little memory"),
     ],
 )
 def test_which_ranks_end_explains_the_others(codes: list[int], expected: int) -> None:

@@ -25,9 +25,13 @@ from rollcall_runtime.worker.errors import SpecError
 
 log = logging.getLogger(__name__)
 
+FIELD = "spec.trainer.checkpoint.volume"
 KEPT = 2  # the newest, and one more in case that is damaged
 PATIENCE_SECONDS = 5.0  # that a save which is due waits for the one before, once
 FINAL_SECONDS = 300.0  # to wait for a save at the end of training
+_OTHER_CHECKPOINT = (
+    "name another volume, empty this one, or correct model, engine and the engine's settings"
+)
 _NEVER_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 
 
@@ -86,7 +90,10 @@ class Checkpointer:
         return self._config is not None and step > self._saved
 
     def restore(self, model: CheckpointedModel) -> TrainState:
-        """Continue from the newest whole checkpoint, or from the beginning."""
+        """Continue from the newest whole checkpoint, or from the beginning.
+
+        SpecError if that is another model's, or of a form that the engine does not know.
+        """
         if self._config is None:
             return TrainState()
         root = Path(self._config.path)
@@ -100,9 +107,10 @@ class Checkpointer:
         try:
             state = decode(TrainState, model.load_checkpoint(path))
         except CodecError as error:
-            raise ValueError(
-                f"checkpoint {path} was not written by this release: {error}"
-            ) from error
+            problem = f"checkpoint {path} was not written by this release: {error}"
+            raise SpecError(FIELD, f"{problem}; {_OTHER_CHECKPOINT}") from error
+        except ValueError as error:
+            raise SpecError(FIELD, f"{error}; {_OTHER_CHECKPOINT}") from error
         self._saved = state.step
         log.info("resumed from %s", path)
         return state
@@ -174,7 +182,7 @@ class Checkpointer:
         except OSError as error:
             if self._saved == 0 and error.errno in _NEVER_WRITABLE:
                 problem = f"cannot save to {str(root)!r}: {error}; is the volume writable?"
-                self._fatal = SpecError("spec.trainer.checkpoint.volume", problem)
+                self._fatal = SpecError(FIELD, problem)
                 return
             self._failed(step, str(error))
             tidy = files.discard_scratch

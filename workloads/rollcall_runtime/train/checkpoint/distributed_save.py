@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rollcall_runtime.train import torch26_compat
@@ -70,7 +71,10 @@ def check_same_tensors(path: Path, tensors: Mapping[str, Any], *, prefix: str) -
     ValueError, on all ranks as they read the same file, unless it has exactly `tensors` (by name,
     in their whole shapes) under `prefix`.
     """
-    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    try:
+        saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    except FileNotFoundError as error:
+        raise ValueError(f"checkpoint {path} is of a training engine with another form") from error
     begin = f"{prefix}."
     wanted = {begin + name: tuple(tensor.shape) for name, tensor in tensors.items()}
     found = {
@@ -85,6 +89,20 @@ def check_same_tensors(path: Path, tensors: Mapping[str, Any], *, prefix: str) -
             f"shape, such as {wrong[0].removeprefix(begin)}"
         )
     return frozenset(saved)
+
+
+def load_tensors(tensors: dict[str, Any], path: Path) -> None:
+    """Collective. Read `tensors` (nested, sharded) from a checkpoint into their places.
+
+    On all ranks OSError if one cannot read, ValueError if the checkpoint lacks some of them.
+    """
+    try:
+        load(tensors, checkpoint_id=path)
+    except CheckpointException as error:  # no Exception, so that nothing else would catch it
+        first = next(iter(error.failures.values()))[0]
+        if isinstance(first, OSError):
+            raise OSError(first.errno or errno.EIO, f"{first.strerror}: {path}") from error
+        raise ValueError(f"checkpoint {path} holds other tensors: {first}") from error
 
 
 def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ CONTAINER = "spec.rollouts[0].template.spec.containers[1]"
 
 
 def problem_of(**facts: Any) -> tuple[str, str] | None:
-    pod = PodFacts(name="p-1", uid="u", role="rollout", **{"container": "rollout", **facts})
+    pod = PodFacts(name="p-1", uid="u", **{"role": "rollout", "container": "rollout", **facts})
     found = find_problem(pod, TEMPLATE, "spec.rollouts[0].template")
     return None if found is None else (found.reason.value, found.message)
 
@@ -76,6 +76,28 @@ def test_no_problem(facts: dict[str, Any]) -> None:
             "Restarting",
             ("another trainer pod has taken over", "nothing needs to be done"),
             id="fenced",
+        ),
+        pytest.param(
+            {"exit_code": 137, "exit_message": "OOMKilled, it", "oom_killed": True, "restarts": 2},
+            "OutOfMemory",
+            (
+                f"{CONTAINER}.resources.limits.memory: container rollout of pod p-1 ended with",
+                "exit code 137: OOMKilled",
+                "raise the limit, or lower engine.config.concurrency",
+            ),
+            id="killed for its memory",
+        ),
+        pytest.param(
+            {"exit_code": 137, "oom_killed": True, "role": "trainer"},
+            "OutOfMemory",
+            ("maxTokensPerMicrobatch", "activationCheckpointing: full", "offload: none"),
+            id="a trainer killed for its memory",
+        ),
+        pytest.param(
+            {"exit_code": 66, "exit_message": "spec.trainer.engine.config: too little"},
+            "OutOfMemory",
+            ("spec.trainer.engine.config: too little (pod p-1)",),
+            id="a worker that noticed it",
         ),
         pytest.param(
             {"unschedulable": "0/2 nodes: Insufficient cpu"},

@@ -19,7 +19,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from rollcall_runtime.models.model_parts import layers, output_layer, prepare_packed_rows
 from rollcall_runtime.models.open_model import open_model
@@ -27,6 +26,7 @@ from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
     check_same_tensors,
     load_rng_states,
+    load_tensors,
     prepare_save,
     use_rng_states,
 )
@@ -190,7 +190,7 @@ class ModuleEngine(MicrobatchedEngine):
             else:
                 self._optimizer.state.clear()
         loaded |= load_rng_states(self.setup.ranks, path)
-        load(loaded, checkpoint_id=path)
+        load_tensors(loaded, path)
         self._set_model_state(loaded["model"])
         if self._optimizer is not None and _OPTIMIZER in loaded:
             self._set_optimizer_state(self._optimizer, loaded[_OPTIMIZER])

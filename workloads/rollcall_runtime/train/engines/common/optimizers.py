@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from rollcall_protocol.job_config import OptimizerConfig
-from rollcall_protocol.train_settings import EngineSettings
+from rollcall_protocol.train_settings import MAX_LEARNING_RATE, EngineSettings
 from rollcall_runtime.worker.errors import SpecError
 
 FIELD = "spec.algorithm.optimizer"
@@ -17,8 +17,8 @@ def check_optimizer(config: OptimizerConfig) -> None:
     if config.name not in _OPTIMIZERS:
         known = ", ".join(sorted(_OPTIMIZERS))
         raise SpecError(f"{FIELD}.name", f"unknown optimizer {config.name!r}; known: {known}")
-    if not 0 < config.learning_rate <= 1:
-        problem = f"{config.learning_rate} is not above 0 and at most 1"
+    if not 0 < config.learning_rate <= MAX_LEARNING_RATE:
+        problem = f"{config.learning_rate:g} is not above 0 and at most {MAX_LEARNING_RATE:g}"
         raise SpecError(f"{FIELD}.learningRate", problem)
 
 

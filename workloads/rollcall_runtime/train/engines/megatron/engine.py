@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from megatron.core.utils import get_attr_wrapped_model
 from torch import nn
-from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import AutoConfig
 
 from rollcall_protocol.train_settings import BUILT_IN
@@ -26,6 +25,7 @@ from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
     check_same_tensors,
     load_rng_states,
+    load_tensors,
     prepare_save,
     use_rng_states,
 )
@@ -302,7 +302,7 @@ class MegatronEngine(MicrobatchedEngine):
         if self._adam is not None and any(name.startswith("optimizer.state.") for name in names):
             loaded["optimizer"] = {"state": _copied(self._optimizer_state()["state"])}
         loaded |= load_rng_states(self.setup.ranks, path)
-        load(loaded, checkpoint_id=path)
+        load_tensors(loaded, path)
         state = self._take_checkpoint_state(saved)
         self._take(loaded["model"], loaded.get("optimizer", {}).get("state"))
         use_rng_states(self.setup.ranks, loaded)

@@ -25,9 +25,9 @@ def test_adamw_gets_its_settings() -> None:
     ("config", "message"),
     [
         (OptimizerConfig("sgdd", 0.1), "optimizer.name: unknown optimizer 'sgdd'; known: adamw"),
-        (OptimizerConfig("adamw", 0.0), "optimizer.learningRate: 0.0 is not above 0"),
+        (OptimizerConfig("adamw", 0.0), "optimizer.learningRate: 0 is not above 0"),
         (OptimizerConfig("adamw", float("nan")), "optimizer.learningRate: nan is not above 0"),
-        (OptimizerConfig("adamw", 1e9), "optimizer.learningRate: 1000000000.0 is not above 0"),
+        (OptimizerConfig("adamw", 1e9), "optimizer.learningRate: 1e+09 is not above 0"),
     ],
 )
 def test_a_wrong_optimizer_names_its_field(config: OptimizerConfig, message: str) -> None:

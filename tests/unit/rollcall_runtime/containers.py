@@ -1,0 +1,37 @@
+"""The environment of a worker's container, for programs that run in the test's own process."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol import pod_contract
+from rollcall_protocol.wire.json_codec import encode
+from rollcall_runtime import cli
+from rollcall_runtime.worker.logs import JobLogFormatter
+from tests.unit.rollcall_runtime.jobs import job_config, pool_config
+
+
+def use_container(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Set what the operator and the kubelet would set; returns the container's termination log."""
+    for name in (pod_contract.MEMBER_TOKEN_FILE, pod_contract.OPERATOR_TOKEN_FILE):
+        (folder / name).write_text("secret")
+    termination = folder / "termination-log"
+    termination.touch()
+    monkeypatch.setattr(pod_contract, "TERMINATION_LOG", str(termination))
+    # The root logger belongs to pytest here.
+    monkeypatch.setattr(cli, "configure_logs", lambda **_: JobLogFormatter({}))
+    for name, value in {
+        pod_contract.COORDINATOR: "127.0.0.1",
+        pod_contract.POD_NAME: "reverse-trainer-0",
+        pod_contract.POD_UID: "uid-1",
+        # Programs of other tests listen on the same ports.
+        pod_contract.POD_IP: f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1",
+        pod_contract.TOKEN_DIR: str(folder),
+        pod_contract.STATE_DIR: str(folder),
+        pod_contract.CONFIG: json.dumps(encode(job_config())),
+        pod_contract.POOL_CONFIG: json.dumps(encode(pool_config())),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return termination
