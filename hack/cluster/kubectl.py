@@ -70,7 +70,9 @@ class Kubectl:
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         """Apply objects, as `kubectl apply -f` does."""
-        self.run("apply", "--filename", "-", text=yaml.safe_dump_all(manifests))
+        # As JSON: kubectl reads the text 3e-3, which PyYAML does not quote, as a number.
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
+        self.run("apply", "--filename", "-", text=text)
 
     def metrics(self, pod: str) -> dict[str, float]:
         """The rollcall_ metrics of a worker pod: name to value (labels: last one wins)."""
