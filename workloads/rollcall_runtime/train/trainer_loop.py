@@ -113,6 +113,7 @@ class TrainerLoop:
 
     async def run(self) -> bool:
         """Train until the last step or `stop`; whether the last step was reached."""
+        self._metrics.step.set(self._rank.step)
         try:
             version = await self._unless_stopped(self._rollouts.ready(at_least=self._next))
             if version is not None and await self._begin(version):

@@ -34,6 +34,7 @@ from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
 
 FIRST = Version(Lineage(1, 1), 7)
 LIFE, LIFE_AT_5 = TrainerIncarnation(FIRST.lineage, 7, 0), TrainerIncarnation(FIRST.lineage, 7, 5)
+LABELS = {"namespace": "default", "job": "reverse", "group": "default"}
 LEDGER = LedgerState(cursor=3, pending=(1, 2))
 SAVED = TrainState(step=0, number=6, ledger=LEDGER)
 
@@ -351,6 +352,15 @@ async def test_the_figures_of_each_step_are_tracked_and_shown() -> None:
         )
 
 
+async def test_a_resumed_step_is_shown_before_there_is_a_rollout() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(batches=0))
+    bench.rank.step = 30
+    bench.stop.set()
+    async with bench.running() as task:
+        assert not await task
+    assert bench.metrics.registry.get_sample_value("rollcall_step", LABELS) == 30
+
+
 async def test_what_is_wrong_with_training_is_reported_and_counted() -> None:
     bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 1})
     bench.rank.health.problem, bench.rank.health.skipped = "step 1 was skipped", 3
@@ -358,13 +368,7 @@ async def test_what_is_wrong_with_training_is_reported_and_counted() -> None:
         assert await task
     assert bench.rollouts.warning == "step 1 was skipped"
     assert "rollcall_skipped_steps_total" in generate_latest(bench.metrics.registry).decode()
-    assert (
-        bench.metrics.registry.get_sample_value(
-            "rollcall_skipped_steps_total",
-            {"namespace": "default", "job": "reverse", "group": "default"},
-        )
-        == 3
-    )
+    assert bench.metrics.registry.get_sample_value("rollcall_skipped_steps_total", LABELS) == 3
 
 
 def held_out(every_steps: int) -> EvaluationConfig:
