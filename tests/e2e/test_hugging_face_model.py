@@ -12,8 +12,7 @@ from hack.demo.job_progress import JobProgress, JobWatcher
 from tests.engines.tiny_models import LETTERS, write_tiny_model
 
 MODEL_PATH = "/models/tiny"
-# Chance is 0.07. Five of six positions are learned in some 150 steps (0.83), the end of the
-# response in another hundred, or in many more.
+# Chance is 0.05; the task has no end of a response, which would be learned last, or never.
 LEARNED = 0.75
 
 

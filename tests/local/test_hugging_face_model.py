@@ -12,8 +12,7 @@ from tests.unit.rollcall_runtime.jobs import job_config
 pytestmark = pytest.mark.slow
 
 STEPS = 120
-# Chance is 0.07. Five of six positions are 0.83; when the end of the response is learned, which is
-# the last, depends on how old samples were.
+# Chance is 0.05; the task has no end of a response, which would be learned last, or never.
 LEARNED = 0.75
 ENGINE = EngineRef("transformers", {"maxTokens": 6})
 

@@ -25,7 +25,8 @@ class EngineSettings:
 
     Optimizer: `max_gradient_norm` clips; `weight_decay`, `beta1`, `beta2`, `epsilon` are AdamW's.
     `schedule` of the learning rate: after `warmup_steps` of linear growth constant, or falling over
-    `decay_steps` to `min_learning_rate` times the learning rate.
+    `decay_steps` to `min_learning_rate` times the learning rate. These are optimizer steps, of
+    which a batch of policy training makes `LoopSettings.minibatches`.
 
     Device mesh: the ranks are `pipeline_parallel` x (data parallel) x `context_parallel` x
     `tensor_parallel`; data parallel ranks are what is left. With `replicas` above 1 these are as
