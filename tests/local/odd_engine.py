@@ -1,7 +1,8 @@
 """Gives a worker process a weight-sync engine that opens oddly: import it before the program.
 
 The variable ODD_ENGINE says how: "slow" sleeps for SLOW_SECONDS, "exit" calls sys.exit(0) as a
-library may that takes the process for its own.
+library may that takes the process for its own. A process without the variable, such as the tests
+that import its name, keeps the engines as they are.
 """
 
 import os
@@ -28,4 +29,5 @@ def _open_engine(*arguments: Any, **options: Any) -> OpenEngine:
     return opened
 
 
-setattr(app, "open_engine", _open_engine)  # noqa: B010 - not an exported name
+if VARIABLE in os.environ:
+    setattr(app, "open_engine", _open_engine)  # noqa: B010 - not an exported name
