@@ -1,4 +1,4 @@
-"""All metrics of operator, trainer and rollout with type, labels and help."""
+"""All metrics of operator and workers with type, labels and help."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from rollcall_operator.api.conditions import JobPhase, SyncGroupPhase
 from rollcall_operator.api.status import EpochRecord, RLJobStatus, SessionRecord, SyncGroupStatus
 from rollcall_operator.telemetry.metrics import OperatorMetrics
+from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.worker.telemetry import PREFIX, RolloutMetrics, TrainerMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,7 @@ def render() -> str:
         "Operator": set(_of(_operator().registry)),
         "Trainer": {*_of(trainer.registry), *_totals(tuple(trainer.labels))},
         "Rollout": set(_of(rollout.registry)),
+        "Reference": set(_of(ReferenceMetrics(namespace="n", job="j").registry)),
     }
     lines = []
     for title, metrics in sections.items():

@@ -6,7 +6,7 @@ import json
 import random
 import time
 import uuid
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,8 @@ class Lag:
 class LocalJob:
     """Use as an async context manager; every process ends with it.
 
-    `rollout_engine` generates in all rollouts.
+    `rollout_engine` generates in all rollouts. With `own_reference` the pod `reference` is that of
+    the job's reference.
     """
 
     def __init__(
@@ -80,17 +81,25 @@ class LocalJob:
         config: JobConfig | None = None,
         *,
         rollout_engine: EngineRef | None = None,
+        own_reference: bool = False,
     ) -> None:
         self.config = config or job_config(membership=FAST)
         self._rollout_engine = rollout_engine or EngineRef("tiny")
         self.folder = folder
         # A network of its own in 127/8, so that several of these run on one machine.
         self._network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+        replicas = self.config.trainer_replicas
+        if own_reference:
+            after_the_trainers = f"{self._network}.{replicas + 1}"
+            reference = replace(self.config.reference, host=after_the_trainers)
+            self.config = replace(self.config, reference=reference)
         self._given = 0
         self.rollouts: list[Pod] = []
-        replicas = self.config.trainer_replicas
         self.trainers = [self._pod(f"reverse-trainer-{i}", "trainer") for i in range(replicas)]
         self.trainer = self.trainers[0]
+        self.reference: Pod | None = None
+        if own_reference:
+            self.reference = self._pod("reverse-reference-0", "reference")
         self.operator = FakeOperator(
             job_uid=self.config.uid,
             coordinator_uid=self.trainer.uid,
@@ -104,15 +113,19 @@ class LocalJob:
 
     async def __aexit__(self, *_: object) -> None:
         await self.operator.stop()
-        for pod in (*self.rollouts, *self.trainers):
+        for pod in self._pods:
             if pod.process is not None and pod.running:
                 pod.process.terminate()
-        for pod in (*self.rollouts, *self.trainers):
+        for pod in self._pods:
             pod.close()
+
+    @property
+    def _pods(self) -> list[Pod]:
+        return [*self.rollouts, *self.trainers, *filter(None, [self.reference])]
 
     async def start(self, *, rollouts: int) -> None:
         """Start everything and push the first roster."""
-        for pod in self.trainers:
+        for pod in (*self.trainers, *filter(None, [self.reference])):
             pod.start()
         self.operator.start()
         for _ in range(rollouts):

@@ -14,7 +14,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.job_config import JobConfig, PoolConfig
+from rollcall_protocol.job_config import JobConfig, PoolConfig, ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from tests.local.worker_processes import ForkedWorker, WorkerForkServer
@@ -41,7 +41,7 @@ class Pod:
     name: str
     uid: str
     address: str
-    role: str  # trainer or rollout
+    role: str  # trainer, rollout or reference
     folder: Path
     variables: dict[str, str]
     group: str = DEFAULT_GROUP
@@ -152,6 +152,7 @@ def variables(
             path.write_text(token)
     values = {
         pod_contract.CONFIG: json.dumps(encode(config)),
+        pod_contract.REFERENCE_CONFIG: json.dumps(encode(ReferencePodConfig(device="cpu"))),
         pod_contract.COORDINATOR: coordinator,
         pod_contract.POD_NAME: pod,
         pod_contract.POD_UID: uid,

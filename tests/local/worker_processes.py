@@ -21,6 +21,7 @@ from typing import Self
 PRELOADED = (
     "rollcall_runtime.cli",
     "rollcall_runtime.train.app",
+    "rollcall_runtime.train.reference_app",
     "rollcall_runtime.train.engines.fsdp2",
     "rollcall_runtime.rollout.app",
     "rollcall_runtime.rollout.engines.tiny_engine",
@@ -95,7 +96,7 @@ class WorkerForkServer:
         return all(variables.get(name) == self.variables.get(name) for name in READ_AT_IMPORT)
 
     def start(self, role: str, *, variables: dict[str, str], log: Path) -> ForkedWorker:
-        """A new worker, `trainer` or `rollout`, whose environment and output these are."""
+        """A new worker, of the command `rollcall-ROLE`, whose environment and output these are."""
         request = json.dumps({"role": role, "variables": variables, "log": str(log)}).encode()
         with self._starting:
             started: Future[ForkedWorker] = Future()
@@ -191,7 +192,7 @@ def _run(*, role: str, variables: dict[str, str], log: str) -> None:
         from rollcall_runtime import cli  # noqa: PLC0415 - preloaded
 
         sys.argv = [f"rollcall-{role}"]
-        {"trainer": cli.trainer_program, "rollout": cli.rollout_program}[role]()
+        getattr(cli, f"{role}_program")()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException:  # noqa: BLE001 - as the interpreter does

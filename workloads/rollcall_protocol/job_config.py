@@ -120,11 +120,21 @@ class ReferenceConfig:
     """The model that a KL term keeps the policy near to; there is none without such a term.
 
     It is the job's own model as it was at the start, unless `model` names another one. Every
-    `update_every` steps it takes the policy's weights; 0: it stays.
+    `update_every` steps it takes the policy's weights; 0: it stays. `host` is the DNS name of pods
+    of its own, which the trainer asks; empty: the trainer computes it.
     """
 
     model: str = ""
     update_every: int = 0
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePodConfig:
+    """What only the reference's own pods read: device and accelerators as JobConfig's trainer's."""
+
+    device: str = "auto"
+    accelerators: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from enum import IntEnum
 # The operator writes these into every worker container.
 CONFIG = "ROLLCALL_CONFIG"  # JobConfig as JSON
 POOL_CONFIG = "ROLLCALL_POOL_CONFIG"  # PoolConfig as JSON; rollouts only
+REFERENCE_CONFIG = "ROLLCALL_REFERENCE_CONFIG"  # ReferencePodConfig as JSON; reference pods only
 COORDINATOR = "ROLLCALL_COORDINATOR"  # DNS name of trainer rank 0
 POD_NAME = "ROLLCALL_POD_NAME"  # downward API
 POD_UID = "ROLLCALL_POD_UID"  # downward API
@@ -27,6 +28,7 @@ MEMBERSHIP_PORT = 7070  # coordinator: operator and members
 COMPLETIONS_PORT = 7071  # coordinator: completions, apart from membership and weight updates
 AGENT_PORT = 7072  # rollout: weights for peers, drain, reconnect requests
 RENDEZVOUS_PORT = 7073  # trainer rank 0: the training engine's own process group
+REFERENCE_PORT = 7074  # reference pod: log-probabilities for the trainer
 METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
 
 MAX_PROCESSES = 64  # in a trainer pod, one rank each
@@ -41,6 +43,7 @@ COMPLETIONS_ROUTE = "/v1/completions"  # POST, member token
 WEIGHTS_ROUTE = "/v1/weights"  # GET, member token: one version whole, for a newcomer
 REGISTER_ROUTE = "/v1/register"  # POST, member token: open another stream
 GANG_ROUTE = "/v1/gang"  # WebSocket, member token: heartbeats between the trainer's ranks
+LOGPROBS_ROUTE = "/v1/logprobs"  # POST, member token: safetensors in both directions
 DRAIN_ROUTE = "/v1/drain"  # POST, member token
 
 # The operator sends its token as `Authorization: Bearer ...` and, without a prefix, in this header:

@@ -1,4 +1,4 @@
-"""The commands of the containers, `rollcall-trainer` and `rollcall-rollout`, and those of users.
+"""The commands of the containers, `rollcall-trainer`, `-rollout` and `-reference`, and of users.
 
 The workers are configured by the environment that the operator writes. torch is imported only after
 that is read, so that a wrong configuration fails at once.
@@ -73,6 +73,21 @@ def rollout(arguments: Sequence[str] | None = None) -> int:
     return _guarded(run, ROLLOUT_MEMORY)
 
 
+def reference(arguments: Sequence[str] | None = None) -> int:
+    """Run a reference pod. Returns the exit code."""
+    _parse("rollcall-reference", "The reference of an RLJob, in a pod of its own.", arguments)
+
+    def run() -> int:
+        settings = environment.read_reference(os.environ)
+        _configure_job_logs(settings.job, settings.pod)
+        from rollcall_runtime.train import reference_app  # noqa: PLC0415 - imports torch
+
+        reference_app.run(settings)
+        return ExitCode.OK
+
+    return _guarded(run)
+
+
 def trainer_program() -> NoReturn:
     """`rollcall-trainer`."""
     exit_process(trainer())
@@ -81,6 +96,11 @@ def trainer_program() -> NoReturn:
 def rollout_program() -> NoReturn:
     """`rollcall-rollout`."""
     exit_process(rollout())
+
+
+def reference_program() -> NoReturn:
+    """`rollcall-reference`."""
+    exit_process(reference())
 
 
 def sync(arguments: Sequence[str] | None = None) -> int:

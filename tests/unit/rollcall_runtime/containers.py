@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.job_config import ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
 from rollcall_runtime.worker.logs import JobLogFormatter
@@ -32,6 +33,7 @@ def use_container(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pod_contract.STATE_DIR: str(folder),
         pod_contract.CONFIG: json.dumps(encode(job_config())),
         pod_contract.POOL_CONFIG: json.dumps(encode(pool_config())),
+        pod_contract.REFERENCE_CONFIG: json.dumps(encode(ReferencePodConfig(device="cpu"))),
     }.items():
         monkeypatch.setenv(name, value)
     return termination

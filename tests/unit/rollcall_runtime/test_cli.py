@@ -1,4 +1,4 @@
-"""The two programs: an error is one line, with an exit code that says whose fault it is."""
+"""The programs of workers: an error is one line, with an exit code that says whose fault it is."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import pytest
 from rollcall_protocol import pod_contract
 from rollcall_protocol.algorithm_settings import preset
 from rollcall_protocol.data_config import DataConfig, DataSource
-from rollcall_protocol.job_config import EngineRef, RewardModelConfig
+from rollcall_protocol.job_config import EngineRef, ReferenceConfig, RewardModelConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
@@ -113,6 +113,25 @@ def test_a_trainer_names_the_wrong_field_of_the_spec(
 ) -> None:
     monkeypatch.setenv(pod_contract.CONFIG, json.dumps(encode(job_config(**changes))))
     assert cli.trainer([]) == ExitCode.BAD_CONFIG
+    assert container.read_text().startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reference": ReferenceConfig(model="/models/none")}, "spec.reference.path: '/models/no"),
+        ({"model": "builtin:reverse-big"}, "spec.model.path: unknown 'builtin:reverse-big'"),
+        (
+            {"trainer_engine": EngineRef("fsdp2", {"precision": "fp7"})},
+            "spec.trainer.engine.config: precision must be one of fp32, bf16",
+        ),
+    ],
+)
+def test_a_reference_pod_names_the_wrong_field_of_the_spec(
+    container: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setenv(pod_contract.CONFIG, json.dumps(encode(job_config(**changes))))
+    assert cli.reference([]) == ExitCode.BAD_CONFIG
     assert container.read_text().startswith(message)
 
 

@@ -289,7 +289,13 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
         )
         rank = TrainerRank(
             ranks=ranks,
-            policy=build_policy_step(job, setup, make_engine, minibatches=loop.minibatches),
+            policy=build_policy_step(
+                job,
+                setup,
+                make_engine,
+                minibatches=loop.minibatches,
+                member_token=environment.member_token,
+            ),
             health=TrainingHealth(
                 job.health, folder=skipped_steps(job.checkpoint), rank=ranks.rank
             ),

@@ -232,6 +232,8 @@ class TrainerLoop:
         metrics.reward.set(self._reward)
         metrics.train_seconds.observe(result.train_seconds)
         metrics.snapshot_seconds.observe(result.snapshot_seconds)
+        if result.policy.wait_for_reference is not None:
+            metrics.wait_for_reference.observe(result.policy.wait_for_reference)
         for item in batch:
             metrics.staleness.observe(item.age)
         figures = step_figures(batch, result.policy)

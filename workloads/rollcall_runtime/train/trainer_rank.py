@@ -23,7 +23,10 @@ SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds."""
+    """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds.
+
+    `train_seconds` are without those that `policy` waited for its reference.
+    """
 
     policy: PolicyStepResult
     draft: WeightSnapshotDraft | None
@@ -165,10 +168,11 @@ class TrainerRank:
         self.step += 1
         self.health.step_ended(self.step, [*result.actor, *result.critic], batch)
         trained = time.perf_counter()
+        computed = trained - began - (result.wait_for_reference or 0.0)
         due = self._publish_every and self.step % self._publish_every == 0
         draft = self.snapshot() if due else None
         copied = time.perf_counter()
         self.checkpoints.check()
         if self.checkpoints.due(self.step):
             self.checkpoints.save(self._policy.checkpointed, replace(kept, step=self.step))
-        return StepResult(result, draft, trained - began, copied - trained)
+        return StepResult(result, draft, computed, copied - trained)

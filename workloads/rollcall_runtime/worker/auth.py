@@ -23,11 +23,18 @@ def guard(token: str, handler: Handler, refused: Callable[[str], None]) -> Handl
     """Wrap `handler`: without `token` a request is answered with 401 and counted as refused."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
-        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = request.headers.get(pod_contract.OPERATOR_TOKEN_HEADER) or bearer
-        if not hmac.compare_digest(given.encode(), token.encode()):
-            refused("unauthenticated")
-            return web.json_response({"error": "wrong or missing token"}, status=401)
-        return await handler(request)
+        return refuse_without(token, request, refused) or await handler(request)
 
     return guarded
+
+
+def refuse_without(
+    token: str, request: web.Request, refused: Callable[[str], None]
+) -> web.Response | None:
+    """The answer to a request without `token`, which is counted as refused; None with it."""
+    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    given = request.headers.get(pod_contract.OPERATOR_TOKEN_HEADER) or bearer
+    if hmac.compare_digest(given.encode(), token.encode()):
+        return None
+    refused("unauthenticated")
+    return web.json_response({"error": "wrong or missing token"}, status=401)

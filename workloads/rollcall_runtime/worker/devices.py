@@ -1,4 +1,4 @@
-"""Which device a trainer rank computes on. A CPU has to be asked for, or to be all there is."""
+"""Which device a worker computes on. A CPU has to be asked for, or to be all there is."""
 
 from __future__ import annotations
 
@@ -32,27 +32,32 @@ def own_device(local_rank: int, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def choose_device(job: JobConfig) -> str:
-    """The torch device type of this trainer rank.
+    """The torch device type of this trainer rank, as `device_of` chooses it."""
+    return device_of("trainer", asked=job.trainer_device, accelerators=job.trainer_accelerators)
 
-    SpecError if that would be a CPU although the trainer's container asks for accelerators, or
-    although its torch is built for them; unless the job asks for a CPU.
+
+def device_of(role: str, *, asked: str, accelerators: Mapping[str, int]) -> str:
+    """The torch device type of a worker; `role` names its section of the spec.
+
+    SpecError if that would be a CPU although its container asks for accelerators, or although its
+    torch is built for them; unless a CPU is `asked` for.
     """
-    if job.trainer_device == CPU:
+    if asked == CPU:
         return CPU
     found = worker_device()
     if found != CPU:
         return found
-    asked = " and ".join(f"{n} {name}" for name, n in job.trainer_accelerators.items())
-    if asked:
-        problem = f"the trainer's container asks for {asked}, and {_seen_by()} sees none"
+    wanted = " and ".join(f"{n} {name}" for name, n in accelerators.items())
+    if wanted:
+        problem = f"the {role}'s container asks for {wanted}, and {_seen_by()} sees none"
         remedy = "check the node's driver and that the image is built for this kind of device"
-        raise SpecError("spec.trainer.template", f"{problem}; {remedy}")
+        raise SpecError(f"spec.{role}.template", f"{problem}; {remedy}")
     built = _built_for()
     if built:
         raise SpecError(
-            "spec.trainer.device",
+            f"spec.{role}.device",
             f"the image is built for {built}, and no such device is here; ask for one in the "
-            "resources of the trainer's container, or set spec.trainer.device: cpu",
+            f"resources of the {role}'s container, or set spec.{role}.device: cpu",
         )
     return CPU
 

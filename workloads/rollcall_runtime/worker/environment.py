@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.job_config import JobConfig, PoolConfig
+from rollcall_protocol.job_config import JobConfig, PoolConfig, ReferencePodConfig
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.json_codec import CodecError, decode
@@ -69,6 +69,16 @@ class TrainerEnvironment:
         return f"http://{host_port(self.coordinator, port)}{route}"
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceEnvironment:
+    """The configuration of a pod that holds the reference."""
+
+    job: JobConfig
+    pods: ReferencePodConfig
+    pod: Pod
+    member_token: str
+
+
 def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
     """A rollout's environment; SpecError names what is missing or does not parse."""
     return RolloutEnvironment(
@@ -97,6 +107,16 @@ def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
         rank=ordinal * job.trainer_processes + local_rank,
         local_rank=local_rank,
         starts_ranks=job.trainer_processes > 1 and pod_contract.LOCAL_RANK not in variables,
+    )
+
+
+def read_reference(variables: Mapping[str, str]) -> ReferenceEnvironment:
+    """A reference pod's environment; SpecError names what is missing or does not parse."""
+    return ReferenceEnvironment(
+        job=_read_json(JobConfig, variables, pod_contract.CONFIG),
+        pods=_read_json(ReferencePodConfig, variables, pod_contract.REFERENCE_CONFIG),
+        pod=_pod(variables),
+        member_token=_token(variables, pod_contract.MEMBER_TOKEN_FILE),
     )
 
 

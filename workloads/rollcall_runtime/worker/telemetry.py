@@ -162,6 +162,10 @@ class TrainerMetrics(Metrics):
             "wait_for_publish_seconds",
             "Seconds that the trainer waited at a step's end for a version to be published.",
         )
+        self.wait_for_reference = self.histogram(
+            "wait_for_reference_seconds",
+            "Seconds until the reference's own pods had answered for a batch.",
+        )
         self.snapshot_seconds = self.histogram(
             "weight_sync_snapshot_seconds",
             "Seconds that it took to copy the weights for publication.",

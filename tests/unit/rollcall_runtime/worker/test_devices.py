@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rollcall_runtime.worker import devices
-from rollcall_runtime.worker.devices import choose_device, own_device
+from rollcall_runtime.worker.devices import choose_device, device_of, own_device
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -81,6 +81,17 @@ def test_a_job_that_asks_for_accelerators_and_sees_none_fails(machine: pytest.Mo
     machine.setenv("CUDA_VISIBLE_DEVICES", "7")
     with pytest.raises(SpecError, match=r"this process \(CUDA_VISIBLE_DEVICES=7\) sees none"):
         choose_device(asking)
+
+
+def test_another_workers_error_names_its_own_section(machine: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match=r"^spec\.reference\.template: the reference's container"):
+        device_of("reference", asked="auto", accelerators={"nvidia.com/gpu": 1})
+    machine.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(
+        SpecError, match=r"^spec\.reference\.device: .* set spec\.reference\.device"
+    ):
+        device_of("reference", asked="auto", accelerators={})
+    assert device_of("reference", asked="cpu", accelerators={}) == "cpu"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.job_config import ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
-from rollcall_runtime.worker.environment import new_member, read_rollout, read_trainer
+from rollcall_runtime.worker.environment import (
+    new_member,
+    read_reference,
+    read_rollout,
+    read_trainer,
+)
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
@@ -20,6 +26,7 @@ def variables(tmp_path: Path) -> dict[str, str]:
     return {
         pod_contract.CONFIG: json.dumps(encode(job_config())),
         pod_contract.POOL_CONFIG: json.dumps(encode(pool_config())),
+        pod_contract.REFERENCE_CONFIG: json.dumps(encode(ReferencePodConfig("cpu"))),
         pod_contract.COORDINATOR: "reverse-trainer-0.reverse-trainer",
         pod_contract.POD_NAME: "reverse-trainer-0",
         pod_contract.POD_UID: "uid-1",
@@ -32,6 +39,13 @@ def variables(tmp_path: Path) -> dict[str, str]:
 def test_a_rollout_learns_its_job_pool_and_token(variables: dict[str, str]) -> None:
     read = read_rollout(variables)
     assert (read.job, read.pool) == (job_config(), pool_config())
+    assert (read.member_token, read.pod.address) == ("member-token", "127.0.0.2")
+
+
+def test_a_reference_pod_learns_its_job_device_and_token(variables: dict[str, str]) -> None:
+    del variables[pod_contract.COORDINATOR]
+    read = read_reference(variables)
+    assert (read.job, read.pods) == (job_config(), ReferencePodConfig("cpu"))
     assert (read.member_token, read.pod.address) == ("member-token", "127.0.0.2")
 
 

@@ -11,7 +11,10 @@ from rollcall_protocol import pod_contract
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.train.part_sender import SenderRank
+from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
+from rollcall_runtime.train.reference_pods.server import ReferenceServer
 from rollcall_runtime.worker.auth import Tokens
+from tests.unit.rollcall_runtime.train.reference_pods.pods import BOUNDS
 
 MEMBER, OPERATOR = "member-token", "operator-token"
 ADDRESS = "127.0.0.1"
@@ -26,6 +29,7 @@ ROUTES = {
     ("rollout", "POST", pod_contract.REGISTER_ROUTE): MEMBER,
     ("rollout", "GET", pod_contract.WEIGHTS_ROUTE): MEMBER,
     ("trainer rank", "GET", pod_contract.WEIGHTS_ROUTE): MEMBER,
+    ("reference", "POST", pod_contract.LOGPROBS_ROUTE): MEMBER,
 }
 
 
@@ -69,10 +73,18 @@ def applications() -> dict[str, list[web.Application]]:
     job = SimpleNamespace(weight_sync=SimpleNamespace(stage_timeout=1.0, delta=None))
     environment = SimpleNamespace(job=job, rank=1, local_rank=0, member_token=MEMBER)
     rank = SenderRank(environment=cast("Any", environment), engines=())
+    reference = ReferenceServer(
+        token=MEMBER,
+        bounds=BOUNDS,
+        logprobs=raise_reached,
+        thread=cast("Any", None),
+        metrics=ReferenceMetrics(namespace="n", job="j"),
+    )
     return {
         "coordinator": [server._membership(), server._completions()],
         "rollout": [agent._runner.app],
         "trainer rank": [rank._runner.app],
+        "reference": [reference._runner.app],
     }
 
 

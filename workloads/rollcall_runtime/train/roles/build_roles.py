@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.train.reference_pods.client import ReferenceClient
 from rollcall_runtime.train.roles.actor import Actor
 from rollcall_runtime.train.roles.critic import Critic
 from rollcall_runtime.train.roles.policy_step import PolicyStep
 from rollcall_runtime.train.roles.reference import Reference
+from rollcall_runtime.train.roles.remote_reference import RemoteReference
 from rollcall_runtime.train.roles.reward_model import RewardModel
 from rollcall_runtime.worker.errors import SpecError
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rollcall_protocol.job_config import JobConfig
+    from rollcall_runtime.models.model_source import ModelSource
     from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine
 
 
@@ -31,12 +34,19 @@ def check_roles(job: JobConfig) -> None:
         "spec.critic.path": job.critic.model,
         "spec.rewardModel.path": job.reward_model.model if job.reward_model is not None else "",
     }
+    if job.reference.host:
+        del named["spec.reference.path"]  # it is needed in its own pods alone
     for field, model in named.items():
-        try:
-            if model:
-                open_model(model)
-        except SpecError as error:
-            raise SpecError(field, error.problem) from error
+        if model:
+            open_role_model(field, model)
+
+
+def open_role_model(field: str, model: str) -> ModelSource:
+    """`open_model`; a SpecError names `field`, which names the model of a role."""
+    try:
+        return open_model(model)
+    except SpecError as error:
+        raise SpecError(field, error.problem) from error
 
 
 def build_policy_step(
@@ -45,13 +55,18 @@ def build_policy_step(
     make_engine: Callable[[EngineSetup], TrainEngine],
     *,
     minibatches: int,
+    member_token: str = "",
 ) -> PolicyStep:
     """The roles of a job, not initialized; `setup` is the actor's, and the others' but for model
-    and head.
+    and head. `member_token` is for a reference in pods of its own.
     """
     settings, frozen = job.algorithm.settings, replace(setup, optimizer=None)
-    reference = critic = reward_model = None
-    if settings.needs_reference:
+    reference: Reference | RemoteReference | None = None
+    critic = reward_model = None
+    if settings.needs_reference and job.reference.host:
+        pods = ReferenceClient(job.reference.host, token=member_token)
+        reference = RemoteReference(pods, ranks=setup.ranks)
+    elif settings.needs_reference:
         model = job.reference.model or job.model
         reference = Reference(
             make_engine(replace(frozen, model=model)), update_every=job.reference.update_every

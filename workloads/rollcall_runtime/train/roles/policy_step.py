@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rollcall_runtime.train.roles.critic import Critic
     from rollcall_runtime.train.roles.model_update import ModelUpdate
     from rollcall_runtime.train.roles.reference import Reference
+    from rollcall_runtime.train.roles.remote_reference import RemoteReference
     from rollcall_runtime.train.roles.reward_model import RewardModel
     from rollcall_runtime.train.train_batch import TrainBatch
     from rollcall_runtime.train.train_engine import TrainEngine
@@ -34,10 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyStepResult:
-    """The optimizer steps of actor and critic, in their order; none of a role that rested."""
+    """The optimizer steps of actor and critic, in their order; none of a role that rested.
+
+    `wait_for_reference`: seconds until a reference in pods of its own had answered, None without.
+    """
 
     actor: list[ModelUpdate] = field(default_factory=list)
     critic: list[ModelUpdate] = field(default_factory=list)
+    wait_for_reference: float | None = None
 
 
 class PolicyStep:
@@ -55,7 +60,7 @@ class PolicyStep:
         settings: AlgorithmSettings,
         *,
         actor: Actor,
-        reference: Reference | None = None,
+        reference: Reference | RemoteReference | None = None,
         critic: Critic | None = None,
         reward_model: RewardModel | None = None,
         reward_weight: float = 1.0,
@@ -72,9 +77,10 @@ class PolicyStep:
 
     @property
     def engines(self) -> tuple[TrainEngine, ...]:
-        """Those of all roles, the actor's first."""
+        """Those of all roles, the actor's first; a reference may have none here."""
         roles = (self.actor, self._reference, self._critic, self._reward_model)
-        return tuple(role.engine for role in roles if role is not None)
+        engines = (role.engine for role in roles if role is not None)
+        return tuple(engine for engine in engines if engine is not None)
 
     @property
     def checkpointed(self) -> CheckpointedModel:
@@ -89,18 +95,21 @@ class PolicyStep:
     def run(self, batch: TrainBatch, *, step: int) -> PolicyStepResult:
         """Collective. Train on `batch`; `step` is the number of steps before this one.
 
-        SpecError, on all ranks, if reward model or critic give numbers that are not finite.
+        SpecError, on all ranks, if reward model or critic give numbers that are not finite, and
+        what `RemoteReference.logprobs` raises.
 
         Each rank computes advantages of the whole batch: they cost less than a message.
         """
+        waited = None
         if self._reference is not None:
             batch = batch.with_extras(reference_logprobs=self._reference.logprobs(batch))
+            waited = self._reference.waited
         batch = self._with_advantages(batch)
         critic = self._critic.update(batch) if self._critic is not None else []
         actor = self.actor.update(batch) if step >= self._critic_warmup or not critic else []
         if self._reference is not None:
             self._reference.step_ended(self.actor.engine, step + 1)
-        return PolicyStepResult(actor, critic)
+        return PolicyStepResult(actor, critic, waited)
 
     def _with_advantages(self, batch: TrainBatch) -> TrainBatch:
         settings, mask = self._settings, batch.mask

@@ -22,6 +22,9 @@ class Reference:
     has the checkpoint's reference until the next time.
     """
 
+    waited: float | None = None
+    """It waits for nobody; see RemoteReference."""
+
     def __init__(self, engine: TrainEngine, *, update_every: int = 0) -> None:
         self.engine = engine
         self._update_every = update_every

@@ -54,6 +54,15 @@ def test_a_kl_term_needs_a_reference_without_an_optimizer() -> None:
     assert (reference.model, actor.model) == (OTHER, "builtin:reverse-tiny")
 
 
+def test_a_reference_in_pods_of_its_own_needs_neither_an_engine_nor_its_model_here() -> None:
+    apart = job(
+        preset("grpo", kl_coefficient=0.1), reference=ReferenceConfig(model="/none", host="h")
+    )
+    check_roles(apart)
+    (actor,) = setups(apart)
+    assert actor.model == "builtin:reverse-tiny"
+
+
 def test_ppo_needs_a_critic_with_a_learning_rate_of_its_own() -> None:
     critic, _ = setups(job(preset("ppo"), critic=CriticConfig(learning_rate=0.25)))
     assert (critic.head, critic.model) == ("value", "builtin:reverse-tiny")

@@ -207,3 +207,18 @@ def test_figures_stay_finite_for_any_reward() -> None:
     step = PolicyStep(settings, actor=Actor(engine, settings, minibatches=2))
     result = step.run(sample_batch([1e30, 0.0, -1e30, 5.0]), step=0)
     assert all(math.isfinite(update.loss) for update in result.actor)
+
+
+def test_a_step_says_how_long_it_waited_for_a_reference_elsewhere() -> None:
+    settings = preset("grpo", kl_coefficient=0.1)
+
+    class Elsewhere(Reference):
+        waited = 2.5
+
+    for kind, waited in ((Reference, None), (Elsewhere, 2.5)):
+        step = PolicyStep(
+            settings,
+            actor=Actor(BigramEngine(), settings, minibatches=1),
+            reference=kind(BigramEngine()),
+        )
+        assert step.run(sample_batch(REWARDS, GROUPS), step=0).wait_for_reference == waited

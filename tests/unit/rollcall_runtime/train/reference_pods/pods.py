@@ -1,0 +1,83 @@
+"""Reference pods of this process, whose model is a function of the targets."""
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from rollcall_runtime.train.reference_pods.client import ReferenceClient
+from rollcall_runtime.train.reference_pods.exchange import RequestBounds
+from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
+from rollcall_runtime.train.reference_pods.server import ReferenceServer
+from rollcall_runtime.train.train_batch import TrainBatch, TrainExample, collate
+
+TOKEN = "member-secret"
+BOUNDS = RequestBounds(rows=8, positions=64, longest_row=32, vocabulary=13)
+
+
+def rows(*lengths: int) -> TrainBatch:
+    """One row of each length; the first position is a prompt's."""
+    rng = random.Random(len(lengths))
+    return collate(
+        [
+            TrainExample.of_sequence(
+                [rng.randrange(13) for _ in range(length + 1)], predicted_from=min(2, length)
+            )
+            for length in lengths
+        ]
+    )
+
+
+def model(batch: TrainBatch) -> Tensor:
+    """Log-probabilities that tell which target they belong to."""
+    return torch.where(batch.mask, -(batch.targets.float() + 1) / 10, 0.0)
+
+
+class Pod:
+    """A pod at an address of its own; `start` again after `stop` is another one there."""
+
+    def __init__(
+        self, address: str, compute: Callable[[TrainBatch], Tensor] = model, token: str = TOKEN
+    ) -> None:
+        self.address, self._compute, self._token = address, compute, token
+        self.metrics = ReferenceMetrics(namespace="n", job="j")
+        self.asked: list[TrainBatch] = []
+
+    def _logprobs(self, batch: TrainBatch) -> Tensor:
+        self.asked.append(batch)
+        return self._compute(batch)
+
+    async def start(self) -> "Pod":
+        self.server = ReferenceServer(
+            token=self._token,
+            bounds=BOUNDS,
+            logprobs=self._logprobs,
+            thread=ThreadPoolExecutor(1),
+            metrics=self.metrics,
+        )
+        await self.server.start(self.address)
+        return self
+
+    async def stop(self) -> None:
+        await self.server.stop()
+
+    def counted(self, what: str) -> float:
+        """How many requests it refused for this reason."""
+        labels = {"namespace": "n", "job": "j", "what": what}
+        return self.metrics.registry.get_sample_value("rollcall_refused_total", labels) or 0.0
+
+
+def network() -> str:
+    """A network of its own in 127/8, without the last number."""
+    return f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+
+
+def client_of(*addresses: str) -> ReferenceClient:
+    """Asks at these addresses."""
+
+    async def resolve(_: str) -> list[str]:
+        return list(addresses)
+
+    return ReferenceClient("reference", token=TOKEN, resolve=resolve)
