@@ -14,7 +14,7 @@ from rollcall_protocol.wire.job_snapshot import (
     SessionReport,
     TrainingResult,
 )
-from tests.integration.bad_manifests.manifests import Changes
+from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
 from tests.integration.bad_manifests.refused_at_apply import NO_ALGORITHM, REFUSED_AT_APPLY
 from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, lent_pool
@@ -278,6 +278,49 @@ def rollout_on_a_terminating_node() -> JobSimulator:
     return simulator
 
 
+# --- the reference's own pods --------------------------------------------------------------------
+
+
+def reference_pods_end(number: int) -> Scenario:
+    def scenario() -> JobSimulator:
+        simulator = running(OWN_REFERENCE)
+        for pod in simulator.pods_of("bad-reference")[:number]:
+            del simulator.pods[pod.uid]
+        simulator.converge(5)
+        return simulator
+
+    return scenario
+
+
+def reference_image_cannot_be_pulled() -> JobSimulator:
+    simulator = running(OWN_REFERENCE)
+    for pod in simulator.pods_of("bad-reference"):
+        simulator.change(pod, ready=False, waiting_reason="ImagePullBackOff")
+    simulator.converge(5)
+    return simulator
+
+
+def job_with_reference_pods_is_suspended() -> JobSimulator:
+    simulator = running(OWN_REFERENCE)
+    simulator.edit({"spec.suspend": True})
+    simulator.converge(1)
+    return simulator
+
+
+def job_with_reference_pods_succeeds() -> JobSimulator:
+    simulator = running(OWN_REFERENCE)
+    simulator.report(step=200, finished=TrainingResult(step=200))
+    simulator.converge(1)
+    return simulator
+
+
+def lent_pool_has_the_name_of_the_reference_pods() -> JobSimulator:
+    simulator = JobSimulator(OWN_REFERENCE)
+    simulator.pools["bad-reference"] = lent_pool({"metadata.name": "bad-reference"})
+    simulator.converge()
+    return simulator
+
+
 # --- the sync group -----------------------------------------------------------------------------
 
 
@@ -461,8 +504,14 @@ SCENARIOS: dict[str, Scenario] = {
         pool_name_is_taken,
         pool_of_a_supervised_job,
         ranks_change_with_the_template,
+        reference_image_cannot_be_pulled,
+        job_with_reference_pods_is_suspended,
+        job_with_reference_pods_succeeds,
+        lent_pool_has_the_name_of_the_reference_pods,
     )
 } | {
+    "a reference pod ends": reference_pods_end(1),
+    "all reference pods end": reference_pods_end(2),
     "trainer raises": trainer_exits(1, "ValueError: bad batch (my_task.py:12 in score)"),
     "trainer is fenced": trainer_exits(ExitCode.FENCED),
     "trainer rejects a field": trainer_exits(

@@ -1,6 +1,7 @@
 """A job gets its children, quickly and once; with nothing to do nothing is written."""
 
 import asyncio
+import copy
 import time
 from typing import Any
 
@@ -184,3 +185,24 @@ async def test_twenty_jobs_at_once(user: ClusterUser, operator: OperatorProcess)
     await asyncio.gather(*(all_children(user, name) for name in names))
     assert time.monotonic() - began < 20.0
     assert operator.fetch("/healthz")[0] == 200
+
+
+async def test_the_references_own_pods_come_and_go_with_their_template(user: ClusterUser) -> None:
+    job = example()
+    job["spec"]["algorithm"]["settings"] = {"klCoefficient": "0.1"}
+    template = copy.deepcopy(job["spec"]["trainer"]["template"])
+    template["spec"]["containers"][0]["name"] = "reference"
+    own = {"Service/reverse-reference", "Deployment/reverse-reference"}
+
+    async def are_there() -> bool:
+        return own <= set(await user.children("reverse"))
+
+    async def are_gone() -> bool:
+        left = set(await user.children("reverse"))
+        return not own & left and "StatefulSet/reverse-trainer" in left
+
+    await user.apply(job | {"spec": job["spec"] | {"reference": {"template": template}}})
+    await eventually(are_there, "the reference's Deployment and Service")
+    await user.edit(RL_JOBS, "reverse", {"spec": {"suspend": True}})
+    await user.edit(RL_JOBS, "reverse", {"spec": {"reference": {"template": None}}})
+    await eventually(are_gone, "the trainer has the reference again")

@@ -12,7 +12,7 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import trainer
 from rollcall_protocol.pod_contract import METRICS_PORT
 from rollcall_runtime.worker.telemetry import Metrics, RolloutMetrics, TrainerMetrics
-from tests.integration.bad_manifests.manifests import Changes
+from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
 from tests.integration.cluster import rendered
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, good_job
 
@@ -105,7 +105,18 @@ def exposed(metrics: Metrics) -> list[Labels]:
     ]
 
 
-@pytest.mark.parametrize("pod", [trainer_pod(), rollout_pod()], ids=["trainer", "rollout"])
+def reference_pod() -> Pod:
+    simulator = JobSimulator(OWN_REFERENCE)
+    simulator.converge()
+    found: Pod = simulator.children["Deployment/bad-reference"]["spec"]["template"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [trainer_pod(), rollout_pod(), reference_pod()],
+    ids=["trainer", "rollout", "reference"],
+)
 def test_each_worker_is_one_target(pod: Pod) -> None:
     assert len(targets(pod_monitor(), pod)) == 1
 

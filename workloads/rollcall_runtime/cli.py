@@ -19,7 +19,12 @@ from rollcall_runtime.worker.environment import Pod
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import exit_process, report_failure
 from rollcall_runtime.worker.logs import configure_logs
-from rollcall_runtime.worker.memory_errors import ROLLOUT_MEMORY, TRAINER_MEMORY, MemoryAdvice
+from rollcall_runtime.worker.memory_errors import (
+    REFERENCE_MEMORY,
+    ROLLOUT_MEMORY,
+    TRAINER_MEMORY,
+    MemoryAdvice,
+)
 from rollcall_runtime.worker.parent_process import end_with_parent
 
 log = logging.getLogger(__name__)
@@ -85,7 +90,7 @@ def reference(arguments: Sequence[str] | None = None) -> int:
         reference_app.run(settings)
         return ExitCode.OK
 
-    return _guarded(run)
+    return _guarded(run, REFERENCE_MEMORY)
 
 
 def trainer_program() -> NoReturn:

@@ -43,9 +43,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [apps]
   resources: [statefulsets, deployments]
   verbs: [get, list, watch, create, patch]
+- apiGroups: [apps] # of a reference that the trainer computes again
+  resources: [deployments]
+  verbs: [delete]
 - apiGroups: [""]
-  resources: [services]
-  verbs: [get, list, create, patch]
+  resources: [services] # delete: as above
+  verbs: [get, list, create, patch, delete]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create]

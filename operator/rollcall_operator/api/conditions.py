@@ -10,6 +10,7 @@ class JobCondition(StrEnum):
     SUSPENDED = "Suspended"
     TRAINER_READY = "TrainerReady"
     ROLLOUTS_READY = "RolloutsReady"
+    REFERENCE_READY = "ReferenceReady"
     WEIGHTS_IN_SYNC = "WeightsInSync"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
@@ -78,6 +79,7 @@ class Reason(StrEnum):
     SYNC_DISABLED = "SyncDisabled"
     TRAINING = "Training"
     WAITING_FOR_TRAINER = "WaitingForTrainer"
+    WAITING_FOR_REFERENCE = "WaitingForReference"
     TOO_FEW_ROLLOUTS = "TooFewRollouts"
     # pools
     JOB_FOUND = "JobFound"

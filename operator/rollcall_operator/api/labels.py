@@ -14,6 +14,7 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 
 TRAINER = "trainer"
 ROLLOUT = "rollout"
+REFERENCE = "reference"
 
 JOB_REPLICAS = "rollcall.dev/job-replicas"
 """On an owned pool: the last number of replicas that came from the job."""
@@ -32,6 +33,16 @@ GROUP_DEFAULT = "default"
 def trainer_name(job: str) -> str:
     """Name of the trainer's StatefulSet and headless Service."""
     return f"{job}-trainer"
+
+
+def reference_name(job: str) -> str:
+    """Name of the Deployment and headless Service of a job's reference pods."""
+    return f"{job}-reference"
+
+
+def reference_host(job: str, namespace: str) -> str:
+    """DNS name of the reference pods that are ready."""
+    return f"{reference_name(job)}.{namespace}.svc"
 
 
 def token_name(job: str, uid: str) -> str:

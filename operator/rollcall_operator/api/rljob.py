@@ -259,7 +259,15 @@ class RLJobSpec(Model):
         _frozen("trainer.device"),
         _frozen("trainer.checkpoint", optional=True),
         _frozen("trainer.recoverFrom"),
-        _frozen("reference"),
+        _frozen("reference.path", optional=True),
+        _frozen("reference.updateEvery"),
+        Rule(
+            message="must not be added or removed while the job is not suspended; set "
+            "spec.suspend: true first, or create another RLJob",
+            cel="oldSelf.suspend || "
+            "has(self.reference.template) == has(oldSelf.reference.template)",
+            path=".reference.template",
+        ),
         _frozen("critic"),
         _frozen("rewardModel", optional=True),
         _frozen("health"),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -180,3 +180,4 @@ Seconds = Annotated[int, Field(ge=1, le=86_400)]
 LongSeconds = Annotated[int, Field(ge=1, le=31_536_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
+Device = Literal["auto", "cpu"]

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rollcall_operator.api.rolloutpool import EngineConfig
 from rollcall_operator.api.rules import Model, Rule
-from rollcall_operator.api.scalars import Count, ModelPath, TrainEngineName, matches
+from rollcall_operator.api.scalars import Count, Device, ModelPath, TrainEngineName, matches
 from rollcall_operator.api.template import PodTemplate
 from rollcall_protocol.pod_contract import MAX_PROCESSES
 
@@ -100,7 +100,7 @@ class TrainerSpec(Model):
     processes_per_pod: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] | None = None
     """Number of processes in each pod; each is a rank with a device of its own. Unset: as many as
     the accelerators (such as nvidia.com/gpu) that the worker's container asks for, otherwise 1."""
-    device: Literal["auto", "cpu"] = "auto"
+    device: Device = "auto"
     """auto: the accelerators that the container sees; a CPU only if the container asks for no
     accelerator and its image supports none. cpu: the CPU."""
     engine: TrainEngineSpec = nested(TrainEngineSpec)

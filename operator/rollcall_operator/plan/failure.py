@@ -190,6 +190,11 @@ def memory_advice(pod: PodFacts) -> str:
             "spec.trainer.engine.config what needs memory: lower maxTokensPerMicrobatch, set "
             "activationCheckpointing: full and offload: none"
         )
+    if pod.role == labels.REFERENCE:
+        return (
+            "raise the limit (resources.limits.memory in spec.reference.template), or lower "
+            "maxTokensPerMicrobatch in spec.trainer.engine.config"
+        )
     return "raise the limit, or lower engine.config.concurrency of the pool"
 
 

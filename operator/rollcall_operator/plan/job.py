@@ -6,6 +6,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan import apply_needed, failure, job_view
+from rollcall_operator.plan.children import reference as reference_children
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
 from rollcall_operator.plan.job_view import JobView
@@ -138,6 +139,11 @@ def _children(view: JobView) -> Iterator[Manifest]:
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
     yield trainer_children.service(job)
     yield trainer_children.stateful_set(job, spec, replicas=replicas)
+    if spec.reference.template is not None:
+        yield reference_children.service(job)
+        yield reference_children.deployment(
+            job, spec, spec.reference.template, replicas=view.reference_replicas
+        )
     for rollout in spec.rollouts or ():
         name = labels.pool_name(view.name, rollout.name)
         yield rollout_children.pool(job, rollout, live_pools.get(name))
@@ -179,15 +185,28 @@ def _pool_refusal(observed: ObservedJob, name: str, children: list[Manifest]) ->
 
 
 def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
-    """Pools whose entry was removed from the job, and the job itself after its time to live."""
+    """What was removed from the job (pools, pods of the reference), and the job itself after its
+    time to live.
+    """
     if expired:
         return (ObjectDeletion(kind="RLJob", name=view.name, uid=view.uid),)
     kept = {labels.pool_name(view.name, rollout.name) for rollout in view.spec.rollouts or ()}
-    return tuple(
+    pools = (
         ObjectDeletion(kind="RolloutPool", name=pool.name, uid=pool.raw["metadata"]["uid"])
         for pool in view.pools
         if pool.owned and pool.exists and pool.name not in kept
     )
+    return (*pools, *_reference_deletes(view))
+
+
+def _reference_deletes(view: JobView) -> Iterator[ObjectDeletion]:
+    if view.spec.reference.template is not None:
+        return
+    for child in view.observed.children:
+        metadata = child["metadata"]
+        ours = rollout_children.is_owned(child, view.uid) and "deletionTimestamp" not in metadata
+        if ours and metadata["name"] == labels.reference_name(view.name):
+            yield ObjectDeletion(kind=child["kind"], name=metadata["name"], uid=metadata["uid"])
 
 
 def _until_deadline(view: JobView) -> float | None:

@@ -10,7 +10,7 @@ from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus, SyncGro
 from rollcall_operator.plan.children.rollout import is_owned, pool
 from rollcall_operator.plan.failure import JobOutcome, TrainerRestarts
 from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
-from rollcall_operator.plan.validate import group_errors, parse, template_errors
+from rollcall_operator.plan.validate import group_errors, name_errors, parse, template_errors
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState
 
 
@@ -82,6 +82,22 @@ class JobView:
         return should_have_no_pods(self.spec, self.outcome)
 
     @property
+    def references(self) -> tuple[PodFacts, ...]:
+        """The reference's own pods that are not terminating, by name."""
+        return _alive(self.observed, labels.REFERENCE)
+
+    @property
+    def reference_replicas(self) -> int:
+        """How many pods of its own the reference should have now.
+
+        They outlast the trainer, which may be waiting for them in its last step.
+        """
+        if self.spec.reference.template is None:
+            return 0
+        trained = next(pods_of_role(self.observed, labels.TRAINER), None) is not None
+        return 0 if self.no_pods_wanted and not trained else self.spec.reference.replicas
+
+    @property
     def snapshot_is_current(self) -> bool:
         """Whether the coordinator has reported that it holds the roster of the current epoch."""
         if self.snapshot is None or self.group is None:
@@ -133,9 +149,18 @@ def should_have_no_pods(spec: RLJobSpec, outcome: JobOutcome | None) -> bool:
 
 def trainer_pods(observed: ObservedJob) -> tuple[PodFacts, ...]:
     """Trainer pods of this very job (by uid) that are not terminating, by name."""
-    uid = observed.job_uid
-    pods = (p for p in observed.pods if p.role == labels.TRAINER and p.job_uid == uid)
+    return _alive(observed, labels.TRAINER)
+
+
+def _alive(observed: ObservedJob, role: str) -> tuple[PodFacts, ...]:
+    pods = pods_of_role(observed, role)
     return tuple(sorted((p for p in pods if not p.terminating), key=lambda p: p.name))
+
+
+def pods_of_role(observed: ObservedJob, role: str) -> Iterator[PodFacts]:
+    """Pods of this very job (by uid), also those that are terminating."""
+    uid = observed.job_uid
+    return (p for p in observed.pods if p.role == role and p.job_uid == uid)
 
 
 def find_coordinator(observed: ObservedJob) -> PodFacts | None:
@@ -204,6 +229,7 @@ def _pool(
     if spec is not None:
         errors = (
             *_no_use_for_rollouts(job_spec),
+            *name_errors(job_spec, observed.name, name),
             *group_errors(job_spec, spec, "spec"),
             *template_errors(spec.template, labels.ROLLOUT, "spec.template"),
         )

@@ -123,6 +123,8 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
         places[f"RolloutPool/{name}"] = f"spec.rollouts[{index}]"
     places[f"StatefulSet/{labels.trainer_name(view.name)}"] = "spec.trainer.template"
     places[f"Service/{labels.trainer_name(view.name)}"] = "metadata.name"
+    places[f"Deployment/{labels.reference_name(view.name)}"] = "spec.reference.template"
+    places[f"Service/{labels.reference_name(view.name)}"] = "metadata.name"
     found = []
     for child in children:
         message, place = refused(view.observed.refusals, child), places.get(apply_needed.key(child))

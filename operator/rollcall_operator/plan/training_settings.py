@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields
 
+from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.roles import CriticSpec, ReferenceSpec
 from rollcall_operator.api.training import TrainerSpec
@@ -53,14 +54,12 @@ def trainer_errors(trainer: TrainerSpec) -> Iterator[str]:
 
 
 def _device_errors(trainer: TrainerSpec) -> Iterator[str]:
-    asked, processes = accelerators(trainer), processes_per_pod(trainer)
+    asked = accelerators(trainer.template, labels.TRAINER)
+    processes = processes_per_pod(trainer)
     number = sum(asked.values())
     names = " and ".join(f"{amount} {name}" for name, amount in asked.items())
     if asked and trainer.device == "cpu":
-        yield (
-            f"spec.trainer.device: cpu would leave idle the {names} for which the trainer's "
-            "container asks; remove one of them"
-        )
+        yield _idle_devices(labels.TRAINER, names)
     elif asked and processes > number:
         yield (
             f"spec.trainer.processesPerPod: {processes} processes need as many accelerators, and "
@@ -71,6 +70,26 @@ def _device_errors(trainer: TrainerSpec) -> Iterator[str]:
             f"spec.trainer.processesPerPod: the trainer's container asks for {names}, and a pod "
             f"has at most {MAX_PROCESSES} processes; set processesPerPod"
         )
+
+
+def reference_errors(reference: ReferenceSpec) -> Iterator[str]:
+    """What is wrong with the devices of the reference's own pods."""
+    asked = accelerators(reference.template, labels.REFERENCE) if reference.template else {}
+    names = " and ".join(f"{amount} {name}" for name, amount in asked.items())
+    if asked and reference.device == "cpu":
+        yield _idle_devices(labels.REFERENCE, names)
+    elif sum(asked.values()) > 1:
+        yield (
+            f"spec.reference.template: its container asks for {names}, and each pod computes on "
+            "one device; ask for one, and raise spec.reference.replicas"
+        )
+
+
+def _idle_devices(role: str, names: str) -> str:
+    return (
+        f"spec.{role}.device: cpu would leave idle the {names} for which the {role}'s container "
+        "asks; remove one of them"
+    )
 
 
 def algorithm_errors(spec: RLJobSpec) -> Iterator[str]:

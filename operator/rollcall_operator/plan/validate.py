@@ -21,7 +21,11 @@ from rollcall_operator.plan.children.pod_template import (
 )
 from rollcall_operator.plan.children.worker_config import CHECKPOINT_PATH
 from rollcall_operator.plan.model import Manifest
-from rollcall_operator.plan.training_settings import algorithm_errors, trainer_errors
+from rollcall_operator.plan.training_settings import (
+    algorithm_errors,
+    reference_errors,
+    trainer_errors,
+)
 
 M = TypeVar("M", bound=Model)
 
@@ -74,6 +78,10 @@ def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
     found = list(template_errors(spec.trainer.template, labels.TRAINER, "spec.trainer.template"))
     found.extend(trainer_errors(spec.trainer))
     found.extend(algorithm_errors(spec))
+    if spec.reference.template is not None:
+        path = "spec.reference.template"
+        found.extend(template_errors(spec.reference.template, labels.REFERENCE, path))
+        found.extend(reference_errors(spec.reference))
     if spec.trainer.checkpoint and spec.trainer.checkpoint.volume.empty_dir:
         limit = spec.trainer.checkpoint.volume.empty_dir.size_limit
         if limit is not None and not is_quantity(limit):
@@ -81,9 +89,23 @@ def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
             found.append(_not_a_quantity(path, limit))
     for index, rollout in enumerate(spec.rollouts or ()):
         path = f"spec.rollouts[{index}]"
+        if spec.reference.template is not None and rollout.name == labels.REFERENCE:
+            found.append(f"{path}.name: {_TAKEN}")
         found.extend(group_errors(spec, rollout, path))
         found.extend(template_errors(rollout.template, labels.ROLLOUT, f"{path}.template"))
     return tuple(found)
+
+
+_TAKEN = (
+    "the reference's pods (spec.reference.template) have a Deployment of this name; choose another "
+    "name"
+)
+
+
+def name_errors(spec: RLJobSpec, job: str, pool: str) -> Iterator[str]:
+    """Whether a pool for the job has a name that the job itself needs."""
+    if spec.reference.template is not None and pool == labels.reference_name(job):
+        yield f"metadata.name: {_TAKEN}"
 
 
 def group_errors(spec: RLJobSpec, rollout: RolloutBase, path: str) -> Iterator[str]:

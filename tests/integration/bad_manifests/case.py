@@ -52,4 +52,5 @@ class Case:
 
 TRAINER = "spec.trainer.template.spec"
 ROLLOUT = "spec.rollouts[0].template.spec"
+REFERENCE = "spec.reference.template.spec"
 SUSPEND_FIRST = "set spec.suspend: true first"

@@ -48,6 +48,13 @@ def job() -> Manifest:
     }
 
 
+OWN_REFERENCE: Changes = {
+    "spec.algorithm.settings.klCoefficient": "0.1",
+    "spec.reference": {"replicas": 2, "template": _template("reference")},
+}
+"""A reference in pods of its own."""
+
+
 def supervised_job() -> Manifest:
     """The same job, but that it learns the answers in its data."""
     manifest = job()

@@ -1,7 +1,7 @@
 """What the API server refuses by itself."""
 
 from tests.integration.bad_manifests.case import ROLLOUT, SUSPEND_FIRST, TRAINER, Case
-from tests.integration.bad_manifests.manifests import DELETE, Changes, job
+from tests.integration.bad_manifests.manifests import DELETE, OWN_REFERENCE, Changes, job
 
 
 def _apply(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
@@ -394,7 +394,8 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             then=then,
         )
         for path, before, then in (
-            ("reference", {}, {"spec.reference.updateEvery": 5}),
+            ("reference.updateEvery", {}, {"spec.reference.updateEvery": 5}),
+            ("reference.path", {}, {"spec.reference.path": "org/other"}),
             ("critic", {}, {"spec.critic.warmupSteps": 5}),
             ("rewardModel", {}, {"spec.rewardModel": {"path": "org/reward"}}),
             ("health", {}, {"spec.health.maxSkippedSteps": 2}),
@@ -409,6 +410,30 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             {f"spec.{path}.path": "./model"},
         )
         for path in ("reference", "critic", "rewardModel")
+    ),
+    _apply(
+        "a moving reference in pods of its own",
+        ("spec.reference.updateEvery", "must be 0 with template", "or remove template"),
+        {**OWN_REFERENCE, "spec.reference.updateEvery": 5},
+    ),
+    *(
+        _apply(
+            f"{field} of a reference in the trainer",
+            (f"spec.reference.{field}", "has no effect without template", f"remove {field}"),
+            {f"spec.reference.{field}": value},
+        )
+        for field, value in (("replicas", 2), ("device", "cpu"))
+    ),
+    _apply(
+        "no pod for the reference",
+        ("spec.reference.replicas", "should be greater than or equal to 1"),
+        {**OWN_REFERENCE, "spec.reference.replicas": 0},
+    ),
+    _apply(
+        "pods for the reference while the job runs",
+        ("spec.reference.template", "must not be added or removed", "spec.suspend: true first"),
+        {"spec.algorithm.settings.klCoefficient": "0.1"},
+        then=OWN_REFERENCE,
     ),
     _apply(
         "a critic that does not learn",

@@ -1,7 +1,15 @@
 """Wrong manifests that the API server accepts and a condition reports."""
 
-from tests.integration.bad_manifests.case import ROLLOUT, TRAINER, Case, Expected
-from tests.integration.bad_manifests.manifests import Changes, changed, job, pool, supervised_job
+from tests.integration.bad_manifests.case import REFERENCE, ROLLOUT, TRAINER, Case, Expected
+from tests.integration.bad_manifests.manifests import (
+    DELETE,
+    OWN_REFERENCE,
+    Changes,
+    changed,
+    job,
+    pool,
+    supervised_job,
+)
 from tests.integration.bad_manifests.refused_at_apply import EVALUATION, NO_ALGORITHM
 
 
@@ -169,6 +177,47 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         "a reference without a KL term",
         ("spec.reference", "nothing uses a reference model", "klCoefficient above 0"),
         {"spec.reference.path": "org/other"},
+    ),
+    _reported(
+        "pods for a reference without a KL term",
+        ("spec.reference", "nothing uses a reference model", "or remove spec.reference"),
+        {**OWN_REFERENCE, "spec.algorithm.settings.klCoefficient": "0"},
+    ),
+    _reported(
+        "pods for a reference in supervised training",
+        ("spec.reference", "supervised training has no use for it; remove it"),
+        {
+            **{f"spec.{field}": DELETE for field in ("algorithm", "reward", "rollouts")},
+            "spec.supervised": {},
+            "spec.reference": OWN_REFERENCE["spec.reference"],
+        },
+    ),
+    _reported(
+        "a reference pod with two accelerators",
+        ("spec.reference.template", "computes on one device", "raise spec.reference.replicas"),
+        {**OWN_REFERENCE, f"{REFERENCE}.containers[0].resources.limits": {"nvidia.com/gpu": 2}},
+    ),
+    _reported(
+        "a reference on the CPU beside its accelerator",
+        ("spec.reference.device", "cpu would leave idle the 1 nvidia.com/gpu", "remove one"),
+        {
+            **OWN_REFERENCE,
+            "spec.reference.device": "cpu",
+            f"{REFERENCE}.containers[0].resources.limits": {"nvidia.com/gpu": 1},
+        },
+    ),
+    _reported(
+        "a reference pod whose worker is not clear",
+        ("spec.reference.template.spec.containers", "name that container 'reference'"),
+        {
+            **OWN_REFERENCE,
+            f"{REFERENCE}.containers": [{"name": n, "image": "x"} for n in ("one", "two")],
+        },
+    ),
+    _reported(
+        "rollouts whose name is that of the reference's pods",
+        ("spec.rollouts[0].name", "have a Deployment of this name", "choose another name"),
+        {**OWN_REFERENCE, "spec.rollouts[0].name": "reference"},
     ),
     _reported(
         "a critic without a use",

@@ -50,6 +50,12 @@ ROLLOUT_MEMORY = MemoryAdvice(
     device="lower it, lower the engine's maxTokens, or use a device with more memory",
     host="lower it, or raise resources.limits.memory in the pool's template",
 )
+REFERENCE_MEMORY = MemoryAdvice(
+    "spec.trainer.engine.config.maxTokensPerMicrobatch",
+    device="lower it (0 computes all rows at once), or use a device with more memory",
+    host="lower it (0 computes all rows at once), or raise resources.limits.memory in "
+    "spec.reference.template",
+)
 
 
 def _is_of_host(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from rollcall_operator.plan.children.pod_template import (
     worker_template,
 )
 from rollcall_operator.plan.children.trainer import common_labels, owner
+from rollcall_operator.plan.children.worker_sets import worker_deployment
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
@@ -64,23 +65,17 @@ def deployment(
     name, pool_name = metadata["name"], pool["metadata"]["name"]
     own_labels = {**common_labels(name, labels.ROLLOUT), labels.POOL: pool_name}
     extras = _extras(job, spec, pool_spec, pool_name=pool_name)
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
+    return worker_deployment(
+        {
             "name": pool_name,
             "namespace": metadata["namespace"],
             "labels": own_labels,
             "ownerReferences": owner(pool),
         },
-        "spec": {
-            "replicas": replicas,
-            "revisionHistoryLimit": 2,
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
-            "selector": {"matchLabels": selector(name, pool_name)},
-            "template": worker_template(pool_spec.template, extras),
-        },
-    }
+        selector=selector(name, pool_name),
+        replicas=replicas,
+        template=worker_template(pool_spec.template, extras),
+    )
 
 
 def scaled_to_zero(live: Manifest) -> Manifest | None:

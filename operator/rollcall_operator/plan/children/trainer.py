@@ -10,6 +10,7 @@ from rollcall_operator.plan.children.pod_template import (
     token_volume,
     worker_template,
 )
+from rollcall_operator.plan.children.worker_sets import headless_service
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
@@ -66,18 +67,8 @@ def token(job: Manifest) -> Manifest:
 
 def service(job: Manifest) -> Manifest:
     """Headless Service: DNS names for trainer pods, also before they are ready."""
-    metadata = job["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(job),
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {labels.JOB: metadata["name"], labels.ROLE: labels.TRAINER},
-            "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in _PORTS],
-        },
-    }
+    selector = {labels.JOB: job["metadata"]["name"], labels.ROLE: labels.TRAINER}
+    return headless_service(_metadata(job), selector=selector, ports=_PORTS, also_not_ready=True)
 
 
 def stateful_set(job: Manifest, spec: RLJobSpec, *, replicas: int) -> Manifest:

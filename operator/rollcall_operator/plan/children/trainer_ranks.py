@@ -6,14 +6,15 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.quantity import is_quantity, parse_quantity
 from rollcall_operator.api.training import TrainerSpec
 from rollcall_operator.plan.children.pod_template import worker_container
+from rollcall_operator.plan.model import Manifest
 
 _ACCELERATOR = re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-.+)|amd\.com/gpu|huawei\.com/Ascend.+")
 """Extended resources of the device plugins whose devices torch drives as cuda or npu."""
 
 
-def accelerators(trainer: TrainerSpec) -> dict[str, int]:
-    """How many accelerators the trainer's container asks for, by resource name."""
-    container = worker_container(trainer.template, labels.TRAINER) or {}
+def accelerators(template: Manifest, role: str) -> dict[str, int]:
+    """How many accelerators the worker's container asks for, by resource name."""
+    container = worker_container(template, role) or {}
     resources = container.get("resources")
     found: dict[str, int] = {}
     for kind in ("requests", "limits"):  # of an extended resource the limit is the request, too
@@ -28,4 +29,6 @@ def processes_per_pod(trainer: TrainerSpec) -> int:
     """Ranks in each trainer pod."""
     if trainer.processes_per_pod is not None:
         return trainer.processes_per_pod
-    return 1 if trainer.device == "cpu" else max(1, sum(accelerators(trainer).values()))
+    if trainer.device == "cpu":
+        return 1
+    return max(1, sum(accelerators(trainer.template, labels.TRAINER).values()))

@@ -3,15 +3,17 @@
 import json
 from typing import get_type_hints
 
+from rollcall_operator.api import labels
 from rollcall_operator.api.algorithm import AlgorithmSpec
 from rollcall_operator.api.data import DataSpec, RowsSpec
 from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
-from rollcall_operator.api.roles import RewardModelSpec
+from rollcall_operator.api.roles import ReferenceSpec, RewardModelSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.supervised import SupervisedSpec
 from rollcall_operator.plan.children import trainer_ranks
+from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import job_config as wire
 from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
@@ -69,7 +71,11 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             suspect_after=membership.suspect_after_milliseconds / 1000,
         ),
         recover_from=spec.trainer.recover_from,
-        reference=wire.ReferenceConfig(spec.reference.path or "", spec.reference.update_every),
+        reference=wire.ReferenceConfig(
+            model=spec.reference.path or "",
+            update_every=spec.reference.update_every,
+            host=labels.reference_host(name, namespace) if spec.reference.template else "",
+        ),
         critic=wire.CriticConfig(
             model=spec.critic.path or "",
             learning_rate=float(parse_decimal(spec.critic.learning_rate)),
@@ -83,7 +89,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         ),
         trainer_processes=trainer_ranks.processes_per_pod(spec.trainer),
         trainer_device=spec.trainer.device,
-        trainer_accelerators=trainer_ranks.accelerators(spec.trainer),
+        trainer_accelerators=trainer_ranks.accelerators(spec.trainer.template, labels.TRAINER),
     )
 
 
@@ -195,6 +201,14 @@ def pool_config(spec: RolloutPoolSpec, *, name: str) -> wire.PoolConfig:
     )
 
 
-def as_json(config: wire.JobConfig | wire.PoolConfig) -> str:
+def reference_pod_config(spec: ReferenceSpec, template: Manifest) -> wire.ReferencePodConfig:
+    """Settings that only the reference's own pods need, which have this template."""
+    return wire.ReferencePodConfig(
+        device=spec.device,
+        accelerators=trainer_ranks.accelerators(template, labels.REFERENCE),
+    )
+
+
+def as_json(config: wire.JobConfig | wire.PoolConfig | wire.ReferencePodConfig) -> str:
     """The value of the environment variable: the same settings always give the same text."""
     return json.dumps(encode(config), sort_keys=True, separators=(",", ":"))

@@ -115,9 +115,12 @@ def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[Con
         return [*found, *_finished(view)]
     trainer = _trainer_ready(view)
     if view.spec.algorithm is None:  # a supervised job has no rollouts
-        return [*found, trainer, _running(view, trainer)]
-    rollouts = _rollouts_ready(view)
-    return [*found, trainer, rollouts, *_weights_in_sync(view, epoch), _running(view, trainer)]
+        return [*found, trainer, _running(view, trainer, None)]
+    of_rollouts = (_rollouts_ready(view), *_weights_in_sync(view, epoch))
+    reference = _reference_ready(view)
+    of_reference = () if reference is None else (reference,)
+    running = _running(view, trainer, reference)
+    return [*found, trainer, *of_reference, *of_rollouts, running]
 
 
 def validated(errors: Sequence[str]) -> ConditionState:
@@ -149,8 +152,12 @@ def _finished(view: JobView) -> Iterator[ConditionState]:
         raise ValueError("the job has not finished")
     message = f"the job has finished: {outcome.message}"
     if view.no_pods_wanted:
-        of_rollouts = (JobCondition.ROLLOUTS_READY, JobCondition.WEIGHTS_IN_SYNC)
-        for kind in (JobCondition.TRAINER_READY, *(of_rollouts if view.spec.algorithm else ())):
+        kinds = [JobCondition.TRAINER_READY]
+        if view.spec.reference.template is not None:
+            kinds.append(JobCondition.REFERENCE_READY)
+        if view.spec.algorithm is not None:
+            kinds += [JobCondition.ROLLOUTS_READY, JobCondition.WEIGHTS_IN_SYNC]
+        for kind in kinds:
             yield _false(kind, Reason.FINISHED, message)
     yield _false(JobCondition.RUNNING, Reason.FINISHED, message)
     yield ConditionState(outcome.condition, True, outcome.reason, outcome.message)
@@ -169,6 +176,23 @@ def _trainer_ready(view: JobView) -> ConditionState:
         text = f"{ready} of {wanted} trainer pods are ready"
         return _false(kind, Reason.STARTING, text)
     return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} trainer pods are ready")
+
+
+def _reference_ready(view: JobView) -> ConditionState | None:
+    """Whether all of the reference's own pods are ready; None if it has none."""
+    kind, reference = JobCondition.REFERENCE_READY, view.spec.reference
+    if reference.template is None:
+        return None
+    if view.spec.suspend:
+        return _false(kind, Reason.SUSPENDED, _SUSPENDED)
+    found = first_problem(view.references, reference.template, "spec.reference.template")
+    if found:
+        return _false(kind, found.reason, found.message)
+    ready, wanted = sum(p.ready for p in view.references), reference.replicas
+    if ready < wanted:
+        return _false(kind, Reason.STARTING, f"{ready} of {wanted} reference pods are ready")
+    text = f"{wanted} of {wanted} reference pods are ready"
+    return ConditionState(kind, True, Reason.READY, text)
 
 
 def _rollouts_ready(view: JobView) -> ConditionState:
@@ -237,7 +261,9 @@ def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
     return [_false(kind, Reason.CATCHING_UP, f"{text}{names}{more}")]
 
 
-def _running(view: JobView, trainer: ConditionState) -> ConditionState:
+def _running(
+    view: JobView, trainer: ConditionState, reference: ConditionState | None
+) -> ConditionState:
     kind = JobCondition.RUNNING
     if view.spec.suspend:
         return _false(kind, Reason.SUSPENDED, _SUSPENDED)
@@ -254,6 +280,9 @@ def _running(view: JobView, trainer: ConditionState) -> ConditionState:
             f"spec.membership.minRollouts: {least}"
         )
         return _false(kind, Reason.TOO_FEW_ROLLOUTS, text)
+    if reference is not None and not any(pod.ready for pod in view.references):
+        text = f"training waits for a reference pod: {reference.message}"
+        return _false(kind, Reason.WAITING_FOR_REFERENCE, text)
     if not ran and any(pod.almost_ready for pod in pods):
         # Their gates open with this reconcile: the next one writes all conditions at once.
         return _false(kind, Reason.STARTING, "the rollouts are becoming ready")

@@ -47,7 +47,7 @@ def job_status(
 ) -> StatusWrite[RLJobStatus]:
     """The new status, if it is to be written now."""
     old = view.status
-    new = _with_conditions(view.job, old, states, now=view.now)
+    new = _with_conditions(view.job, _without_leftovers(view), states, now=view.now)
     if new.phase != JobPhase.PENDING or old.trainer is not None:
         groups = _sync_groups(view, decision)
         new = new.model_copy(
@@ -66,6 +66,14 @@ def job_status(
             }
         )
     return throttled(old, new, interval=_interval(old, new), now=view.now)
+
+
+def _without_leftovers(view: JobView) -> RLJobStatus:
+    """The stored status without the condition of pods that the spec does not ask for any more."""
+    if view.spec.reference.template is not None:
+        return view.status
+    kept = (c for c in view.status.conditions if c.type != JobCondition.REFERENCE_READY)
+    return view.status.model_copy(update={"conditions": tuple(kept)})
 
 
 def invalid_status(

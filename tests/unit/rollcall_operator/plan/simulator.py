@@ -18,6 +18,7 @@ from rollcall_operator.plan.model import (
     JobPlan,
     Manifest,
     NodeFacts,
+    ObjectDeletion,
     ObservedJob,
     PodFacts,
     ReconcileMemory,
@@ -131,10 +132,7 @@ class JobSimulator:
             self.writes[body["kind"]] += 1
             self._store(body)
         for gone in plan.deletes:
-            self.writes["delete"] += 1
-            if gone.kind == "RLJob":
-                self.job = None
-            self.pools.pop(gone.name, None)
+            self._delete(gone)
         if plan.job_status is not None and self.job is not None:
             self.writes["job status"] += 1
             self.job["status"] = copy.deepcopy(plan.job_status)
@@ -155,6 +153,18 @@ class JobSimulator:
             self.pools[name]["status"] = copy.deepcopy(dict(status))
         if plan.roster is not None:
             self.roster = plan.roster
+
+    def _delete(self, gone: ObjectDeletion) -> None:
+        self.writes["delete"] += 1
+        if gone.kind == "RLJob":
+            self.job = None
+        elif gone.kind == "RolloutPool":
+            self.pools.pop(gone.name, None)
+        else:
+            child = self.children.pop(f"{gone.kind}/{gone.name}")
+            assert child["metadata"]["uid"] == gone.uid
+            for pod in self.pods_of(gone.name) if gone.kind == "Deployment" else ():
+                del self.pods[pod.uid]
 
     def _store(self, body: Manifest) -> None:
         refusal = self.refusals.get(apply_needed.key(body))
@@ -200,7 +210,7 @@ class JobSimulator:
             role=template["labels"][labels.ROLE],
             job_uid=template["annotations"][labels.JOB_UID],
             pool="" if trainer else name,
-            container="trainer" if trainer else "rollout",
+            container=template["labels"][labels.ROLE],
             created=self.now,
         )
 
@@ -225,7 +235,9 @@ class JobSimulator:
         return self.pods[pod.uid]
 
     def run(self, *pods: PodFacts) -> None:
-        """The kubelet runs these pods (all, if none is named). Trainers are ready at once."""
+        """The kubelet runs these pods (all, if none is named), which makes others than rollouts
+        ready.
+        """
         for pod in pods or tuple(self.pods.values()):
             address = f"10.0.0.{pod.uid.rpartition('-')[2]}"
             self.change(
@@ -235,7 +247,7 @@ class JobSimulator:
                 up=True,
                 started=pod.started or self.now,
                 ip=address,
-                ready=pod.role == labels.TRAINER,
+                ready=pod.role != labels.ROLLOUT,
             )
 
     @property

@@ -88,8 +88,9 @@ class PolicyStep:
         engine, others = self.actor.engine, dict[str, CheckpointedModel]()
         if self._critic is not None:
             others["critic"] = self._critic.engine
-        if self._reference is not None and self._reference.moves:
-            others["reference"] = self._reference.engine
+        reference = self._reference
+        if reference is not None and reference.engine is not None and reference.moves:
+            others["reference"] = reference.engine
         return ActorAndOthers(engine, others, ranks=engine.setup.ranks) if others else engine
 
     def run(self, batch: TrainBatch, *, step: int) -> PolicyStepResult:

@@ -38,6 +38,7 @@ class RemoteReference:
     """
 
     engine: TrainEngine | None = None
+    moves = False
 
     def __init__(
         self,

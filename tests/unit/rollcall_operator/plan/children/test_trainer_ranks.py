@@ -40,7 +40,7 @@ def trainer(changes: Changes) -> TrainerSpec:
 def test_accelerators_are_known_by_the_resources_of_their_device_plugins(
     resources: Any, found: dict[str, int]
 ) -> None:
-    assert accelerators(trainer({RESOURCES: resources})) == found
+    assert accelerators(trainer({RESOURCES: resources}).template, "trainer") == found
 
 
 GPUS = {f"{RESOURCES}.limits": {"nvidia.com/gpu": 8}}
@@ -65,4 +65,4 @@ def test_a_sidecars_accelerators_are_not_the_trainers() -> None:
         {"name": "viewer", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}},
     ]
     found = trainer({"spec.trainer.template.spec.containers": containers})
-    assert accelerators(found) == {}
+    assert accelerators(found.template, "trainer") == {}

@@ -1,0 +1,76 @@
+"""Pods of its own for the reference: a headless Service and a Deployment. No roster names them."""
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.plan.children import worker_config
+from rollcall_operator.plan.children.pod_template import (
+    WorkerAdditions,
+    common_volumes,
+    token_volume,
+    worker_template,
+)
+from rollcall_operator.plan.children.trainer import common_labels, owner
+from rollcall_operator.plan.children.worker_sets import headless_service, worker_deployment
+from rollcall_operator.plan.model import Manifest
+from rollcall_protocol import pod_contract
+
+_PORTS = (
+    ("reference", pod_contract.REFERENCE_PORT),
+    ("metrics", pod_contract.METRICS_PORT),
+)
+GRACE_SECONDS = 40
+"""From SIGTERM to the kill: for a request that is being answered."""
+
+
+def service(job: Manifest) -> Manifest:
+    """Headless Service, whose name leads to the pods that can answer."""
+    return headless_service(
+        _metadata(job), selector=_selector(job), ports=_PORTS, also_not_ready=False
+    )
+
+
+def deployment(job: Manifest, spec: RLJobSpec, template: Manifest, *, replicas: int) -> Manifest:
+    """The Deployment of the pods; `template` is spec.reference's."""
+    return worker_deployment(
+        _metadata(job),
+        selector=_selector(job),
+        replicas=replicas,
+        template=worker_template(template, _extras(job, spec, template)),
+    )
+
+
+def _metadata(job: Manifest) -> Manifest:
+    name = job["metadata"]["name"]
+    return {
+        "name": labels.reference_name(name),
+        "namespace": job["metadata"]["namespace"],
+        "labels": common_labels(name, labels.REFERENCE),
+        "ownerReferences": owner(job),
+    }
+
+
+def _selector(job: Manifest) -> dict[str, str]:
+    return {labels.JOB: job["metadata"]["name"], labels.ROLE: labels.REFERENCE}
+
+
+def _extras(job: Manifest, spec: RLJobSpec, template: Manifest) -> WorkerAdditions:
+    metadata = job["metadata"]
+    name, uid = metadata["name"], metadata["uid"]
+    settings = worker_config.job_config(spec, namespace=metadata["namespace"], name=name, uid=uid)
+    own = worker_config.reference_pod_config(spec.reference, template)
+    volumes, mounts = common_volumes()
+    secret = token_volume(labels.token_name(name, uid), keys=(pod_contract.MEMBER_TOKEN_FILE,))
+    return WorkerAdditions(
+        role=labels.REFERENCE,
+        job_uid=uid,
+        labels=common_labels(name, labels.REFERENCE),
+        command="rollcall-reference",
+        env=(
+            (pod_contract.CONFIG, worker_config.as_json(settings)),
+            (pod_contract.REFERENCE_CONFIG, worker_config.as_json(own)),
+        ),
+        ports=_PORTS,
+        volumes=(secret, *volumes),
+        mounts=mounts,
+        grace_seconds=GRACE_SECONDS,
+    )
