@@ -131,6 +131,13 @@ class FsdpEngine(ModuleEngine):
                 flat = unit._handle.flat_param  # noqa: SLF001
                 flat._local_shard = flat.data  # noqa: SLF001
 
+    def _backward(self, loss: Tensor) -> None:
+        super()._backward(loss)
+        for unit in self._units:
+            handle = unit._handle  # noqa: SLF001 - FSDP does this only for what is trained
+            if handle is not None and not handle.flat_param.requires_grad:
+                _reshard(unit, handle, handle.uses_sharded_strategy)
+
     def _clip_gradients(self, max_norm: float) -> float:
         self._placement.expect_on_worker("model", "gradients")
         return float(self._module.clip_grad_norm_(max_norm))  # type: ignore[operator]
