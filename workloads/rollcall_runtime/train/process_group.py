@@ -72,6 +72,7 @@ class TrainerProcessGroup:
             raise RuntimeError("this process has a training process group already")
         meeting = rendezvous or TrainerRendezvous()
         self.rank, self.size = meeting.rank, meeting.size
+        self._meshes: dict[tuple[tuple[str, ...], tuple[int, ...]], DeviceMesh] = {}
         # torch knows Ascend's device type only once its library is imported.
         backend = collective_backend(str(device).partition(":")[0])
         self.device = torch.device(device)
@@ -94,10 +95,15 @@ class TrainerProcessGroup:
             self._owned = undo.pop_all()
 
     def mesh(self, **sizes: int) -> DeviceMesh:
-        """Collective. The ranks in a grid; dimensions by name, the first one varies slowest."""
-        return init_device_mesh(
-            self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
-        )
+        """Collective. The ranks in a grid; dimensions by name, the first one varies slowest.
+
+        Made once for each grid, since its process groups and their threads stay until `close`.
+        """
+        names, counts = tuple(sizes), tuple(sizes.values())
+        if (names, counts) not in self._meshes:
+            made = init_device_mesh(self.device.type, counts, mesh_dim_names=names)
+            self._meshes[names, counts] = made
+        return self._meshes[names, counts]
 
     def broadcast(self, values: Tensor) -> Tensor:
         """Rank 0's `values` (CPU) on every rank, in place."""

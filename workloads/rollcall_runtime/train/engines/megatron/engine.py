@@ -7,6 +7,7 @@ This has been run on CPUs alone, where tests replace what it calls of CUDA.
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -151,6 +152,7 @@ class MegatronEngine(MicrobatchedEngine):
         self._adam = self._optimizer = None
         if hasattr(self, "_model"):
             del self._model, self._weights, self._pipeline
+            gc.collect()  # Megatron's modules refer to each other, and to groups with threads
 
     def _set_training(self, training: bool) -> bool:
         before = self._model.training

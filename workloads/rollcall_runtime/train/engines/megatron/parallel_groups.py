@@ -124,7 +124,7 @@ class _SharedGroups:
         """Give back what `acquire` gave; the last user's release ends the groups."""
         self.users -= 1
         if not self.users:
-            parallel_state.destroy_model_parallel()
+            _destroy()
             self.groups = None
 
 
@@ -138,6 +138,15 @@ def _initialize(ranks: TrainerProcessGroup, tensor: int, pipeline: int) -> Paral
     model_parallel_cuda_manual_seed(0)
     data = ranks.size // (tensor * pipeline)
     return ParallelGroups(ranks.mesh(pipeline=pipeline, data=data, tensor=tensor))
+
+
+def _destroy() -> None:
+    """End Megatron's groups and their threads; it forgets them, and no more."""
+    made = parallel_state._global_process_group_list or []  # noqa: SLF001 - the only list of them
+    parallel_state.destroy_model_parallel()
+    for group in made:
+        if group is not None:  # None means the default group, which is the caller's
+            dist.destroy_process_group(group)
 
 
 shared_groups = _SharedGroups()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torchtitan.protocols.model_spec import ModelSpec
 
     from rollcall_protocol.train_settings import EngineSettings
+    from rollcall_runtime.train.process_group import TrainerProcessGroup
 
 # torchtitan has three ways to describe placements. CPUs can run this one: parameters are DTensors
 # over the tensor-parallel ranks, and FSDP2 shards them.
@@ -28,9 +30,25 @@ _PLACEMENTS = "partial_dtensor"
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-def device_mesh(settings: EngineSettings, *, ranks: int, device: torch.device) -> ParallelDims:
-    """Collective. How the ranks are arranged, with a process group for each dimension."""
+_meshes: WeakKeyDictionary[TrainerProcessGroup, dict[tuple[int, int], ParallelDims]] = (
+    WeakKeyDictionary()
+)
+
+
+def device_mesh(settings: EngineSettings, ranks: TrainerProcessGroup) -> ParallelDims:
+    """Collective. How the ranks are arranged, with a process group for each dimension.
+
+    Made once for each arrangement, since the groups and their threads stay until `ranks` close.
+    """
     set_spmd_backend(_PLACEMENTS)
+    made = _meshes.setdefault(ranks, {})
+    key = (settings.replicas, settings.tensor_parallel)
+    if key not in made:
+        made[key] = _made_mesh(settings, ranks=ranks.size, device=ranks.device)
+    return made[key]
+
+
+def _made_mesh(settings: EngineSettings, *, ranks: int, device: torch.device) -> ParallelDims:
     # torchtitan takes the machine's accelerator, whatever device this worker is to train on.
     parallel_dims.device_type = device.type
     found = parallel_dims.ParallelDims(

@@ -70,7 +70,7 @@ class TorchtitanEngine(Fsdp2Engine):
         )
         weights = source.weights(head=setup.head, seed=setup.seed)
         self._names = parameter_names(spec)
-        self._mesh = device_mesh(settings, ranks=setup.ranks.size, device=setup.ranks.device)
+        self._mesh = device_mesh(settings, setup.ranks)
         self._module = DecoderOutputs(
             build_decoder(spec, self._mesh, settings, device=setup.ranks.device),
             numbers=setup.head != "language-model",
