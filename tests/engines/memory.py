@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +25,24 @@ def kept_for_backward() -> Iterator[dict[int, int]]:
     kept: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        for plain in _plain_tensors(tensor):
+            storage = plain.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(count, lambda tensor: tensor):
         yield kept
+
+
+def _plain_tensors(tensor: Any) -> Iterator[Tensor]:
+    """What holds the numbers: of a sharded tensor, or of one that is on its way, the inner one."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for inner in (getattr(tensor, name) for name in names):
+        if isinstance(inner, torch.Tensor):  # and not a mesh
+            yield from _plain_tensors(inner)
 
 
 def allocated(device: torch.device) -> int:

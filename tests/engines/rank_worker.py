@@ -190,6 +190,10 @@ class RankWorker:
         """Move the engine's state."""
         self._engines[name].to(device, **parts)  # type: ignore[arg-type]
 
+    def threads(self) -> int:
+        """Threads of this process, torch's own among them."""
+        return len(list(Path("/proc/self/task").iterdir()))
+
     def allocated(self) -> int:
         """Bytes of the accelerator's memory that tensors take."""
         return memory.allocated(self._ranks.device)

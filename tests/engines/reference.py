@@ -5,8 +5,11 @@ The model is that of `transformers`, the optimizer torch's AdamW; nothing of an 
 
 from __future__ import annotations
 
+import importlib
 import math
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -18,7 +21,7 @@ from rollcall_runtime.train.train_engine import BatchResult, OptimizerStep
 from rollcall_runtime.train.train_loss import ModelOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -34,7 +37,8 @@ class Reference:
 
     `head` are the weight [1, width] of a value or score head, and its bias [1] if it has one, as an
     engine exported them; none for a language model. `settings`: those of the optimizer count, and
-    the precision, where bf16 computes with a bf16 copy of the weights.
+    the precision, where bf16 computes with a bf16 copy of the weights, and tensorParallel, which
+    changes nothing but where sums are rounded. `rounds_once`: see `rounding_once`.
     """
 
     def __init__(
@@ -44,10 +48,12 @@ class Reference:
         settings: EngineSettings | None = None,
         learning_rate: float = LEARNING_RATE,
         head: Sequence[Tensor] = (),
+        rounds_once: bool = False,
     ) -> None:
         self._settings = settings or EngineSettings()
         self._base_rate = learning_rate
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        self._rounds_once = rounds_once
         self._head = [nn.Parameter(tensor.clone()) for tensor in head]
         self._dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[self._settings.precision]
         self._steps = 0
@@ -64,6 +70,12 @@ class Reference:
         """By Hugging Face's names; a tied tensor once."""
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
+    @torch.no_grad()
+    def take_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Continue with these, by the names of `weights`."""
+        for name, parameter in self.model.named_parameters():
+            parameter.copy_(weights[name])
+
     @property
     def gradients(self) -> Mapping[str, Tensor]:
         """Of the last `forward_backward`; zeros where there is none."""
@@ -74,6 +86,15 @@ class Reference:
 
     def outputs(self, batch: TrainBatch) -> ModelOutput:
         """Right padding needs no attention mask in a causal model: nothing attends to it."""
+        with ExitStack() as rounding:
+            if self._rounds_once:
+                rounding.enter_context(rounding_once(self.model))
+            if self._settings.tensor_parallel > 1:
+                parts = self._settings.tensor_parallel
+                rounding.enter_context(rounding_parts_of_sums(self.model, parts))
+            return self._outputs(batch)
+
+    def _outputs(self, batch: TrainBatch) -> ModelOutput:
         weights = {n: p.to(self._dtype) for n, p in self.model.named_parameters()}
         found = functional_call(
             self.model, weights, (batch.tokens,), {"output_hidden_states": bool(self._head)}
@@ -130,3 +151,61 @@ class Reference:
         left = 1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
         lowest = settings.min_learning_rate
         return self._base_rate * (lowest + (1 - lowest) * left)
+
+
+@contextmanager
+def rounding_once(model: Any) -> Iterator[None]:
+    """Norms and rotations of queries and keys compute in float32, and round what they return.
+
+    transformers rounds a norm before it applies the weight, and the factors and products of a
+    rotation. In bf16 both are right, and about as far from each other as from float32.
+    """
+    module = importlib.import_module(type(model).__module__)
+    names = type(model).__name__.removesuffix("ForCausalLM")
+    norm, rotary = getattr(module, f"{names}RMSNorm"), getattr(module, f"{names}RotaryEmbedding")
+    rotate, factors = module.apply_rotary_pos_emb, rotary.forward
+
+    def normalized(self: Any, hidden: Tensor) -> Tensor:
+        exact = hidden.float()
+        scale = exact.square().mean(-1, keepdim=True).add(self.variance_epsilon).rsqrt()
+        found: Tensor = self.weight.float() * (exact * scale)
+        return found.to(hidden.dtype)
+
+    def exact_factors(self: Any, hidden: Tensor, position_ids: Tensor) -> Any:
+        return factors(self, hidden.float(), position_ids)
+
+    def rotated(query: Tensor, key: Tensor, *factors: Tensor) -> list[Tensor]:
+        found = rotate(query.float(), key.float(), *factors)
+        return [tensor.to(query.dtype) for tensor in found]
+
+    with (
+        mock.patch.object(norm, "forward", normalized),
+        mock.patch.object(rotary, "forward", exact_factors),
+        mock.patch.object(module, "apply_rotary_pos_emb", rotated),
+    ):
+        yield
+
+
+@contextmanager
+def rounding_parts_of_sums(model: nn.Module, parts: int) -> Iterator[None]:
+    """Matrix products are added up from `parts` that are rounded, as tensor-parallel ranks do it.
+
+    Those of o_proj and down_proj in the forward pass, of the other layers in the backward pass.
+    """
+
+    def product(layer: nn.Linear, hidden: Tensor) -> Tensor:
+        across = 1 if name_of[layer] in {"o_proj", "down_proj"} else 0
+        weights = layer.weight.chunk(parts, across)
+        if across == 0:
+            return torch.cat([nn.functional.linear(hidden, weight) for weight in weights], -1)
+        shares = zip(hidden.chunk(parts, -1), weights, strict=True)
+        found = [nn.functional.linear(share, weight) for share, weight in shares]
+        return torch.stack(found).sum(0)
+
+    name_of = {
+        layer: name.rpartition(".")[2]
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear)
+    }
+    with mock.patch.object(nn.Linear, "forward", product):
+        yield

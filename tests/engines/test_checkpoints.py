@@ -8,13 +8,34 @@ import torch
 
 from rollcall_protocol.train_settings import BUILT_IN
 from tests.engines import meshes
-from tests.engines.engine_on_ranks import EngineOnRanks, Model, Place, assert_equal_bits, refusal
+from tests.engines.engine_on_ranks import (
+    EngineOnRanks,
+    Model,
+    Place,
+    assert_equal_bits,
+    both_models,
+    refusal,
+)
 from tests.engines.meshes import Mesh
 from tests.engines.suite_batches import Rows
+from tests.engines.tiny_models import Architecture
 
 CLOSE = 1e-6
 STATE = {"step": 2, "cursor": [17, "a name"], "nothing": None}
 SETTINGS: dict[str, Any] = {"schedule": "linear", "decay_steps": 10, "weight_decay": 0.1}
+# Of two that follow each other, one engine is the same: its ranks are used again.
+PAIRS_OF_ENGINES = [
+    pair
+    for one, other in [
+        ("fsdp", "fsdp2"),
+        ("fsdp2", "torchtitan"),
+        ("torchtitan", "fsdp"),
+        ("fsdp", "megatron"),
+        ("megatron", "fsdp2"),
+        ("torchtitan", "megatron"),
+    ]
+    for pair in [(one, other), (other, one)]
+]
 
 
 def save_and_continue(engine: EngineOnRanks, model: Path, path: Path) -> list[dict[str, Any]]:
@@ -40,25 +61,32 @@ def assert_continues(
 
 
 @pytest.mark.meshes(*meshes.PAIRS)
-def test_the_same_ranks_continue(engine: EngineOnRanks, model: Model, tmp_path: Path) -> None:
-    expected = save_and_continue(engine, model("qwen3"), tmp_path / "step-00000002")
+@both_models
+def test_the_same_ranks_continue(
+    engine: EngineOnRanks, model: Model, tmp_path: Path, kind: Architecture
+) -> None:
+    expected = save_and_continue(engine, model(kind), tmp_path / "step-00000002")
     weights = engine.weights()
     engine.close()
-    assert_continues(engine, model("qwen3"), tmp_path / "step-00000002", expected)
+    assert_continues(engine, model(kind), tmp_path / "step-00000002", expected)
     assert_equal_bits(engine.weights(), weights)
 
 
 @pytest.mark.slow
 @pytest.mark.meshes(*meshes.PAIRS)
 @pytest.mark.parametrize("other", [meshes.ONE, meshes.DP4, meshes.DP2_TP2], ids=lambda m: m.name)
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
 def test_another_number_of_ranks_continues(
-    engine: EngineOnRanks, place: Place, model: Model, tmp_path: Path, other: Mesh
+    engine: EngineOnRanks,
+    place: Place,
+    model: Model,
+    tmp_path: Path,
+    kind: Architecture,
+    other: Mesh,
 ) -> None:
-    expected = save_and_continue(engine, model("qwen3"), tmp_path / "step-00000002")
+    expected = save_and_continue(engine, model(kind), tmp_path / "step-00000002")
     engine.close()
-    assert_continues(
-        place(engine.name, other), model("qwen3"), tmp_path / "step-00000002", expected
-    )
+    assert_continues(place(engine.name, other), model(kind), tmp_path / "step-00000002", expected)
 
 
 @pytest.mark.parametrize(
@@ -136,22 +164,29 @@ def test_another_engine_takes_the_exported_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("fsdp", "fsdp2"),
-        ("fsdp2", "fsdp"),
-        ("megatron", "fsdp2"),
-        ("fsdp2", "megatron"),
-        ("torchtitan", "fsdp"),
-        ("fsdp", "torchtitan"),
-    ],
-)
+@pytest.mark.xdist_group("engine-pairs")
+@pytest.mark.parametrize(("first", "second"), PAIRS_OF_ENGINES)
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
 def test_engines_continue_from_each_others_checkpoints(
-    place: Place, model: Model, tmp_path: Path, first: str, second: str
+    place: Place, model: Model, tmp_path: Path, first: str, second: str, kind: Architecture
 ) -> None:
     """Their names are Hugging Face's, the layout is torch.distributed.checkpoint's."""
     engine = place(first, meshes.DP2)
+    expected = save_and_continue(engine, model(kind), tmp_path / "step-00000002")
+    engine.close()
+    assert_continues(place(second, meshes.DP2), model(kind), tmp_path / "step-00000002", expected)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("engine-pairs")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [pair for pair in PAIRS_OF_ENGINES if "tensor_parallel" in BUILT_IN[pair[0]]],
+)
+def test_engines_continue_from_tensor_parallel_ranks_of_another(
+    place: Place, model: Model, tmp_path: Path, first: str, second: str
+) -> None:
+    engine = place(first, meshes.TP2)
     expected = save_and_continue(engine, model("qwen3"), tmp_path / "step-00000002")
     engine.close()
     assert_continues(

@@ -7,20 +7,29 @@ import pytest
 import torch
 
 from tests.engines import meshes
-from tests.engines.engine_on_ranks import EngineOnRanks, Model, assert_equal_bits
+from tests.engines.engine_on_ranks import (
+    EngineOnRanks,
+    Model,
+    assert_equal_bits,
+    both_models,
+)
 from tests.engines.suite_batches import Rows
+from tests.engines.tiny_models import Architecture
 
 RANK = 3
 TARGETS = ("q_proj", "down_proj")
 SETTINGS: dict[str, Any] = {"lora_rank": RANK, "lora_alpha": 6.0, "lora_targets": ",".join(TARGETS)}
 
 
-@pytest.mark.meshes(meshes.ONE, meshes.DP2, meshes.TP2)
-def test_the_targets_change_by_no_more_than_the_rank(engine: EngineOnRanks, model: Model) -> None:
-    engine.open(model("qwen3"), learning_rate=None)
+@pytest.mark.meshes(*meshes.ALL)
+@both_models
+def test_the_targets_change_by_no_more_than_the_rank(
+    engine: EngineOnRanks, model: Model, kind: Architecture
+) -> None:
+    engine.open(model(kind), learning_rate=None)
     base, expected = engine.weights(), engine.forward(Rows(1))["logprobs"]
     engine.close()
-    engine.open(model("qwen3"), learning_rate=1e-2, **SETTINGS)
+    engine.open(model(kind), learning_rate=1e-2, **SETTINGS)
     assert_equal_bits(engine.weights(), base)  # an adapter begins as zero
     assert engine.weight_info() == [(n, str(t.dtype), tuple(t.shape)) for n, t in base.items()]
     torch.testing.assert_close(engine.forward(Rows(1))["logprobs"], expected, atol=1e-5, rtol=0)

@@ -8,8 +8,14 @@ import pytest
 import torch
 
 from tests.engines import meshes
-from tests.engines.engine_on_ranks import EngineOnRanks, Model, assert_equal_bits
+from tests.engines.engine_on_ranks import (
+    EngineOnRanks,
+    Model,
+    assert_equal_bits,
+    both_models,
+)
 from tests.engines.suite_batches import Rows
+from tests.engines.tiny_models import Architecture
 
 STEPS = 3
 
@@ -35,9 +41,12 @@ def trained(engine: EngineOnRanks, model: Path, **settings: Any) -> dict[str, to
     ],
     ids=lambda setting: "-".join(map(str, *setting.items())),
 )
-def test_no_bit_changes(engine: EngineOnRanks, model: Model, setting: dict[str, Any]) -> None:
-    saving = trained(engine, model("qwen3"), **setting)
-    assert_equal_bits(saving, trained(engine, model("qwen3")))
+@both_models
+def test_no_bit_changes(
+    engine: EngineOnRanks, model: Model, kind: Architecture, setting: dict[str, Any]
+) -> None:
+    saving = trained(engine, model(kind), **setting)
+    assert_equal_bits(saving, trained(engine, model(kind)))
 
 
 @pytest.mark.meshes(meshes.DP2, meshes.TP2)
@@ -65,6 +74,20 @@ def test_state_that_was_moved_to_host_memory_and_back_has_its_bits(
         engine.ranks.do("to", device="host")
         engine.ranks.do("to", device="worker")
     assert_equal_bits(engine.weights(), expected)
+
+
+@pytest.mark.meshes(*meshes.PAIRS, meshes.HSDP)
+def test_engines_that_were_closed_leave_no_thread_behind(
+    engine: EngineOnRanks, model: Model
+) -> None:
+    counts = []
+    for _ in range(4):
+        engine.open(model("qwen3"))
+        engine.train(Rows(1))
+        engine.close()
+        counts.append(max(engine.ranks.do("threads")))
+    # The first may start threads that later ones use, too.
+    assert counts[-1] <= counts[1], counts
 
 
 @pytest.mark.meshes(meshes.ONE)

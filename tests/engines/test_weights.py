@@ -9,7 +9,13 @@ import torch
 from safetensors.torch import save_file
 
 from tests.engines import meshes
-from tests.engines.engine_on_ranks import EngineOnRanks, Model, assert_equal_bits, refusal
+from tests.engines.engine_on_ranks import (
+    EngineOnRanks,
+    Model,
+    assert_equal_bits,
+    both_models,
+    refusal,
+)
 from tests.engines.reference import Reference
 from tests.engines.suite_batches import Rows
 from tests.engines.tiny_models import Architecture
@@ -54,13 +60,19 @@ def test_what_the_ranks_send_makes_every_tensor_whole(engine: EngineOnRanks, mod
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["from-rank-0", "from-all-ranks"])
 @pytest.mark.parametrize("transport", ["gloo", "store"])
+@both_models
 def test_a_rollout_receives_what_is_exported(
-    engine: EngineOnRanks, model: Model, tmp_path: Path, transport: str, sharded: bool
+    engine: EngineOnRanks,
+    model: Model,
+    tmp_path: Path,
+    kind: Architecture,
+    transport: str,
+    sharded: bool,
 ) -> None:
     config: dict[str, Any] = {"operationTimeout": 10}
     if transport == "store":
         config["url"] = f"file://{tmp_path}"
-    engine.open(model("qwen3"))
+    engine.open(model(kind))
     engine.train(Rows(1))
     received = engine.received_weights(transport, config, sharded=sharded)
     assert_equal_bits(received, engine.weights())
@@ -110,10 +122,14 @@ def test_weights_of_another_model_are_refused_on_all_ranks(
     assert_equal_bits(engine.weights(), before)
 
 
-def test_a_frozen_model_gives_what_the_reference_gives(engine: EngineOnRanks, model: Model) -> None:
-    engine.open(model("qwen3"), learning_rate=None)
+@pytest.mark.meshes(*meshes.ALL)
+@both_models
+def test_a_frozen_model_gives_what_the_reference_gives(
+    engine: EngineOnRanks, model: Model, kind: Architecture
+) -> None:
+    engine.open(model(kind), learning_rate=None)
     with torch.no_grad():
-        logprobs = Reference(model("qwen3")).outputs(Rows(4).whole()).logprobs
+        logprobs = Reference(model(kind)).outputs(Rows(4).whole()).logprobs
     assert logprobs is not None
     expected = logprobs.masked_fill(~Rows(4).whole().mask, 0)
     found = engine.forward(Rows(4))["logprobs"]
