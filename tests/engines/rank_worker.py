@@ -265,6 +265,12 @@ class RankWorker:
         """Continue from a checkpoint; returns the state saved with it."""
         return self._engines[name].load_checkpoint(Path(path))
 
+    def random_numbers(self, *, seed: int | None = None) -> list[float]:
+        """The next ones of torch's generator, which `seed` sets to a state of this rank's own."""
+        if seed is not None:
+            torch.manual_seed(seed + self._place.rank)
+        return [float(number) for number in torch.rand(4)]
+
     # --- weight sync -----------------------------------------------------------------------------
 
     def open_sender(self, *, transport: str, config: dict[str, Any], sharded: bool) -> Any:

@@ -72,6 +72,23 @@ def test_the_same_ranks_continue(
     assert_equal_bits(engine.weights(), weights)
 
 
+@pytest.mark.meshes(*meshes.PAIRS)
+def test_every_rank_continues_with_its_own_random_numbers(
+    engine: EngineOnRanks, model: Model, tmp_path: Path
+) -> None:
+    engine.open(model("qwen3"))
+    engine.train(Rows(1))
+    engine.ranks.do("random_numbers", seed=5)
+    path = str(tmp_path / "step-00000001")
+    engine.ranks.do("save_checkpoint", path=path, state={})
+    expected = engine.ranks.do("random_numbers")
+    assert expected[0] != expected[1]
+    engine.close()
+    engine.open(model("qwen3"))
+    engine.ranks.do("load_checkpoint", path=path)
+    assert engine.ranks.do("random_numbers") == expected
+
+
 @pytest.mark.slow
 @pytest.mark.meshes(*meshes.PAIRS)
 @pytest.mark.parametrize("other", [meshes.ONE, meshes.DP4, meshes.DP2_TP2], ids=lambda m: m.name)
