@@ -43,6 +43,10 @@ SHOWS_GRADIENTS: Mapping[str, Any] = {
     "weight_decay": 0.0,
     "max_gradient_norm": 1e9,
 }
+# An error of the weights is multiplied by (1 + |g| / rate)^2 / rate. So the gradients of one step,
+# which are up to 2, are read with a higher rate; five such steps would change a model too much.
+ONE_STEP_RATE = 1.0
+SHOWS_ONE_GRADIENT: Mapping[str, Any] = {**SHOWS_GRADIENTS, "epsilon": ONE_STEP_RATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +198,11 @@ class EngineOnRanks:
         self.forward_backward(rows, loss=loss)
         return self.gradients_there_are()
 
-    def gradients_there_are(self) -> dict[str, Tensor]:
-        """The same, of what was computed already."""
+    def gradients_there_are(self, *, rate: float = GRADIENT_RATE) -> dict[str, Tensor]:
+        """The same, of what was computed already. `rate`: the learning rate, and `epsilon`."""
         before = self.weights()
         self.optimizer_step()
-        return gradients_of_step(before, self.weights())
+        return gradients_of_step(before, self.weights(), rate=rate)
 
     def received_weights(
         self, transport: str, config: Mapping[str, Any], *, sharded: bool
@@ -223,13 +227,13 @@ Model = Callable[[Architecture], Path]
 
 
 def gradients_of_step(
-    before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], *, rate: float
 ) -> dict[str, Tensor]:
-    """The gradients that led from one to the other under SHOWS_GRADIENTS."""
+    """The gradients that led from one to the other under SHOWS_GRADIENTS, at `rate`."""
     found = {}
     for name, weight in before.items():
-        step = (weight.double() - after[name].double()) / GRADIENT_RATE
-        found[name] = (GRADIENT_RATE * step / (1 - step.abs())).float()
+        step = (weight.double() - after[name].double()) / rate
+        found[name] = (rate * step / (1 - step.abs())).float()
     return found
 
 

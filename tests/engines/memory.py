@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
+
+    from rollcall_runtime.train.train_batch import TrainBatch
+    from rollcall_runtime.train.train_loss import LossFunction, LossSums, ModelOutput
 
 
 @contextmanager
@@ -32,6 +36,29 @@ def kept_for_backward() -> Iterator[dict[int, int]]:
 
     with saved_tensors_hooks(count, lambda tensor: tensor):
         yield kept
+
+
+@dataclass(slots=True)
+class LossThatLooks:
+    """`inner`, and how much was kept when it was computed, between the two passes.
+
+    What is computed again in the backward pass would count otherwise.
+    """
+
+    inner: LossFunction
+    kept: dict[int, int]
+    bytes_kept: int = 0
+
+    @property
+    def needs_entropy(self) -> bool:
+        return self.inner.needs_entropy
+
+    def denominator(self, batch: TrainBatch) -> Tensor:
+        return self.inner.denominator(batch)
+
+    def __call__(self, output: ModelOutput, batch: TrainBatch, /) -> LossSums:
+        self.bytes_kept = sum(self.kept.values())
+        return self.inner(output, batch)
 
 
 def _plain_tensors(tensor: Any) -> Iterator[Tensor]:

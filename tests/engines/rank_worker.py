@@ -200,10 +200,12 @@ class RankWorker:
 
     def kept_for_backward(self, *, rows: dict[str, int], name: str = "main") -> int:
         """Bytes that one forward pass keeps for its backward pass."""
-        with memory.kept_for_backward() as kept:
-            self.forward_backward(rows=rows, name=name)
-        self._engines[name].zero_grad()
-        return sum(kept.values())
+        engine = self._engines[name]
+        with memory.kept_for_backward() as kept, engine.train_mode():
+            loss = memory.LossThatLooks(LOSSES["token mean"], kept)
+            engine.forward_backward(self._share(rows, name), loss)
+        engine.zero_grad()
+        return loss.bytes_kept
 
     # --- weights ---------------------------------------------------------------------------------
 

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from tests.engines import meshes
-from tests.engines.engine_on_ranks import SHOWS_GRADIENTS, EngineOnRanks, Model, both_models
+from tests.engines.engine_on_ranks import (
+    ONE_STEP_RATE,
+    SHOWS_ONE_GRADIENT,
+    EngineOnRanks,
+    Model,
+    both_models,
+)
 from tests.engines.reference import Reference
 from tests.engines.suite_batches import Rows
 from tests.engines.suite_losses import LOSSES
@@ -30,7 +36,7 @@ CUTS: dict[str, dict[str, Any]] = {
 def test_the_gradient_is_that_of_the_whole_padded_batch(
     engine: EngineOnRanks, model: Model, kind: Architecture, cut: str
 ) -> None:
-    engine.open(model(kind), learning_rate=0.1, **SHOWS_GRADIENTS, **CUTS[cut])
+    engine.open(model(kind), learning_rate=ONE_STEP_RATE, **SHOWS_ONE_GRADIENT, **CUTS[cut])
     reference = Reference(model(kind))
     want = reference.forward_backward(ROWS.whole(), LOSSES["row mean"])
     result = engine.forward_backward(ROWS, loss="row mean")
@@ -60,7 +66,7 @@ def test_inference_gives_each_row_what_the_reference_gives(
 def test_gradients_of_two_batches_add_up_each_by_its_own_denominator(
     engine: EngineOnRanks, model: Model, kind: Architecture
 ) -> None:
-    engine.open(model(kind), learning_rate=0.1, **SHOWS_GRADIENTS)
+    engine.open(model(kind), learning_rate=ONE_STEP_RATE, **SHOWS_ONE_GRADIENT)
     reference = Reference(model(kind))
     for rows, loss in ((Rows(1, count=3), "token mean"), (Rows(2, count=12), "row mean")):
         got = engine.forward_backward(rows, loss=loss)
@@ -72,7 +78,9 @@ def test_gradients_of_two_batches_add_up_each_by_its_own_denominator(
 @pytest.mark.meshes(meshes.DP2, meshes.DP4, meshes.DP2_TP2)
 @pytest.mark.parametrize("cut", ["whole", "one row at a time", "packed"])
 def test_ranks_without_rows_take_part(engine: EngineOnRanks, model: Model, cut: str) -> None:
-    engine.open(model("qwen3"), learning_rate=0.1, **SHOWS_GRADIENTS, **CUTS.get(cut, {}))
+    engine.open(
+        model("qwen3"), learning_rate=ONE_STEP_RATE, **SHOWS_ONE_GRADIENT, **CUTS.get(cut, {})
+    )
     reference = Reference(model("qwen3"))
     alone = Rows(3, count=1)
     got = engine.forward_backward(alone, loss="row mean")
@@ -85,7 +93,7 @@ def test_ranks_without_rows_take_part(engine: EngineOnRanks, model: Model, cut: 
 
 @pytest.mark.meshes(meshes.DP2)
 def test_forgotten_gradients_do_not_count(engine: EngineOnRanks, model: Model) -> None:
-    engine.open(model("qwen3"), learning_rate=0.1, **SHOWS_GRADIENTS)
+    engine.open(model("qwen3"), learning_rate=ONE_STEP_RATE, **SHOWS_ONE_GRADIENT)
     engine.forward_backward(Rows(1))
     engine.ranks.do("zero_grad")
     engine.forward_backward(Rows(2))
@@ -108,8 +116,12 @@ def test_the_ranks_share_out_all_rows(engine: EngineOnRanks, model: Model) -> No
 
 
 def assert_gradients(engine: EngineOnRanks, reference: Reference) -> None:
-    """Both made no step with them yet; the engine is left with none."""
-    found = engine.gradients_there_are()
+    """Neither has made a step with its gradients. They are 1e-6 apart, or 1e-6 of the largest.
+
+    Beside a gradient of 2 the numbers of float32 are 2e-7 apart.
+    """
+    found = engine.gradients_there_are(rate=ONE_STEP_RATE)
     assert found.keys() == reference.gradients.keys()
     for name, gradient in reference.gradients.items():
-        torch.testing.assert_close(found[name], gradient, atol=CLOSE, rtol=0, msg=name)
+        allowed = CLOSE * max(1.0, float(gradient.abs().max()))
+        torch.testing.assert_close(found[name], gradient, atol=allowed, rtol=0, msg=name)
