@@ -13,6 +13,8 @@ from rollcall_runtime.train.engines.torchtitan.vocabulary_parallel import target
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rollcall_runtime.models.sequence_attention import RowLayout
+
 
 class DecoderOutputs(nn.Module):
     """Log-probabilities of targets, or one number at each position.
@@ -32,6 +34,7 @@ class DecoderOutputs(nn.Module):
         targets: Tensor,
         mask: Tensor,
         positions: Tensor | None,
+        layout: RowLayout | None,  # noqa: ARG002 - of packed or shared rows, which are refused
         entropy: bool,
     ) -> dict[str, Tensor]:
         """`values`; or `logprobs`, 0 where `mask` is false, and `entropy` if asked for.
