@@ -9,15 +9,12 @@ LACKS: Mapping[str, frozenset[str]] = {
     "fsdp": frozenset(
         {
             "tensor_parallel",
-            "context_parallel",
             "pipeline_parallel",
             "sequence_parallel",
             "compile",
         }
     ),
-    "fsdp2": frozenset(
-        {"tensor_parallel", "context_parallel", "pipeline_parallel", "sequence_parallel"}
-    ),
+    "fsdp2": frozenset({"tensor_parallel", "pipeline_parallel", "sequence_parallel"}),
     "megatron": frozenset(
         {
             "context_parallel",

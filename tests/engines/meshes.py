@@ -25,7 +25,9 @@ DP4 = Mesh("DP4", 4)
 DP2_TP2 = Mesh("DP2xTP2", 4, {"tensor_parallel": 2})
 HSDP = Mesh("HSDP2x2", 4, {"replicas": 2})
 CP2 = Mesh("CP2", 2, {"context_parallel": 2})
+CP4 = Mesh("CP4", 4, {"context_parallel": 4})
+DP2_CP2 = Mesh("DP2xCP2", 4, {"context_parallel": 2})
 
-ALL = (ONE, DP2, TP2, DP4, DP2_TP2, HSDP, CP2)
+ALL = (ONE, DP2, TP2, DP4, DP2_TP2, HSDP, CP2, CP4, DP2_CP2)
 PAIRS = (DP2, TP2)
 """What suffices where nothing depends on the number of ranks."""

@@ -30,7 +30,7 @@ CUTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.meshes(meshes.ONE, meshes.DP2, meshes.TP2)
+@pytest.mark.meshes(meshes.ONE, meshes.DP2, meshes.TP2, meshes.CP2)
 @pytest.mark.parametrize("cut", CUTS)
 @both_models
 def test_the_gradient_is_that_of_the_whole_padded_batch(
@@ -46,7 +46,7 @@ def test_the_gradient_is_that_of_the_whole_padded_batch(
     assert_gradients(engine, reference)
 
 
-@pytest.mark.meshes(meshes.ONE, meshes.DP2, meshes.TP2)
+@pytest.mark.meshes(meshes.ONE, meshes.DP2, meshes.TP2, meshes.CP2)
 @pytest.mark.parametrize("cut", ["whole", *CUTS])
 def test_inference_gives_each_row_what_the_reference_gives(
     engine: EngineOnRanks, model: Model, cut: str
@@ -75,7 +75,7 @@ def test_gradients_of_two_batches_add_up_each_by_its_own_denominator(
     assert_gradients(engine, reference)
 
 
-@pytest.mark.meshes(meshes.DP2, meshes.DP4, meshes.DP2_TP2)
+@pytest.mark.meshes(meshes.DP2, meshes.DP4, meshes.DP2_TP2, meshes.CP2, meshes.DP2_CP2)
 @pytest.mark.parametrize("cut", ["whole", "one row at a time", "packed"])
 def test_ranks_without_rows_take_part(engine: EngineOnRanks, model: Model, cut: str) -> None:
     engine.open(

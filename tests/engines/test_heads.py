@@ -26,7 +26,7 @@ def of_the_head(weights: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> li
     return sorted(found, key=lambda weight: -weight.ndim)
 
 
-@pytest.mark.meshes(meshes.ONE, *meshes.PAIRS)
+@pytest.mark.meshes(meshes.ONE, *meshes.PAIRS, meshes.CP2)
 @pytest.mark.parametrize(("head", "loss", "output"), HEADS, ids=[head for head, *_ in HEADS])
 @pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
 def test_outputs_and_gradients_are_the_references(

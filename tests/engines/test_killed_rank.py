@@ -11,7 +11,7 @@ from tests.engines.suite_batches import Rows
 SECONDS = 45.0  # a little more than what a rank waits for another one
 
 
-@pytest.mark.meshes(*meshes.PAIRS)
+@pytest.mark.meshes(*meshes.PAIRS, meshes.DP2_CP2)
 def test_the_other_ranks_raise(engine: EngineOnRanks, model: Model) -> None:
     engine.open(model("qwen3"))
     engine.train(Rows(1))

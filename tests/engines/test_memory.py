@@ -30,7 +30,7 @@ def trained(engine: EngineOnRanks, model: Path, **settings: Any) -> dict[str, to
     return weights
 
 
-@pytest.mark.meshes(meshes.ONE, *meshes.PAIRS)
+@pytest.mark.meshes(meshes.ONE, *meshes.PAIRS, meshes.CP2)
 @pytest.mark.parametrize(
     "setting",
     [
@@ -49,7 +49,7 @@ def test_no_bit_changes(
     assert_equal_bits(saving, trained(engine, model(kind)))
 
 
-@pytest.mark.meshes(meshes.DP2, meshes.TP2)
+@pytest.mark.meshes(meshes.DP2, meshes.TP2, meshes.CP2)
 def test_activation_checkpointing_keeps_less_for_the_backward_pass(
     engine: EngineOnRanks, model: Model
 ) -> None:

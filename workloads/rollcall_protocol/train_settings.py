@@ -29,18 +29,19 @@ class EngineSettings:
     which a batch of policy training makes `LoopSettings.minibatches`.
 
     Device mesh: the ranks are `pipeline_parallel` x (data parallel) x `context_parallel` x
-    `tensor_parallel`; data parallel ranks are what is left. With `replicas` above 1 these are as
-    many groups of ranks, each of which holds a whole sharded model (HSDP). `sequence_parallel`
-    shards activations between tensor-parallel regions too.
+    `tensor_parallel`; data parallel ranks are what is left. Context parallel ranks compute the same
+    rows, each its share of the positions. With `replicas` above 1 the ranks are as many groups,
+    each of which holds a whole sharded model (HSDP). `sequence_parallel` shards activations between
+    tensor-parallel regions too.
 
     Memory: `precision` of the forward and backward pass, where bf16 keeps fp32 weights in the
     optimizer; `activation_checkpointing` full recomputes each layer; `offload` keeps the
     optimizer's state, or parameters too, in host memory; `reshard_after_forward` gathers a layer
     again in the backward pass. `compile` compiles the model's layers.
 
-    Batches: `max_tokens_per_microbatch` bounds what one forward pass computes (0: all rows at
-    once); `packing` removes the padding; `logprob_chunk` computes logits of so many positions at a
-    time (0: all).
+    Batches: `max_tokens_per_microbatch` bounds what one forward pass of a rank computes (0: all
+    rows at once); `packing` removes the padding; `logprob_chunk` computes logits of so many
+    positions at a time (0: all).
 
     `lora_rank` above 0 trains low-rank adapters of `lora_targets` (names of linear layers,
     separated by commas) with scale `lora_alpha` / `lora_rank`, and leaves the rest as it is.
@@ -134,6 +135,7 @@ COMMON = frozenset(
 BUILT_IN: Mapping[str, frozenset[str]] = {
     "fsdp": COMMON
     | {
+        "context_parallel",
         "replicas",
         "precision",
         "activation_checkpointing",
@@ -147,6 +149,7 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
     },
     "fsdp2": COMMON
     | {
+        "context_parallel",
         "replicas",
         "precision",
         "activation_checkpointing",

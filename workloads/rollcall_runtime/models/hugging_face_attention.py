@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def use_attention_by_sequence(model: nn.Module) -> None:
-    """Have a model of a tested architecture read `row_layout` instead of masks.
+def use_attention_by_sequence(model: nn.Module) -> bool:
+    """Have a model of a tested architecture read `row_layout` instead of masks; else False.
 
     Other architectures may bound who sees whom in ways that `attend_by_sequence` does not have.
     """
     built = cast("Any", model)
-    if built.config.model_type in TESTED:
-        built.set_attn_implementation(BY_SEQUENCE)
+    if built.config.model_type not in TESTED:
+        return False
+    built.set_attn_implementation(BY_SEQUENCE)
+    return True
 
 
 def _attention(

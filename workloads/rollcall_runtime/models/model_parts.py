@@ -37,13 +37,22 @@ def output_layer(model: nn.Module) -> nn.Linear:
     return cast("nn.Linear", found)
 
 
-def prepare_packed_rows(model: nn.Module) -> None:
-    """Have `hidden_states` read its `layout`, where the architecture allows it."""
-    if not isinstance(model, TinyDecoder):
-        # The model is of transformers, which takes seconds to import.
-        from rollcall_runtime.models import hugging_face_attention  # noqa: PLC0415
+def prepare_row_layouts(model: nn.Module) -> bool:
+    """Have `hidden_states` read its `layout`; False where the architecture does not allow it."""
+    if isinstance(model, TinyDecoder):
+        return True
+    # The model is of transformers, which takes seconds to import.
+    from rollcall_runtime.models.hugging_face_attention import (  # noqa: PLC0415
+        use_attention_by_sequence,
+    )
 
-        hugging_face_attention.use_attention_by_sequence(model)
+    return use_attention_by_sequence(model)
+
+
+def attention_heads(model: nn.Module) -> int:
+    """How many heads of queries each layer has."""
+    config = cast("Any", model).config
+    return int(config.heads if isinstance(model, TinyDecoder) else config.num_attention_heads)
 
 
 def hidden_states(
@@ -55,8 +64,8 @@ def hidden_states(
 ) -> Tensor:
     """What the output layer reads: [rows, length, width] for tokens [rows, length].
 
-    Packed rows alone need `positions` [rows, length] (without them rows count from 0), a `layout`,
-    and a model that `prepare_packed_rows` has seen.
+    Rows that are packed, or that ranks share, need `positions` [rows, length] (without them rows
+    count from 0), a `layout`, and a model that `prepare_row_layouts` has seen.
     """
     if isinstance(model, TinyDecoder):
         return model.hidden_states(tokens, positions=positions, layout=layout)

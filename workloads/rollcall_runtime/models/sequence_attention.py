@@ -7,7 +7,7 @@ of them: the square of the whole row. Sequence by sequence it is the sum of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
@@ -19,15 +19,26 @@ BY_SEQUENCE = "rollcall_by_sequence"
 """What transformers calls this attention."""
 
 
+class SharingRanks(Protocol):
+    """Ranks that share the positions of rows, and divide the heads while attention is computed."""
+
+    def own_heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[rows, heads, own positions, width] as [rows, own heads, positions, width]."""
+
+    def own_positions(self, mixed: Tensor) -> Tensor:
+        """[rows, positions, own heads, width] as [rows, own positions, heads, width]."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowLayout:
     """Sequences of `lengths` stand one after the other in every row, and add up to its positions.
 
-    An object, so that layers that are compiled do not look into it: they would be compiled anew for
-    each other number of sequences.
+    `ranks` share these positions; None: this rank has them all. An object, so that layers that are
+    compiled do not look into it: they would be compiled anew for each other number of sequences.
     """
 
     lengths: tuple[int, ...]
+    ranks: SharingRanks | None = None
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # for the same reason
@@ -45,8 +56,10 @@ def attend_by_sequence(
 
     `query` [rows, heads, positions, width]; `key` and `value` may have fewer heads, each for as
     many heads of `query`, one after the other. `window`: a position sees so many, itself included
-    (None: all). Returns [rows, positions, heads, width].
+    (None: all). Returns [rows, positions, heads, width]. Collective if ranks share the positions.
     """
+    if layout.ranks is not None:
+        query, key, value = layout.ranks.own_heads(query, key, value)
     parts = (torch.split(tensor, list(layout.lengths), dim=2) for tensor in (query, key, value))
     mixed = []
     for of_query, of_key, of_value in zip(*parts, strict=True):
@@ -62,7 +75,8 @@ def attend_by_sequence(
             enable_gqa=key.shape[1] != query.shape[1],
         )
         mixed.append(one.transpose(1, 2))
-    return torch.cat(mixed, dim=1)
+    whole = torch.cat(mixed, dim=1)
+    return whole if layout.ranks is None else layout.ranks.own_positions(whole)
 
 
 def _window_mask(query: Tensor, window: int | None) -> Tensor | None:

@@ -23,6 +23,8 @@ from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 from rollcall_runtime.train.rendezvous_store import RendezvousStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 CHECKPOINT_TIMEOUT = timedelta(days=30)
@@ -73,6 +75,8 @@ class TrainerProcessGroup:
         meeting = rendezvous or TrainerRendezvous()
         self.rank, self.size = meeting.rank, meeting.size
         self._meshes: dict[tuple[tuple[str, ...], tuple[int, ...]], DeviceMesh] = {}
+        self._groups: dict[tuple[tuple[int, ...], ...], dist.ProcessGroup] = {}
+        self._timeout = timedelta(seconds=meeting.timeout)
         # torch knows Ascend's device type only once its library is imported.
         backend = collective_backend(str(device).partition(":")[0])
         self.device = torch.device(device)
@@ -86,7 +90,7 @@ class TrainerProcessGroup:
                 store=self._store,
                 rank=self.rank,
                 world_size=self.size,
-                timeout=timedelta(seconds=meeting.timeout),
+                timeout=self._timeout,
             )
             undo.callback(_destroy)
             # For threads that write checkpoints beside training. A rank whose volume hangs keeps
@@ -104,6 +108,19 @@ class TrainerProcessGroup:
             made = init_device_mesh(self.device.type, counts, mesh_dim_names=names)
             self._meshes[names, counts] = made
         return self._meshes[names, counts]
+
+    def group(self, *parts: Sequence[int]) -> dist.ProcessGroup:
+        """Collective. The ranks of the part that has this one; each rank is in one part.
+
+        Made once for the same parts, as meshes are.
+        """
+        key = tuple(tuple(part) for part in parts)
+        if key not in self._groups:
+            own, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
+                [list(part) for part in parts], timeout=self._timeout
+            )
+            self._groups[key] = own
+        return self._groups[key]
 
     def broadcast(self, values: Tensor) -> Tensor:
         """Rank 0's `values` (CPU) on every rank, in place."""

@@ -13,7 +13,7 @@ from rollcall_runtime.models.model_parts import (
     hidden_states,
     layers,
     output_layer,
-    prepare_packed_rows,
+    prepare_row_layouts,
 )
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.sequence_attention import RowLayout
@@ -72,7 +72,7 @@ def test_rows_padded_on_the_right_need_no_mask(model: nn.Module, sequences: list
 
 def packed_logits(model: nn.Module, sequences: list[Tensor]) -> Sequence[Tensor]:
     """Logits of each sequence, computed in one row."""
-    prepare_packed_rows(model)
+    prepare_row_layouts(model)
     packed = torch.cat(sequences)[None]
     hidden = hidden_states(model, packed, positions=POSITIONS, layout=LAYOUT)
     found: Tensor = output_layer(model)(hidden)
@@ -91,7 +91,7 @@ def test_without_a_layout_a_sequence_would_see_the_one_before(
     model: nn.Module, sequences: list[Tensor]
 ) -> None:
     alone = whole(model, sequences[-1])
-    prepare_packed_rows(model)
+    prepare_row_layouts(model)
     packed = torch.cat(sequences)[None]
     found = output_layer(model)(hidden_states(model, packed, positions=POSITIONS))[0]
     assert not torch.allclose(found[-LENGTHS[-1] :], alone, atol=1e-2)

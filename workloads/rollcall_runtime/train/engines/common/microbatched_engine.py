@@ -161,7 +161,7 @@ class MicrobatchedEngine(TrainEngine):
         settings = self.setup.settings
         own = cut_into_microbatches(
             batch.lengths.tolist(),
-            max_tokens=settings.max_tokens_per_microbatch,
+            max_tokens=settings.max_tokens_per_microbatch * settings.context_parallel,
             packing=settings.packing,
         )
         if settings.max_tokens_per_microbatch:

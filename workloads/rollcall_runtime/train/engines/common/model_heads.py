@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.models.sequence_attention import RowLayout
+    from rollcall_runtime.train.engines.common.context_parallel import ContextParallelRanks
     from rollcall_runtime.train.train_batch import TrainBatch
 
 
@@ -101,11 +102,25 @@ def with_head(model: nn.Module, head: Head, *, logprob_chunk: int = 0) -> nn.Mod
 
 
 def model_output(
-    module: nn.Module, batch: TrainBatch, *, head: Head, packing: bool, entropy: bool
+    module: nn.Module,
+    batch: TrainBatch,
+    *,
+    head: Head,
+    packing: bool,
+    entropy: bool,
+    ranks: ContextParallelRanks | None = None,
 ) -> ModelOutput:
-    """What `module` (of `with_head`) gives for a batch on its device; rows packed if asked for."""
+    """What `module` (of `with_head`) gives for a batch on its device; rows packed if asked for.
+
+    Collective over `ranks`, if these share the positions: all of them get all of the output.
+    """
     given = packed_input(batch) if packing else padded_input(batch)
+    length = given.tokens.shape[1]
+    if ranks is not None:
+        given = ranks.own_part(given)
     found = module(given.tokens, given.targets, given.mask, given.positions, given.layout, entropy)
+    if ranks is not None:
+        found = {name: ranks.whole(values, length) for name, values in found.items()}
     if packing:
         found = {name: unpacked(values, batch) for name, values in found.items()}
     if head == "sequence-classification":

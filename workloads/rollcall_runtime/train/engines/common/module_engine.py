@@ -20,7 +20,12 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from rollcall_runtime.models.model_parts import layers, output_layer, prepare_packed_rows
+from rollcall_runtime.models.model_parts import (
+    attention_heads,
+    layers,
+    output_layer,
+    prepare_row_layouts,
+)
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.distributed_save import (
@@ -31,6 +36,7 @@ from rollcall_runtime.train.checkpoint.distributed_save import (
     use_rng_states,
 )
 from rollcall_runtime.train.engines.common.compiling import compile_layers
+from rollcall_runtime.train.engines.common.context_parallel import ContextParallelRanks
 from rollcall_runtime.train.engines.common.lora import AdaptedWeights, add_adapters
 from rollcall_runtime.train.engines.common.microbatched_engine import MicrobatchedEngine
 from rollcall_runtime.train.engines.common.model_heads import model_output, with_head
@@ -68,6 +74,8 @@ class ModuleEngine(MicrobatchedEngine):
     _module: nn.Module
     _parameters: list[nn.Parameter]
     _placement: StatePlacement
+    _sharing: ContextParallelRanks | None = None
+    _data_parallel_group: dist.ProcessGroup | None = None
 
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
@@ -96,7 +104,9 @@ class ModuleEngine(MicrobatchedEngine):
         model = source.build_empty(head=head)
         weights = source.weights(head=head, seed=seed)
         if settings.packing:
-            prepare_packed_rows(model)
+            prepare_row_layouts(model)
+        if settings.context_parallel > 1:
+            self._share_positions(model)
         if settings.lora_rank:
             add_adapters(model, settings)
             weights = AdaptedWeights(weights, model, seed=seed)
@@ -113,6 +123,22 @@ class ModuleEngine(MicrobatchedEngine):
         if self.setup.optimizer is not None:
             self._optimizer = build_optimizer(self.setup.optimizer, self._parameters, settings)
         self._placement = StatePlacement(self.setup.ranks.device)
+
+    def _share_positions(self, model: nn.Module) -> None:
+        """Collective. Have `context_parallel` successive ranks compute the same rows together."""
+        size = self.setup.settings.context_parallel
+        field = f"{FIELD}.config.contextParallel"
+        if not prepare_row_layouts(model):
+            problem = f"was not tested with the architecture of {self.setup.model}; set it to 1"
+            raise SpecError(field, problem)
+        heads = attention_heads(model)
+        if heads % size:
+            raise SpecError(field, f"{size} ranks cannot divide the model's {heads} heads evenly")
+        ranks = range(self.setup.ranks.size)
+        sharing = [ranks[first : first + size] for first in ranks[::size]]
+        self._sharing = ContextParallelRanks(self.setup.ranks.group(*sharing))
+        others = [ranks[place::size] for place in range(size)]
+        self._data_parallel_group = self.setup.ranks.group(*others)
 
     @property
     def _model(self) -> nn.Module:
@@ -153,6 +179,7 @@ class ModuleEngine(MicrobatchedEngine):
             head=self.setup.head,
             packing=self.setup.settings.packing,
             entropy=entropy,
+            ranks=self._sharing,
         )
 
     def forward(self, batch: TrainBatch, *, entropy: bool = False) -> ModelOutput:
@@ -212,15 +239,15 @@ class ModuleEngine(MicrobatchedEngine):
 
     @property
     def data_parallel_rank(self) -> int:
-        return self.setup.ranks.rank
+        return self.setup.ranks.rank // self.setup.settings.context_parallel
 
     @property
     def data_parallel_size(self) -> int:
-        return self.setup.ranks.size
+        return self.setup.ranks.size // self.setup.settings.context_parallel
 
     @property
     def data_parallel_group(self) -> dist.ProcessGroup:
-        group = dist.group.WORLD
+        group = self._data_parallel_group or dist.group.WORLD
         if group is None:
             raise RuntimeError("the process group is closed")
         return group

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class HeadInput:
     """`tokens`, `targets` (int64) and `mask` (bool), [rows, length] or packed [1, all positions].
 
-    Of packed rows alone: `positions` count from 0 in each of them, and `layout` says how long they
-    are.
+    Without `positions` they count from 0 in each row; in packed rows they restart. `layout`: where
+    the sequences of packed rows stand, or of rows that ranks share.
     """
 
     tokens: Tensor
