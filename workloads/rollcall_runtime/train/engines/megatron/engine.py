@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.utils import get_attr_wrapped_model
 from torch import nn
 from transformers import AutoConfig
@@ -152,6 +153,8 @@ class MegatronEngine(MicrobatchedEngine):
         self._adam = self._optimizer = None
         if hasattr(self, "_model"):
             del self._model, self._weights, self._pipeline
+            # It remembers its last results, and with them each module, which has a group.
+            RotaryEmbedding.forward.cache_clear()
             gc.collect()  # Megatron's modules refer to each other, and to groups with threads
 
     def _set_training(self, training: bool) -> bool:
