@@ -23,6 +23,7 @@ from rollcall_runtime.models.model_parts import layers
 from rollcall_runtime.models.weight_loading import fill, materialise
 from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.engines.common import sharded_weights
+from rollcall_runtime.train.engines.common.cpu_collectives import use_cpu_collectives
 from rollcall_runtime.train.engines.common.module_engine import ModuleEngine
 from rollcall_runtime.train.engines.common.precision import compute_dtype
 from rollcall_runtime.train.train_engine import FIELD, WeightInfo, WeightShard
@@ -85,6 +86,8 @@ class Fsdp2Engine(ModuleEngine):
             fully_shard(layer, reshard_after_forward=settings.reshard_after_forward, **options)
         # What is left is needed again first in the backward pass, so it stays gathered.
         fully_shard(module, reshard_after_forward=False, **options)
+        if on_cpu:
+            use_cpu_collectives(module)
         # The mean over ranks that FSDP takes of the gradients is to come out as their sum.
         self.gradient_scale = ranks.size / torch26_compat.sum_per_mean(mesh)
 
