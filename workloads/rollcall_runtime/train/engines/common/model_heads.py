@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rollcall_runtime.models.model_parts import hidden_states, output_layer
 from rollcall_runtime.train.engines.common.packing import packed_input, padded_input, unpacked
+from rollcall_runtime.train.engines.common.target_logprobs import target_logprobs
 from rollcall_runtime.train.train_loss import ModelOutput
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ class LanguageModelHead(nn.Module):
         }
 
     def _logprobs(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, ...]:
-        logprobs = output_layer(self.model)(hidden).float().log_softmax(-1)
-        found = logprobs.gather(-1, targets[:, None])[:, 0]
-        return (found, -(logprobs.exp() * logprobs).sum(-1)) if entropy else (found,)
+        return target_logprobs(output_layer(self.model)(hidden).float(), targets, entropy=entropy)
 
 
 class NumberHead(nn.Module):
