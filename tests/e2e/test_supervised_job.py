@@ -75,12 +75,11 @@ def supervised_job() -> dict[str, Any]:
         del spec[other]
     manifest["metadata"]["name"] = "taught"
     spec["data"] = {"prompts": ROWS_FILE}
-    spec["trainer"]["processesPerPod"] = 2
+    spec["trainer"] |= {"processesPerPod": 2, "exportPath": EXPORTED}
     spec["supervised"] = {
         "learningRate": "3e-3",
         "rowsPerStep": 64,
         "maxSteps": STEPS,
-        "exportPath": EXPORTED,
     }
     for mount in (MODEL, DATA, TRAINED):
         mount.add_to(*pod_specs(manifest))

@@ -32,9 +32,8 @@ async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_pa
         membership=FAST,
         trainer_processes=2,
         checkpoint=CheckpointConfig(4, str(tmp_path / "saved")),
-        supervised=SupervisedConfig(
-            learning_rate=1e-3, rows_per_step=8, max_steps=STEPS, export_path=str(exported)
-        ),
+        supervised=SupervisedConfig(learning_rate=1e-3, rows_per_step=8, max_steps=STEPS),
+        export_path=str(exported),
     )
     async with LocalJob(tmp_path, config) as job:
         job.trainer.start()
@@ -50,8 +49,9 @@ async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_pa
         assert await job.trainer.exited(seconds=EXIT_SECONDS) == ExitCode.OK
     assert open_model(str(exported)).vocabulary == open_model(MODEL).vocabulary
     assert config.supervised is not None
-    more = replace(config.supervised, max_steps=STEPS + 2, export_path="")
-    async with LocalJob(tmp_path, replace(config, trainer_processes=1, supervised=more)) as job:
+    more = replace(config.supervised, max_steps=STEPS + 2)
+    longer = replace(config, trainer_processes=1, supervised=more, export_path="")
+    async with LocalJob(tmp_path, longer) as job:
         job.trainer.start()
         job.operator.start()
         await job.operator.until(
@@ -75,8 +75,8 @@ async def test_it_goes_on_after_a_rank_was_killed_and_learns(tmp_path: Path) -> 
             rows_per_step=64,
             max_steps=steps,
             evaluation=reverse_answers(tmp_path / "held-out.jsonl", rows=32, seed=1),
-            export_path=str(tmp_path / "exported"),
         ),
+        export_path=str(tmp_path / "exported"),
     )
     async with LocalJob(tmp_path, config) as job:
         for pod in job.trainers:

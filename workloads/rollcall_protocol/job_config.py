@@ -217,7 +217,8 @@ class JobConfig:
 
     Each of the `trainer_replicas` pods has `trainer_processes` ranks. `trainer_device` is auto or
     cpu; `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
-    by resource name.
+    by resource name. After the last step the model is written to the folder `export_path`, unless
+    that is empty.
     """
 
     namespace: str
@@ -233,6 +234,7 @@ class JobConfig:
     weight_sync: WeightSyncConfig
     membership: MembershipConfig
     recover_from: str = "Checkpoint"
+    export_path: str = ""
     supervised: SupervisedConfig | None = None
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)

@@ -13,8 +13,7 @@ class SupervisedConfig:
     `optimizer` by name. `rows_per_step`: rows of each optimizer step, of all ranks together.
     Training ends after `epochs` passes over the rows, or after `max_steps` steps if that is not 0.
     `evaluation`: rows that are not learnt, whose loss is measured every `evaluate_every` steps (0:
-    at the end alone). At the end the model is written to the folder `export_path`, unless that is
-    empty.
+    at the end alone).
     """
 
     optimizer: str = "adamw"
@@ -24,7 +23,6 @@ class SupervisedConfig:
     max_steps: int = 0
     evaluation: DataConfig | None = None
     evaluate_every: int = 0
-    export_path: str = ""
 
     def __post_init__(self) -> None:
         """ValueError says which setting is out of its range, by the name that a user gives it."""

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rollcall_operator.api.data import RowsSpec
 from rollcall_operator.api.rules import Model
-from rollcall_operator.api.scalars import Count, Folder, LearningRate
+from rollcall_operator.api.scalars import Count, LearningRate
 
 _Steps = Annotated[int, Field(ge=0, le=1_000_000_000)]
 
@@ -36,6 +36,3 @@ class SupervisedSpec(Model):
     what counts."""
     evaluation: HeldOutSpec | None = None
     """The loss of held-out rows is measured, and logged."""
-    export_path: Folder | None = None
-    """Directory on a volume of the trainer to which the model is written at the end; it must not
-    exist."""

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rollcall_operator.api.rolloutpool import EngineConfig
 from rollcall_operator.api.rules import Model, Rule
-from rollcall_operator.api.scalars import Count, Device, ModelPath, TrainEngineName, matches
+from rollcall_operator.api.scalars import Count, Device, Folder, ModelPath, TrainEngineName, matches
 from rollcall_operator.api.template import PodTemplate
 from rollcall_protocol.pod_contract import MAX_PROCESSES
 
@@ -110,6 +110,9 @@ class TrainerSpec(Model):
     """Where a restarted trainer takes its weights from. Checkpoint: from the newest checkpoint.
     Rollouts: from a rollout's memory if that holds a newer version; no published step is lost, but
     the optimizer state is still that of the checkpoint, or new if there is none."""
+    export_path: Folder | None = None
+    """Directory to which the model is written after the last step, as Hugging Face's libraries load
+    it; it must be on a volume of the trainer, and not exist."""
     template: PodTemplate
     """Template of the pods. The container named `trainer`, or the only one, is the worker; the
     operator adds its environment, ports, volumes, probes and security context. A change takes

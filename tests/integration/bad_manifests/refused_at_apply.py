@@ -137,8 +137,8 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "a model exported to a relative folder",
-        ("spec.supervised.exportPath", "must be an absolute path"),
-        {**NO_ALGORITHM, "spec.supervised.exportPath": "model"},
+        ("spec.trainer.exportPath", "must be an absolute path"),
+        {"spec.trainer.exportPath": "model"},
     ),
     _apply(
         "held-out rows in an unknown format",

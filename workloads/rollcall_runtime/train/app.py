@@ -22,6 +22,7 @@ from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.train.engine_configuration import split_config, split_loop
+from rollcall_runtime.train.final_export import FinalExport
 from rollcall_runtime.train.gang_liveness import Gang
 from rollcall_runtime.train.gang_member import end_if_broken, hold_to_leader, trainer_rendezvous
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
@@ -302,6 +303,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
             checkpoints=Checkpointer(job.checkpoint, ranks=ranks, pod_uid=environment.pod.uid),
             snapshotter=snapshotter,
             publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
+            export=FinalExport(job.export_path, last_step=job.algorithm.max_steps, ranks=ranks),
             every_rank_sends=_senders(job) > 1,
         )
         undo.pop_all()

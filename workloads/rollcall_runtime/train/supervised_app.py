@@ -71,6 +71,7 @@ def _make_rank(environment: TrainerEnvironment, *, config: SupervisedConfig) -> 
             checkpoint=job.checkpoint,
             trainer=environment.pod.uid,
             health=job.health,
+            export_path=job.export_path,
         ),
         trainer_rendezvous(environment),
         device=choose_device(job),

@@ -165,7 +165,6 @@ def _job(options: argparse.Namespace) -> SupervisedJob:
         if options.evaluation
         else None,
         evaluate_every=options.evaluate_every,
-        export_path=options.export,
     )
     from rollcall_runtime.train.supervised_run import SupervisedJob  # noqa: PLC0415
 
@@ -178,6 +177,7 @@ def _job(options: argparse.Namespace) -> SupervisedJob:
         if options.checkpoints
         else None,
         trainer=uuid.uuid4().hex,
+        export_path=options.export,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol.job_config import (
@@ -17,14 +16,13 @@ from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.supervised_rows import open_supervised
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer
-from rollcall_runtime.train.checkpoint_export import export_weights
 from rollcall_runtime.train.engine_configuration import split_config
+from rollcall_runtime.train.final_export import FinalExport
 from rollcall_runtime.train.health import SUPERVISED_ADVICE, TrainingHealth, skipped_steps
 from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
 from rollcall_runtime.train.supervised_batches import RowCounts, SupervisedBatches
 from rollcall_runtime.train.supervised_training import SupervisedStep, SupervisedTraining
 from rollcall_runtime.train.train_engine import EngineSetup, train_engines
-from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +47,7 @@ class SupervisedJob:
     trainer: str
     health: HealthConfig = HealthConfig()  # noqa: RUF009 - frozen
     deterministic: bool = False
+    export_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +117,8 @@ class SupervisedRank:
             ),
         )
         training.start()
-        if self._export is not None and self._export.exists() and not training.over:
-            problem = f"{job.config.export_path!r} is there already; name a new folder"
-            raise SpecError("spec.supervised.exportPath", problem)
+        self._export = FinalExport(job.export_path, last_step=training.steps, ranks=ranks)
+        self._export.check(training.step)
         self._training = training
         return SupervisedStart(training.step, training.steps)
 
@@ -134,19 +132,13 @@ class SupervisedRank:
         """
         training = self._training
         training.run(report, stop)
-        if training.over and self._export is not None and not self._export.exists():
-            export_weights(self._engine, self._export)
+        self._export.write(self._engine, training.step)
         return SupervisedResult(training.step, training.over, training.batches.counts)
 
     def close(self) -> None:
         """Free everything, unless a save that hangs still uses it; harmless twice."""
         if self._checkpoints is None or self._checkpoints.wait(CLOSE_SECONDS):
             self._owned.close()
-
-    @property
-    def _export(self) -> Path | None:
-        path = self._job.config.export_path
-        return Path(path) if path else None
 
     def _batches(
         self, data: DataConfig, model: ModelInput, *, field: str = ""

@@ -10,6 +10,7 @@ from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
+from rollcall_runtime.train.final_export import FinalExport
 from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.policy_batch import policy_batch
 from rollcall_runtime.train.process_group import TrainerProcessGroup
@@ -50,12 +51,13 @@ class TrainerRank:
         checkpoints: Checkpointer,
         snapshotter: Snapshotter,
         publish_every: int,
+        export: FinalExport,
         every_rank_sends: bool = False,
     ) -> None:
         self.step = 0
         self.checkpoints, self.health = checkpoints, health
         self._ranks, self._policy, self._engine = ranks, policy, policy.actor.engine
-        self._snapshotter = snapshotter
+        self._snapshotter, self._export = snapshotter, export
         self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
         self._shards: list[tuple[str, torch.Tensor]] | None = None  # on the meta device
 
@@ -65,6 +67,7 @@ class TrainerRank:
             engine.initialize()
         state = self.checkpoints.restore(self._policy.checkpointed)
         self.step = state.step
+        self._export.check(self.step)
         return state
 
     def snapshot(self) -> WeightSnapshotDraft | None:
@@ -127,8 +130,9 @@ class TrainerRank:
                 offer(draft)
 
     def stop(self, kept: TrainState) -> None:
-        """Save what would be lost, then leave the other ranks. Rank 0 signals STOP before."""
+        """Save what would be lost, and export what is done. Rank 0 signals STOP before."""
         self.checkpoints.finish(self._policy.checkpointed, replace(kept, step=self.step))
+        self._export.write(self._engine, self.step)
 
     def close(self) -> None:
         """Free everything, unless a save that hangs still uses it; then the process ends soon."""

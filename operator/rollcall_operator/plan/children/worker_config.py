@@ -71,6 +71,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             suspect_after=membership.suspect_after_milliseconds / 1000,
         ),
         recover_from=spec.trainer.recover_from,
+        export_path=spec.trainer.export_path or "",
         reference=wire.ReferenceConfig(
             model=spec.reference.path or "",
             update_every=spec.reference.update_every,
@@ -122,7 +123,6 @@ def _supervised(spec: SupervisedSpec, data: DataSpec) -> SupervisedConfig:
         max_steps=spec.max_steps,
         evaluation=_rows(data, (_source(held_out.source),)) if held_out else None,
         evaluate_every=held_out.every_steps if held_out else 0,
-        export_path=spec.export_path or "",
     )
 
 

@@ -18,8 +18,8 @@ SUPERVISED: Changes = {
         "rowsPerStep": 64,
         "epochs": 2,
         "evaluation": {"source": {"name": "/data/held-out.parquet"}, "everySteps": 100},
-        "exportPath": "/models/chat",
     },
+    "spec.trainer.exportPath": "/models/chat",
 }
 
 
@@ -71,12 +71,13 @@ def test_it_has_a_trainer_and_nothing_else() -> None:
 
 def test_its_trainer_reads_what_to_learn() -> None:
     held_out = DataConfig((DataSource("/data/held-out.parquet"),))
-    assert config_of(running()).supervised == SupervisedConfig(
+    config = config_of(running())
+    assert config.export_path == "/models/chat"
+    assert config.supervised == SupervisedConfig(
         rows_per_step=64,
         epochs=2,
         evaluation=held_out,
         evaluate_every=100,
-        export_path="/models/chat",
     )
 
 

@@ -42,6 +42,7 @@ def job(
     *,
     engine: dict[str, Any] | None = None,
     checkpoint: CheckpointConfig | None = None,
+    export_path: str = "",
     **config: Any,
 ) -> SupervisedJob:
     values: dict[str, Any] = {"learning_rate": 1e-3, "rows_per_step": 8, "max_steps": 4}
@@ -52,6 +53,7 @@ def job(
         engine=EngineRef("fsdp2", engine or {}),
         checkpoint=checkpoint,
         trainer="this",
+        export_path=export_path,
     )
 
 
@@ -133,7 +135,7 @@ def test_the_export_is_the_trained_model(tmp_path: Path) -> None:
     with torch.no_grad():
         loss = reference_loss(trained, batches_of(what.data).batch(0)).item()
     assert loss < steps[0].loss
-    with pytest.raises(SpecError, match=r"^spec.supervised.exportPath: .* is there already"):
+    with pytest.raises(SpecError, match=r"^spec.trainer.exportPath: .* is there already"):
         run(what)
 
 

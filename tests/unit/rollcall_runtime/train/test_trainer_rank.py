@@ -12,9 +12,11 @@ from rollcall_protocol.job_config import CheckpointConfig, HealthConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
+from rollcall_runtime.train import final_export
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.checkpointer import KEPT, Checkpointer, TrainState
+from rollcall_runtime.train.final_export import FinalExport
 from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.roles.actor import Actor
 from rollcall_runtime.train.roles.policy_step import PolicyStep
@@ -26,6 +28,7 @@ from tests.unit.rollcall_runtime.train.counting_engine import CountingEngine
 from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
 from tests.unit.rollcall_runtime.train.test_trainer_loop import batch
 
+LAST_STEP = 2
 LEDGER = LedgerState(cursor=3, pending=(1, 2))
 KEPT_STATE = TrainState(number=9, ledger=LEDGER)
 
@@ -47,6 +50,7 @@ def rank_of(
     checkpoint: CheckpointConfig | None = None,
     publish_every: int = 1,
     every_rank_sends: bool = False,
+    export_path: str = "",
 ) -> TrainerRank:
     ranks = as_ranks(engine.ranks)
     return TrainerRank(
@@ -58,6 +62,7 @@ def rank_of(
         checkpoints=Checkpointer(checkpoint, ranks=ranks, pod_uid="a-pod"),
         publish_every=publish_every,
         snapshotter=Snapshotter(bucket_bytes=64),
+        export=FinalExport(export_path, last_step=LAST_STEP, ranks=ranks),
         every_rank_sends=every_rank_sends,
     )
 
@@ -167,6 +172,30 @@ def test_what_was_not_saved_is_saved_at_the_end_and_old_ones_go(tmp_path: Path) 
     rank.lead(batch(0), TrainState(), version=0)
     rank.stop(KEPT_STATE)
     assert rank_of(CountingEngine(), checkpoint=config).start() == TrainState(5, 9, LEDGER)
+
+
+def test_the_model_is_exported_once_and_after_the_last_step_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[int] = []
+
+    def export_weights(engine: CountingEngine, folder: Path) -> None:
+        folder.mkdir()
+        exported.append(engine.updates)
+
+    monkeypatch.setattr(final_export, "export_weights", export_weights)
+    saved = CheckpointConfig(every_steps=1, path=str(tmp_path / "saved"))
+    for _ in range(LAST_STEP):  # it is stopped after each step, and starts again
+        rank = rank_of(CountingEngine(), checkpoint=saved, export_path=str(tmp_path / "out"))
+        rank.start()
+        assert exported == []
+        rank.lead(batch(0), TrainState(), version=0)
+        rank.stop(TrainState())
+    assert exported == [2 * LAST_STEP], "each step has two minibatches"
+    over = rank_of(CountingEngine(), checkpoint=saved, export_path=str(tmp_path / "out"))
+    over.start()
+    over.stop(TrainState())
+    assert len(exported) == 1
 
 
 def test_without_a_volume_nothing_is_saved_nor_resumed() -> None:
