@@ -25,6 +25,8 @@ SIDE_BY_SIDE = "-n 2 --dist loadgroup"
 SHOW_SLOWEST = "--durations-cpu 20"
 LONGEST_E2E = "tests/e2e/test_elastic_rollouts.py tests/e2e/test_hugging_face_model.py"
 
+USUAL_E2E = "not alone and not every_engine"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -105,13 +107,20 @@ PARTS = (
         minutes=6,
         # The longest tests first: begun last, they would run on alone.
         commands=(
-            f"pytest {LONGEST_E2E} tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone'",
+            f"pytest {LONGEST_E2E} tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} -m '{USUAL_E2E}'",
         ),
     ),
     Part(
         name="e2e-alone",
         minutes=4,
-        commands=("pytest tests/e2e -m alone",),
+        commands=("pytest tests/e2e -m 'alone and not every_engine'",),
+    ),
+    # Builds an image with every training engine, and puts it into the nodes.
+    Part(
+        name="e2e-engines",
+        minutes=10,
+        commands=("pytest tests/e2e -m every_engine",),
+        named_only=True,
     ),
     # Its own cluster beside the one that the parts above use, and it compares all of the machine's
     # mounts, interfaces, control groups and settings before and after: nothing else may run.

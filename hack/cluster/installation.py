@@ -38,6 +38,24 @@ def ensure(namespace: str = "default") -> Kubectl:
     return kubectl
 
 
+def ensure_image(name: str) -> str:
+    """Build an image beyond the default ones and put it into the nodes; returns its full name.
+
+    On a cluster of one's own it is taken to be in the registry already.
+
+    Raises:
+        ClusterError: it could not be made.
+    """
+    if not EXISTING:
+        # Tests that run side by side ask for it at the same time.
+        with (
+            cache.lock(f"image-{name}"),
+            progress.plan(images.steps([name], prefix=PREFIX, tag=TAG)),
+        ):
+            images.load(images.build([name], prefix=PREFIX, tag=TAG))
+    return images.full_name(name, prefix=PREFIX, tag=TAG)
+
+
 def connect(namespace: str = "default") -> Kubectl:
     """The running cluster."""
     binary, kubeconfig = lifecycle.program("kubectl"), lifecycle.kubeconfig()

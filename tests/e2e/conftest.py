@@ -28,6 +28,12 @@ def installed() -> Kubectl:
     return installation.connect() if _INSTALLED in os.environ else installation.ensure()
 
 
+@pytest.fixture(scope="session")
+def engines_image(installed: Kubectl) -> str:
+    """The image that has every training engine; minutes if it must be built."""
+    return installation.ensure_image("worker-engines")
+
+
 @pytest.fixture
 def kubectl(installed: Kubectl, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
     """Kubectl in a namespace of the test's own, which is gone afterwards."""

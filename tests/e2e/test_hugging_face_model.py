@@ -1,75 +1,135 @@
-"""The rollouts learn a model in Hugging Face's format that two ranks train."""
+"""The rollouts learn a model in Hugging Face's format that two ranks of one pod train."""
 
-import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
-from hack.cluster.kubectl import Kubectl, example
-from hack.demo.job_progress import JobProgress, JobWatcher
-from tests.engines.tiny_models import LETTERS, write_tiny_model
+from hack.cluster.kubectl import WORKER_IMAGE, Kubectl
+from hack.demo.job_progress import JobWatcher
+from hack.demo.learning_checks import LEARNED, check_learned
+from rollcall_protocol import pod_contract
+from rollcall_runtime.tasks import repeat, reverse
+from tests.e2e.tiny_qwen3 import MODEL, create_model, pod_specs, repeat_job
 
-MODEL_PATH = "/models/tiny"
-# Chance is 0.05; the task has no end of a response, which would be learned last, or never.
-LEARNED = 0.75
+JOB, TRAINER = "reverse", "reverse-trainer-0"
+STEPS, CHECKPOINT_STEPS, KILL_STEP = 200, 10, 30
+# With a constant learning rate a policy that has learned the task may lose it again for a while.
+# A batch makes two optimizer steps.
+SCHEDULE = {"schedule": "linear", "decaySteps": 2 * STEPS}
+CHECKPOINTS = "/var/lib/rollcall/checkpoints"
+EXPORTED = "/tmp/exported"
+
+# The engines of the image that has them all, with settings by which two ranks share the model.
+ENGINES = [
+    pytest.param("fsdp", {}, id="fsdp"),
+    pytest.param("torchtitan", {"tensorParallel": 2}, id="torchtitan"),
+    pytest.param("megatron", {"pipelineParallel": 2}, id="megatron"),
+]
+
+# Without the fixtures: one of them may build an image.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
 
 
-@pytest.mark.cluster
-@pytest.mark.timeout(700)
-@pytest.mark.parametrize("engine", ["fsdp2"])
-def test_the_rollouts_learn_with_a_tiny_qwen3(
-    kubectl: Kubectl, tmp_path: Path, engine: str
+def test_the_rollouts_learn_although_a_rank_is_killed(kubectl: Kubectl, tmp_path: Path) -> None:
+    check_engine(kubectl, tmp_path, "fsdp2", {}, image=WORKER_IMAGE)
+
+
+@pytest.mark.every_engine
+@pytest.mark.parametrize(("engine", "settings"), ENGINES)
+def test_the_rollouts_learn_with_every_other_engine(
+    kubectl: Kubectl, tmp_path: Path, engines_image: str, engine: str, settings: dict[str, Any]
 ) -> None:
-    directory = write_tiny_model(
-        tmp_path / "model", "qwen3", tied=False, characters=LETTERS, spread=0.02
-    )
-    # `apply` would copy it into an annotation, which may not be so long.
-    config_map = json.dumps(config_map_of(directory, name="tiny-qwen3"))
-    kubectl.run("create", "--filename", "-", text=config_map)
-    kubectl.apply(job_of(engine))
-    job = JobWatcher(kubectl, "reverse")
+    check_engine(kubectl, tmp_path, engine, settings, image=engines_image)
+
+
+def check_engine(
+    kubectl: Kubectl, folder: Path, engine: str, settings: dict[str, Any], *, image: str
+) -> None:
+    """Train with it until the last step, kill a rank meanwhile, and export what was learned."""
+    create_model(kubectl, folder / "model")
+    kubectl.apply(job_of(engine, settings, image=image))
+    job = JobWatcher(kubectl, JOB)
     first = job.until(lambda seen: len(seen.rewards) == 2, seconds=180)
     assert max(first.rewards.values()) < LEARNED / 2
-    job.until(both_have_learned, seconds=450)
+
+    before = job.until(lambda seen: seen.step >= KILL_STEP, seconds=180)
+    assert max(before.rewards.values()) < LEARNED
+    kill_rank(kubectl, local_rank=1)
+    last = job.until(lambda seen: seen.phase == "Succeeded", seconds=400)
+    check_that_the_gang_restarted(kubectl)
+    assert len(last.rollouts) == 2
+    check_learned(last, max_staleness=0)
+
+    exported = export(kubectl, engine, into=folder / "exported")
+    assert greedy_reward(exported) >= LEARNED
 
 
-def both_have_learned(seen: JobProgress) -> bool:
-    """Whether the samples that each of the two rollouts generated itself are right."""
-    return len(seen.rewards) == 2 and min(seen.rewards.values()) >= LEARNED
-
-
-def config_map_of(directory: Path, *, name: str) -> dict[str, Any]:
-    """The files of `directory` as a ConfigMap."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name},
-        "binaryData": {
-            file.name: base64.b64encode(file.read_bytes()).decode() for file in directory.iterdir()
-        },
-    }
-
-
-def job_of(engine: str) -> dict[str, Any]:
-    """examples/reverse.yaml with two trainer ranks and the model of the ConfigMap."""
-    manifest = example("reverse.yaml", maxSteps=5000)
-    spec = manifest["spec"]
-    spec["model"] = {"path": MODEL_PATH}
-    spec["trainer"]["replicas"] = 2
-    spec["trainer"]["engine"] = {"name": engine}
-    spec["reward"] = {"function": "rollcall_runtime.tasks.repeat:reward"}
-    spec["rollouts"][0]["engine"] = {"name": "transformers", "config": {"maxTokens": 6}}
-    for part in (spec["trainer"], *spec["rollouts"]):
-        pod = part["template"]["spec"]
-        pod["volumes"] = [
-            *pod.get("volumes", []),
-            {"name": "model", "configMap": {"name": "tiny-qwen3"}},
-        ]
-        (container,) = pod["containers"]
-        container["volumeMounts"] = [
-            *container.get("volumeMounts", []),
-            {"name": "model", "mountPath": MODEL_PATH},
-        ]
+def job_of(engine: str, settings: dict[str, Any], *, image: str) -> dict[str, Any]:
+    """Two ranks in one pod, which save checkpoints."""
+    manifest = repeat_job(MODEL.path, max_steps=STEPS)
+    MODEL.add_to(*pod_specs(manifest))
+    trainer = manifest["spec"]["trainer"]
+    trainer["processesPerPod"] = 2
+    trainer["device"] = "cpu"  # one of the images has a torch that is made for CUDA
+    trainer["engine"] = {"name": engine, "config": SCHEDULE | settings}
+    trainer["checkpoint"] = {"everySteps": CHECKPOINT_STEPS, "volume": {"emptyDir": {}}}
+    trainer["template"]["spec"]["containers"][0]["image"] = image
     return manifest
+
+
+def kill_rank(kubectl: Kubectl, *, local_rank: int) -> None:
+    """SIGKILL for one of the processes in the trainer's pod."""
+    own = f"{pod_contract.LOCAL_RANK}={local_rank}"
+    look = f"grep -qzx {own} $process/environ 2>/dev/null && kill -KILL ${{process#/proc/}}"
+    script = f"for process in /proc/[0-9]*; do {look}; done; true"
+    kubectl.run("exec", TRAINER, "--", "sh", "-c", script)
+
+
+def check_that_the_gang_restarted(kubectl: Kubectl) -> None:
+    """Both ranks ended, the container began again once, and training went on where it was saved."""
+    ends = messages(kubectl.run("logs", TRAINER, "--previous"))
+    assert "local rank 1 ended with code -9" in ends
+    assert "local rank 0 ended with code 1" in ends
+    assert kubectl.get("rljob", JOB)["status"]["trainer"]["restarts"] == 1
+    (resumed,) = (
+        int(message.rpartition(" ")[2])
+        for message in messages(kubectl.run("logs", TRAINER))
+        if message.startswith("rank 0 starts at step ")
+    )
+    assert resumed >= KILL_STEP - CHECKPOINT_STEPS
+    rollouts = kubectl.rollouts(JOB)
+    assert len(rollouts) == 2
+    for pod in rollouts:
+        assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def messages(log: str) -> list[str]:
+    """The messages of a worker's log."""
+    return [json.loads(line)["message"] for line in log.splitlines() if line[:1] == "{"]
+
+
+def export(kubectl: Kubectl, engine: str, *, into: Path) -> Path:
+    """Export the last checkpoint in the trainer's pod, by one rank, and copy the directory here."""
+    command = ("rollcall-train", "export", CHECKPOINTS, EXPORTED)
+    options = ("--model", MODEL.path, "--engine", engine)
+    kubectl.run("exec", TRAINER, "--", *command, *options, seconds=120)
+    kubectl.run("cp", f"{TRAINER}:{EXPORTED}", str(into))
+    return into
+
+
+def greedy_reward(directory: Path, *, prompts: int = 500) -> float:
+    """Mean reward of transformers' most likely answers to prompts that were not trained on."""
+    model = cast("Any", AutoModelForCausalLM).from_pretrained(directory, dtype=torch.float32)
+    asked = [reverse.prompt(number, seed=1) for number in range(prompts)]
+    answers = model.generate(
+        torch.tensor(asked),
+        attention_mask=torch.ones(prompts, reverse.PROMPT_TOKENS),
+        max_new_tokens=reverse.LENGTH,
+        do_sample=False,
+        pad_token_id=reverse.EOS,
+    )[:, reverse.PROMPT_TOKENS :].tolist()
+    return sum(map(repeat.reward, asked, answers)) / prompts

@@ -49,6 +49,11 @@ def test_the_quick_tests_of_training_engines_run_always_and_the_slow_ones_when_n
     assert (runs("tests/engines"), runs("tests/engines", "slow")) == (2, 1)
 
 
+def test_end_to_end_tests_that_need_the_image_of_every_engine_run_when_named() -> None:
+    assert {part.name: part for part in PARTS}["e2e-engines"].named_only
+    assert runs("tests/e2e", "every_engine") == runs("tests/e2e", "every_engine", "alone") == 1
+
+
 def test_each_test_of_the_local_cluster_runs_in_one_part() -> None:
     files = sorted(path.name for path in (test_parts.ROOT / "tests/cluster").glob("test_*.py"))
     assert len(files) == 2
