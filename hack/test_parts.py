@@ -118,7 +118,7 @@ PARTS = (
     # Builds an image with every training engine, and puts it into the nodes.
     Part(
         name="e2e-engines",
-        minutes=10,
+        minutes=11,
         commands=("pytest tests/e2e -m every_engine",),
         named_only=True,
     ),

@@ -40,7 +40,7 @@ def test_the_rollouts_learn_although_a_rank_is_killed(kubectl: Kubectl, tmp_path
 
 @pytest.mark.every_engine
 @pytest.mark.parametrize(("engine", "settings"), ENGINES)
-def test_the_rollouts_learn_with_every_other_engine(
+def test_rollouts_learn_with_each_engine(
     kubectl: Kubectl, tmp_path: Path, engines_image: str, engine: str, settings: dict[str, Any]
 ) -> None:
     check_engine(kubectl, tmp_path, engine, settings, image=engines_image)
