@@ -46,6 +46,7 @@ class RejectionReason(StrEnum):
     STALE = "Stale"
     ABANDONED_LINEAGE = "AbandonedLineage"
     UNIFORM_REWARDS = "UniformRewards"
+    BAD_SAMPLES = "BadSamples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,17 @@ class PromptLedger:
                 takers.append(member)
         return leases
 
-    def holds(self, lease: str, member: MemberId) -> bool:
-        """Whether `member` holds this lease."""
-        return self._leases.current(lease, member) is not None
+    def lease(self, lease: str, member: MemberId) -> PromptLease | None:
+        """The lease of this id, if `member` holds it."""
+        held = self._leases.current(lease, member)
+        return held.lease if held is not None else None
+
+    def reject(self, lease: str, member: MemberId) -> None:
+        """`member` sent samples of a lease that it holds, and they cannot be trained on."""
+        held = self._leases.current(lease, member)
+        if held is not None:
+            self._leases.drop(held)
+            self.rejected[RejectionReason.BAD_SAMPLES] += 1
 
     def report_progress(self, report: PartialReport, member: MemberId, now: float) -> bool:
         """Renew a lease and keep its new tokens; False if it is not current any more."""

@@ -15,6 +15,7 @@ class CompletionVerdict(StrEnum):
     COUNTED = "counted"
     DUPLICATE = "duplicate"  # its lease is not the current one of the prompt
     WRONG_JOB = "wrong_job"
+    BAD_SAMPLES = "bad_samples"  # they cannot be trained on
 
 
 async def handle_completion(
@@ -31,5 +32,6 @@ async def handle_completion(
     verdict = complete(completion)
     if verdict is CompletionVerdict.COUNTED:
         return web.json_response({})
-    refused(f"{verdict.value}_completion")
+    if verdict is not CompletionVerdict.BAD_SAMPLES:  # these are counted by kind
+        refused(f"{verdict.value}_completion")
     return web.json_response({"error": f"{verdict.value} completion"}, status=409)

@@ -22,6 +22,7 @@ from rollcall_protocol.membership.member_table import is_newer_roster
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, SuspicionCause
 from rollcall_protocol.wire.messages import Hello, MemberMessage, SnapshotPartReady
@@ -47,7 +48,8 @@ class Coordinator:
 
     `engines` has one for each sync group, the default group's first. With several `senders` the
     trainer's other ranks send their own parts. `source` returns prompt number i, None if it is left
-    out, and `held_out` those of evaluations. Belongs to one event loop.
+    out, and `held_out` those of evaluations. Samples beyond `bounds` are rejected. Belongs to one
+    event loop.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Coordinator:
         source: Callable[[int], Prompt | None],
         ledger_state: LedgerState | None,
         metrics: CoordinatorMetrics,
+        bounds: SampleBounds,
         senders: int = 1,
         held_out: Callable[[int], Prompt | None] | None = None,
     ) -> None:
@@ -80,6 +83,7 @@ class Coordinator:
             eligible=self._eligible,
             send=self.connections.send,
             metrics=metrics,
+            bounds=bounds,
         )
         self.parts = SenderParts(senders, self.connections.send)
         self.stream = OperatorStream(self.report)

@@ -1,26 +1,32 @@
 """Leases prompts to rollouts and collects their samples into batches for the trainer."""
 
 import asyncio
+import logging
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rollcall_protocol.job_config import EvaluationConfig, JobConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
     Completion,
     CoordinatorMessage,
     GenerationProgress,
     PromptCredit,
+    PromptLease,
     PromptLeaseReturned,
     PromptLeaseRevoked,
 )
 from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
+
+log = logging.getLogger(__name__)
 
 PromptMessage = PromptCredit | GenerationProgress | PromptLeaseReturned
 
@@ -28,7 +34,8 @@ PromptMessage = PromptCredit | GenerationProgress | PromptLeaseReturned
 class PromptDispatcher:
     """Drives the prompt ledger over the members' streams. Belongs to one event loop.
 
-    `eligible` returns the members that may get prompts now; `send` sends a message to one.
+    `eligible` returns the members that may get prompts now; `send` sends a message to one. Samples
+    beyond `bounds` are not counted.
     """
 
     def __init__(
@@ -40,10 +47,11 @@ class PromptDispatcher:
         eligible: Callable[[], Sequence[MemberId]],
         send: Callable[[MemberId, CoordinatorMessage], None],
         metrics: CoordinatorMetrics,
+        bounds: SampleBounds,
     ) -> None:
         algorithm = config.algorithm
         settings = algorithm.settings
-        self._config = config
+        self._config, self._bounds = config, bounds
         self._version: Version | None = None  # the newest that rollouts serve
         self._credits: dict[MemberId, int] = {}
         self._evaluation: PromptLedger | None = None
@@ -149,11 +157,18 @@ class PromptDispatcher:
         """Count a completion, or decide why not."""
         if completion.job_uid != self._config.uid:
             return CompletionVerdict.WRONG_JOB
-        if not self._ledger_of(completion.lease_id, completion.member).complete(completion):
+        ledger = self._ledger_of(completion.lease_id, completion.member)
+        lease = ledger.lease(completion.lease_id, completion.member)
+        if lease is not None and self._are_bad(completion, lease):
+            ledger.reject(lease.lease_id, completion.member)
+            verdict = CompletionVerdict.BAD_SAMPLES
+        elif ledger.complete(completion):
+            verdict = CompletionVerdict.COUNTED
+        else:
             return CompletionVerdict.DUPLICATE
         self._batch_ready.set()
         self.dispatch()
-        return CompletionVerdict.COUNTED
+        return verdict
 
     def member_disconnected(self, member: MemberId) -> None:
         """A stream ended: the next `dispatch` leases its prompts to other members."""
@@ -176,6 +191,24 @@ class PromptDispatcher:
             self._timer = None
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _are_bad(self, completion: Completion, lease: PromptLease) -> bool:
+        """Whether the samples cannot be trained on: counted by kind, and logged with the sender."""
+        if self._version is None:
+            return False  # nothing was leased yet
+        # A rollout may serve the next version before all of them do.
+        newest = replace(self._version, number=self._version.number + 1)
+        bad = self._bounds.check(completion, lease, newest=newest)
+        if bad is None:
+            return False
+        self._metrics.refused(f"bad_sample_{bad.fault.value}")
+        log.warning(
+            "samples of pod %s for prompt %d are rejected: %s",
+            completion.member.pod_uid,
+            lease.prompt,
+            bad.problem,
+        )
+        return True
 
     def _progressed(self, member: MemberId, message: GenerationProgress) -> None:
         now = time.monotonic()
@@ -211,7 +244,7 @@ class PromptDispatcher:
 
     def _ledger_of(self, lease: str, member: MemberId) -> PromptLedger:
         """The one that leased; for a lease that is not current, that of training, which says so."""
-        return next((found for found in self._ledgers if found.holds(lease, member)), self._ledger)
+        return next((found for found in self._ledgers if found.lease(lease, member)), self._ledger)
 
     def _evaluation_ledger(
         self, evaluation: EvaluationConfig, source: Callable[[int], Prompt | None]

@@ -10,6 +10,7 @@ from typing import Any
 
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.prompt import Prompt
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
@@ -94,6 +95,7 @@ class _Leader:
             source=_open_prompts(job).prompt,
             ledger_state=state.ledger,
             metrics=metrics,
+            bounds=_sample_bounds(job),
             senders=_senders(job),
             held_out=_open_held_out(job),
         )
@@ -312,6 +314,11 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
 
 def _open_prompts(job: JobConfig) -> PromptSource:
     return open_prompts(job.data, model=ModelInput.of(open_model(job.model)))
+
+
+def _sample_bounds(job: JobConfig) -> SampleBounds:
+    model = open_model(job.model)
+    return SampleBounds(model.vocabulary, model.positions)
 
 
 def _open_held_out(job: JobConfig) -> Callable[[int], Prompt | None] | None:

@@ -22,6 +22,7 @@ from rollcall_protocol.job_config import (
 )
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot as State
 from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
@@ -33,6 +34,7 @@ from rollcall_protocol.wire.messages import (
     MemberMessage,
     PromptLease,
     PromptLeaseRevoked,
+    Sample,
     Seat,
     VersionAssigned,
     WeightDelta,
@@ -237,6 +239,7 @@ class Group:
             engines=engines or [OpenEngine("default", MemoryEngine(), "")],
             ledger_state=None,
             metrics=self.counts,
+            bounds=SampleBounds(vocabulary=64),
             senders=senders,
         )
         self.server = CoordinatorServer(
@@ -302,10 +305,12 @@ class Group:
         number: int = 0,
         token: str = TOKENS.member,
         job_uid: str = "job-uid",
+        sample: Sample | None = None,
     ) -> int:
         lineage = self.coordinator.lineage
         assert lineage is not None
-        body = Completion(job_uid, worker.member, lease.lease_id, Version(lineage, number), ())
+        samples = (sample or Sample((3,), (-1.0,), (number,), 0.5),) * lease.group_size
+        body = Completion(job_uid, worker.member, lease.lease_id, Version(lineage, number), samples)
         async with self.http.post(
             self.url(pod_contract.COMPLETIONS_ROUTE, pod_contract.COMPLETIONS_PORT),
             data=dumps(body),

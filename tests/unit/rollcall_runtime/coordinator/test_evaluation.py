@@ -9,6 +9,7 @@ import pytest
 from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import EvaluationConfig
 from rollcall_protocol.prompts.prompt import Prompt
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import (
     Completion,
@@ -43,6 +44,7 @@ class Rollouts:
             eligible=lambda: [A, B],
             send=lambda member, message: self.sent.append((member, message)),
             metrics=Counts(),
+            bounds=SampleBounds(vocabulary=64),
         )
 
     def held_out(self) -> list[tuple[MemberId, PromptLease]]:

@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rollcall_protocol.prompts.prompt_ledger import RejectionReason
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import (
     GenerationProgress,
     PromptCredit,
     PromptLease,
     PromptLeaseReturned,
+    Sample,
 )
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
@@ -117,3 +121,29 @@ async def test_without_partial_rollout_prompts_restart_from_the_beginning(tmp_pa
         await eventually(lambda: group.counts.suspicions)
         moved = await leased(b)
         assert (moved.prompt, moved.partial) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("sample", "fault"),
+    [
+        (Sample((3,), (-1.0,), (0,), 1e308), "reward"),
+        (Sample((64,), (-1.0,), (0,), 0.5), "token"),
+        (Sample((3,), (-1.0,), (10**9,), 0.5), "version"),
+        (Sample((3,), (), (0,), 0.5), "length"),
+    ],
+)
+async def test_bad_samples_cost_their_prompt_alone(
+    tmp_path: Path, sample: Sample, fault: str
+) -> None:
+    async with two_rollouts(tmp_path) as (group, a, _):
+        lease = await leased(a)
+        assert await group.complete(a, lease, sample=sample) == 409
+        assert group.counts.refusals == [f"bad_sample_{fault}"]
+        assert await group.complete(a, lease) == 409, "the lease is over"
+        other = await leased(a)
+        assert other.prompt != lease.prompt
+        assert await group.complete(a, other) == 200
+        state = group.coordinator.prompts.state()
+        assert state.counts.rejected == {RejectionReason.BAD_SAMPLES.value: 1}
+        (kept,) = state.buffer
+        assert kept.lease.prompt == other.prompt
