@@ -16,7 +16,7 @@ from rollcall_runtime.tasks import repeat, reverse
 from tests.e2e.tiny_qwen3 import MODEL, create_model, pod_specs, repeat_job
 
 JOB, TRAINER = "reverse", "reverse-trainer-0"
-CHECKPOINT_STEPS, KILL_STEP = 10, 30
+CHECKPOINT_STEPS, KILL_STEP = 20, 30
 CHECKPOINTS = "/var/lib/rollcall/checkpoints"
 EXPORTED = "/tmp/exported"
 
@@ -60,8 +60,10 @@ def check_engine(
     before = job.until(lambda seen: seen.step >= KILL_STEP, seconds=180)
     assert max(before.rewards.values()) < LEARNED
     kill_rank(kubectl, local_rank=1)
-    job.until(both_have_learned, seconds=400)
+    learned = job.until(both_have_learned, seconds=400)
     check_that_the_gang_restarted(kubectl)
+    # So that the newest checkpoint is not of a policy before that.
+    job.until(lambda seen: seen.step > learned.step + CHECKPOINT_STEPS, seconds=120)
 
     exported = export(kubectl, engine, into=folder / "exported")
     assert greedy_reward(exported) >= LEARNED

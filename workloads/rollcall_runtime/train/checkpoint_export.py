@@ -35,7 +35,7 @@ def export_checkpoint(
     `engine` are those that it was trained with. SpecError or ValueError if it is of others, OSError
     if it cannot be read or `directory` not be written.
     """
-    path = find_checkpoint(checkpoint)
+    find_checkpoint(checkpoint)  # if there is none, this is known before all else
     common, own = split_config(engine.config)
     make_engine = train_engines.get(engine.name)
     with ExitStack() as owned:
@@ -52,6 +52,7 @@ def export_checkpoint(
         loader = make_engine(setup)
         owned.callback(loader.close)
         loader.initialize()
+        path = find_checkpoint(checkpoint)  # a job that goes on may have deleted the first one
         loader.load_checkpoint(path)
         export_weights(loader, directory, precision=precision)
     return path
