@@ -15,7 +15,7 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data.model_input import ModelInput
-from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
+from rollcall_runtime.data.prompt_source import open_prompts
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
@@ -86,18 +86,20 @@ class _Leader:
         job, pod = self.environment.job, self.environment.pod
         member = new_member(pod)
         engines = await _open_engines(self.environment, member)
+        model = open_model(job.model)
+        known = ModelInput.of(model)
         coordinator = Coordinator(
             config=job,
             member=member,
             address=pod.address,
             state_dir=self.environment.state_dir,
             engines=engines,
-            source=_open_prompts(job).prompt,
+            source=open_prompts(job.data, model=known).prompt,
             ledger_state=state.ledger,
             metrics=metrics,
-            bounds=_sample_bounds(job),
+            bounds=SampleBounds(model.vocabulary, model.positions),
             senders=_senders(job),
-            held_out=_open_held_out(job),
+            held_out=_open_held_out(job, known),
         )
         # Reported first, so that the operator does not take a restart for a new job's start.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
@@ -271,7 +273,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     """Collective: waits for the other ranks, after everything that can fail on its own."""
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
-    _open_prompts(job).close()
+    open_prompts(job.data, model=ModelInput.of(open_model(job.model))).close()
     make_engine = train_engines.get(chosen.name)
     loop, rest = split_loop(chosen.config)
     settings, own = split_config(rest)
@@ -312,18 +314,8 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     return rank
 
 
-def _open_prompts(job: JobConfig) -> PromptSource:
-    return open_prompts(job.data, model=ModelInput.of(open_model(job.model)))
-
-
-def _sample_bounds(job: JobConfig) -> SampleBounds:
-    model = open_model(job.model)
-    return SampleBounds(model.vocabulary, model.positions)
-
-
-def _open_held_out(job: JobConfig) -> Callable[[int], Prompt | None] | None:
+def _open_held_out(job: JobConfig, model: ModelInput) -> Callable[[int], Prompt | None] | None:
     """The prompts of evaluations, if there are any."""
     if job.evaluation is None:
         return None
-    model = ModelInput.of(open_model(job.model))
     return open_prompts(job.evaluation.data, model=model, field=HELD_OUT).prompt

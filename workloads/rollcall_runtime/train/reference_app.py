@@ -7,7 +7,7 @@ import logging
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollcall_protocol.train_settings import EngineSettings
 from rollcall_runtime.train.engine_configuration import split_config, split_loop
@@ -19,7 +19,7 @@ from rollcall_runtime.train.reference_pods.server import ReferenceServer
 from rollcall_runtime.train.roles.build_roles import open_role_model
 from rollcall_runtime.train.roles.reference import Reference
 from rollcall_runtime.train.train_engine import EngineSetup
-from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
+from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
 from rollcall_runtime.worker.devices import device_of
 from rollcall_runtime.worker.telemetry import MetricsServer
 
@@ -64,7 +64,7 @@ async def _serve(environment: ReferenceEnvironment) -> None:
             await server.start(address)
             started.set()
             log.info("the reference %s is ready", _model(job)[1])
-            await _until_either(stop, server.failed)
+            await first_of(stop.wait(), server.failed)
             await server.stop()
         finally:
             thread.shutdown(wait=False)
@@ -110,14 +110,3 @@ def _model(job: JobConfig) -> tuple[str, str]:
     if job.reference.model:
         return "spec.reference.path", job.reference.model
     return "spec.model.path", job.model
-
-
-async def _until_either(stop: asyncio.Event, failed: asyncio.Future[None]) -> None:
-    stopped = asyncio.ensure_future(stop.wait())
-    waits: list[asyncio.Future[Any]] = [stopped, failed]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopped.cancel()
-    if failed.done():
-        failed.result()

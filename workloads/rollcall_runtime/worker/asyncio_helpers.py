@@ -2,8 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable
 
 SWITCH_SECONDS = 0.001
 
@@ -13,7 +12,7 @@ def favour_event_loop() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
-async def first_of(*work: Coroutine[Any, Any, None]) -> None:
+async def first_of(*work: Awaitable[object]) -> None:
     """Run all until the first returns or raises; the others are cancelled and awaited.
 
     Raises the exception of the first one, not an exception group.

@@ -92,7 +92,7 @@ class ReferenceServer:
         return web.json_response({"error": problem}, status=status)
 
     async def _admit(self, request: web.Request) -> web.StreamResponse | None:
-        """Answer a client that asks whether to send its body; None: it is told to."""
+        """Tell a client that asks first to send its body (None), or answer why not."""
         refusal = (
             refuse_without(self._token, request, self._count_refused) or self._refuse_if_busy()
         )
