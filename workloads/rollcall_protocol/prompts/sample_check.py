@@ -1,7 +1,7 @@
 """What a rollout's samples must be before anything is computed with them.
 
-The bounds follow from the job and from the lease. One value that is no number, or a token that the
-model has not, would otherwise end the trainer, whoever sent it: a bug in a user's reward does.
+The bounds follow from the job and from the lease. A reward that is not a number, or a token outside
+the model's vocabulary, would otherwise end the trainer; a bug in a user's reward can send one.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Samples that cannot be trained on are told from those that can, by kind."""
+"""The check names what is wrong with a sample, and finds nothing wrong with a good one."""
 
 import math
 from dataclasses import replace
