@@ -10,7 +10,8 @@ COORDINATOR = "ROLLCALL_COORDINATOR"  # DNS name of trainer rank 0
 POD_NAME = "ROLLCALL_POD_NAME"  # downward API
 POD_UID = "ROLLCALL_POD_UID"  # downward API
 POD_IP = "ROLLCALL_POD_IP"  # downward API
-TOKEN_DIR = "ROLLCALL_TOKEN_DIR"  # noqa: S105 - a folder: the mounted Secret
+TOKEN_DIR = "ROLLCALL_TOKEN_DIR"  # noqa: S105 - a folder: the pod's own tokens
+TRUST_DIR = "ROLLCALL_TRUST_DIR"  # a folder: the mounted ConfigMap with the cluster's public keys
 STATE_DIR = "ROLLCALL_STATE_DIR"  # emptyDir that outlives a container restart (boot counter)
 
 # In a trainer pod of several processes `rollcall-trainer` writes these for each of them.
@@ -19,6 +20,9 @@ EXIT_MESSAGE = "ROLLCALL_EXIT_MESSAGE"  # file that takes the place of TERMINATI
 
 MEMBER_TOKEN_FILE = "member"  # noqa: S105 - in every worker pod
 OPERATOR_TOKEN_FILE = "operator"  # noqa: S105 - in trainer pods only: who may push rosters
+TOKEN_FILE = "token"  # noqa: S105 - of trainers and rollouts, for the coordinator
+REFERENCE_TOKEN_FILE = "reference-token"  # noqa: S105 - of trainers, for reference pods
+TRUST_FILE = "trust.json"  # TrustBundle as JSON
 TERMINATION_LOG = "/dev/termination-log"  # why a container exited; shown in the job's conditions
 
 READINESS_GATE = "rollcall.dev/weights-in-sync"
@@ -35,20 +39,22 @@ MAX_PROCESSES = 64  # in a trainer pod, one rank each
 _PARTS_PORT = 7100  # and above: weights of a trainer pod's further ranks
 
 
-# Routes.
-ROSTER_ROUTE = "/v1/roster"  # PUT, operator token
-OPERATOR_STREAM_ROUTE = "/v1/operator/stream"  # GET, operator token: one JSON object a line
-MEMBER_STREAM_ROUTE = "/v1/members/stream"  # WebSocket, member token
-COMPLETIONS_ROUTE = "/v1/completions"  # POST, member token
-WEIGHTS_ROUTE = "/v1/weights"  # GET, member token: one version whole, for a newcomer
-REGISTER_ROUTE = "/v1/register"  # POST, member token: open another stream
-GANG_ROUTE = "/v1/gang"  # WebSocket, member token: heartbeats between the trainer's ranks
-LOGPROBS_ROUTE = "/v1/logprobs"  # POST, member token: safetensors in both directions
-DRAIN_ROUTE = "/v1/drain"  # POST, member token
+# Routes. Who may use each one is in `rollcall_runtime.worker.identity.roles`.
+ROSTER_ROUTE = "/v1/roster"  # PUT
+OPERATOR_STREAM_ROUTE = "/v1/operator/stream"  # GET: one JSON object a line
+MEMBER_STREAM_ROUTE = "/v1/members/stream"  # WebSocket
+COMPLETIONS_ROUTE = "/v1/completions"  # POST
+WEIGHTS_ROUTE = "/v1/weights"  # GET: one version whole, for a newcomer
+REGISTER_ROUTE = "/v1/register"  # POST: open another stream
+GANG_ROUTE = "/v1/gang"  # WebSocket: heartbeats between the trainer's ranks
+LOGPROBS_ROUTE = "/v1/logprobs"  # POST: safetensors in both directions
+DRAIN_ROUTE = "/v1/drain"  # POST
 
 # The operator sends its token as `Authorization: Bearer ...` and, without a prefix, in this header:
 # an API server's pod proxy removes Authorization. The coordinator takes either.
 OPERATOR_TOKEN_HEADER = "X-Rollcall-Token"  # noqa: S105 - a header's name
+# A newcomer shows a donor the coordinator's ticket for one version, and no token.
+TICKET_HEADER = "X-Rollcall-Ticket"
 
 
 class ExitCode(IntEnum):
@@ -67,3 +73,18 @@ def weights_port(local_rank: int) -> int:
     The pod's first rank serves them at MEMBERSHIP_PORT.
     """
     return _PARTS_PORT + local_rank if local_rank else MEMBERSHIP_PORT
+
+
+def audience(job_uid: str) -> str:
+    """The audience of tokens for the coordinator of one job."""
+    return f"rollcall.dev/{job_uid}"
+
+
+def reference_audience(job_uid: str) -> str:
+    """The audience of tokens for a job's reference pods, which open no other door."""
+    return f"{audience(job_uid)}/reference"
+
+
+def trainer_pod(job: str, ordinal: int) -> str:
+    """Name of a pod of the trainer's StatefulSet."""
+    return f"{job}-trainer-{ordinal}"

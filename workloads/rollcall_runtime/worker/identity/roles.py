@@ -1,0 +1,80 @@
+"""What each role may do: one table of every door, and who has which role.
+
+| role | who |
+|---|---|
+| operator | the operator's service account, wherever it runs |
+| trainer rank | a pod of the trainer's StatefulSet, by name |
+| member | a rollout on the roster, or one that left it and still holds prompts that it was leased |
+| registered | another pod of the namespace with a token for this job, such as a newcomer's |
+| itself | the pod that listens |
+| ticket holder | a newcomer with the coordinator's ticket for a version (`sync.weights.tickets`) |
+| stranger | everybody else |
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rollcall_protocol import pod_contract
+from rollcall_runtime.worker.identity.token_verifier import Identity
+
+
+class Role(StrEnum):
+    """What a caller is to the one that it calls."""
+
+    OPERATOR = "operator"
+    TRAINER_RANK = "trainer rank"
+    MEMBER = "member"
+    REGISTERED = "registered"
+    ITSELF = "itself"
+    TICKET_HOLDER = "ticket holder"
+    STRANGER = "stranger"
+
+
+RENDEZVOUS = "rendezvous"
+"""The door of trainer rank 0 by which the other ranks meet it (RENDEZVOUS_PORT); no route."""
+
+_POD_ROLES = frozenset({Role.MEMBER, Role.REGISTERED, Role.TRAINER_RANK})
+
+DOORS: Mapping[str, frozenset[Role]] = {
+    pod_contract.ROSTER_ROUTE: frozenset({Role.OPERATOR}),
+    pod_contract.OPERATOR_STREAM_ROUTE: frozenset({Role.OPERATOR}),
+    pod_contract.MEMBER_STREAM_ROUTE: _POD_ROLES,
+    pod_contract.COMPLETIONS_ROUTE: frozenset({Role.MEMBER}),
+    pod_contract.GANG_ROUTE: frozenset({Role.TRAINER_RANK}),
+    RENDEZVOUS: frozenset({Role.TRAINER_RANK}),
+    pod_contract.LOGPROBS_ROUTE: frozenset({Role.TRAINER_RANK}),
+    pod_contract.DRAIN_ROUTE: frozenset({Role.OPERATOR, Role.ITSELF}),
+    pod_contract.WEIGHTS_ROUTE: frozenset({Role.TICKET_HOLDER}),
+    # Harmless: the member looks up its coordinator, and opens a stream to nobody else.
+    pod_contract.REGISTER_ROUTE: frozenset(Role),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBook:
+    """Who has which role, as one listener of `job` sees it.
+
+    `is_member` says whether the pod of a uid is a member; `own_pod_uid` is the listener's, where
+    that is a role of its own.
+    """
+
+    job: str
+    trainer_replicas: int
+    is_member: Callable[[str], bool] = lambda _: False
+    own_pod_uid: str = ""
+
+    def role(self, identity: Identity) -> Role:
+        """The first role of the table above that fits."""
+        if identity.is_operator:
+            return Role.OPERATOR
+        if self.own_pod_uid and identity.pod_uid == self.own_pod_uid:
+            return Role.ITSELF
+        if self.trainer_ordinal(identity) is not None:
+            return Role.TRAINER_RANK
+        return Role.MEMBER if self.is_member(identity.pod_uid) else Role.REGISTERED
+
+    def trainer_ordinal(self, identity: Identity) -> int | None:
+        """Which pod of the trainer the bearer is; None if it is none."""
+        pods = (pod_contract.trainer_pod(self.job, i) for i in range(self.trainer_replicas))
+        return next((i for i, pod in enumerate(pods) if pod == identity.pod), None)

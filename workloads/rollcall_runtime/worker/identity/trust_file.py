@@ -1,0 +1,94 @@
+"""The mounted public keys by which tokens are checked, followed when the cluster rotates them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jwt
+
+from rollcall_protocol.wire.json_codec import CodecError, decode
+from rollcall_protocol.wire.trust_bundle import TrustBundle
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # at most once in so long the file is looked at
+LONGEST_FILE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """A TrustBundle with its keys ready for use, by key id."""
+
+    issuer: str
+    operator: str
+    keys: Mapping[str, jwt.PyJWK]
+
+
+class TrustFile:
+    """A TrustBundle in a file, read again when the file changes.
+
+    What does not parse later is logged, and the former content holds: a bad write to the ConfigMap
+    must not lock members out. SpecError if the file cannot be read at the start.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
+        self._path, self._clock = path, clock
+        self._looked = clock()
+        try:
+            self._seen = self._signature()
+            self._trust = _parse(path.read_bytes())
+        except (OSError, ValueError) as error:
+            problem = f"{error}; does the job's ConfigMap hold the operator's trust bundle?"
+            raise SpecError(str(path), problem) from error
+
+    def current(self) -> Trust:
+        """The content, at most LOOK_SECONDS old."""
+        now = self._clock()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._look()
+        return self._trust
+
+    def _look(self) -> None:
+        try:
+            seen = self._signature()
+            if seen == self._seen:
+                return
+            self._seen = seen
+            self._trust = _parse(self._path.read_bytes())
+            log.info("read %s again: %d keys", self._path, len(self._trust.keys))
+        except (OSError, ValueError) as error:
+            log.warning("cannot use %s, the former content holds: %s", self._path, error)
+
+    def _signature(self) -> tuple[int, int, int]:
+        found = self._path.stat()
+        if found.st_size > LONGEST_FILE:
+            raise ValueError(f"{found.st_size} bytes; at most {LONGEST_FILE} are read")
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _parse(text: bytes) -> Trust:
+    """ValueError says what is wrong."""
+    try:
+        bundle = decode(TrustBundle, json.loads(text))
+    except CodecError as error:
+        raise ValueError(str(error)) from error
+    keys = {}
+    for key in bundle.keys:
+        try:
+            keys[str(key["kid"])] = jwt.PyJWK(key)
+        except (jwt.PyJWTError, KeyError, ValueError) as error:
+            log.warning("left out a key of the cluster: %s: %s", type(error).__name__, error)
+    if not keys:
+        raise ValueError("no key of the bundle can be used")
+    return Trust(bundle.issuer, bundle.operator, keys)
