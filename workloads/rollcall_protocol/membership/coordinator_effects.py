@@ -63,9 +63,14 @@ class SessionFormed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSuperseded:
-    """A member follows a later epoch than this coordinator was ever given: step down."""
+    """`member` says that it follows a later epoch than this coordinator was ever given.
+
+    The driver steps down if another pod is the coordinator by now. Otherwise it excludes the
+    member, since a single one could end the trainer by a false word.
+    """
 
     held: SessionId
+    member: MemberId
 
 
 CoordinatorEffect = (

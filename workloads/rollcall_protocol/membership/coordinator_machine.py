@@ -14,6 +14,7 @@ from rollcall_protocol.membership.coordinator_effects import (
     VersionPublished,
 )
 from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
+from rollcall_protocol.membership.message_check import MAX_VERSION_NUMBER
 from rollcall_protocol.membership.session_formation import (
     MAX_ENGINE_FAILURES,
     FormationPhase,
@@ -169,6 +170,13 @@ class CoordinatorMachine:
             self._on_refused(sender, message, now)
         return self._settle(now)
 
+    def exclude(
+        self, member: MemberId, reason: str, now: float, *, cause: SuspicionCause
+    ) -> list[CoordinatorEffect]:
+        """What `member` sent cannot be true: it loses its seat, and its stream is closed."""
+        self._suspect({member}, reason, now, cause=cause)
+        return self._settle(now)
+
     def publish(
         self,
         version: Version,
@@ -230,10 +238,20 @@ class CoordinatorMachine:
         return None if self.since_epoch is None else Lineage(self.since_epoch, self.boot)
 
     @property
+    def newest(self) -> Version | None:
+        """The version that is being published, or else the newest one that was."""
+        publication = self.publisher.publication
+        return publication.version if publication is not None else self.members.current
+
+    @property
     def highest_number(self) -> int:
-        """The highest version number that any member reported, -1 when none did."""
+        """The highest version number that any member reported, -1 when none did.
+
+        Numbers beyond MAX_VERSION_NUMBER do not count. A former incarnation's cannot be checked,
+        and those that follow must stay small integers.
+        """
         held = [member.held.number for member in self.members.by_pod.values() if member.held]
-        return max(held, default=-1)
+        return max((number for number in held if number <= MAX_VERSION_NUMBER), default=-1)
 
     @property
     def joins_wait(self) -> bool:
@@ -374,7 +392,8 @@ class CoordinatorMachine:
     def _on_refused(self, sender: MemberId, message: SessionRefused, now: float) -> None:
         roster = self.members.roster
         if roster is not None and message.held.epoch > roster.epoch:
-            self._effects.append(CoordinatorSuperseded(message.held))
+            if sender.pod_uid in self.members.listed:
+                self._effects.append(CoordinatorSuperseded(message.held, sender))
         elif message.session == self.session:
             reason = f"holds session {message.held}, which is newer than {message.session}"
             self._suspect({sender}, reason, now, cause=SuspicionCause.REFUSED)

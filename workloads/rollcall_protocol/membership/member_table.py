@@ -163,7 +163,7 @@ class MemberTable:
         return (
             held is not None
             and held.lineage == self.current.lineage
-            and self.current.number - held.number <= self._max_staleness
+            and 0 <= self.current.number - held.number <= self._max_staleness
         )
 
     def admit_waiting(self, now: float, *, but: set[MemberId]) -> list[SendMessage]:

@@ -36,12 +36,17 @@ class WeightManifest:
     def __post_init__(self) -> None:
         if self.bucket_bytes <= 0:
             raise ValueError("bucket_bytes must be positive")
+        if self.total_bytes < 0:
+            raise ValueError("total_bytes must not be negative")
         if self.parts and (min(self.parts) < 0 or sum(self.parts) != self.total_bytes):
-            raise ValueError(f"parts of {self.parts} bytes do not make {self.total_bytes}")
-        if len(self.checksums) != len(self.buckets()):
-            raise ValueError(f"{len(self.checksums)} checksums for {len(self.buckets())} buckets")
+            raise ValueError(f"{len(self.parts)} parts do not make {self.total_bytes} bytes")
+        # By arithmetic: a short message may claim more buckets than fit into memory.
+        buckets = sum(-(-part // self.bucket_bytes) for part in self.parts or (self.total_bytes,))
+        if len(self.checksums) != buckets:
+            raise ValueError(f"{len(self.checksums)} checksums for {buckets} buckets")
         for tensor in self.tensors:
-            if tensor.offset < 0 or tensor.offset + tensor.nbytes > self.total_bytes:
+            end = tensor.offset + tensor.nbytes
+            if tensor.offset < 0 or tensor.nbytes < 0 or end > self.total_bytes:
                 raise ValueError(f"tensor {tensor.name} lies outside the buffer")
 
     def bounds(self) -> list[tuple[int, int]]:

@@ -15,17 +15,31 @@ from pathlib import Path
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.membership.coordinator_effects import (
     CoordinatorEffect,
+    CoordinatorSuperseded,
     MemberSuspected,
     SessionFormed,
 )
 from rollcall_protocol.membership.member_table import is_newer_roster
+from rollcall_protocol.membership.message_check import (
+    BadMessage,
+    MessageFault,
+    check_hello,
+    check_part,
+    check_version,
+)
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, SuspicionCause
-from rollcall_protocol.wire.messages import Hello, MemberMessage, SnapshotPartReady
+from rollcall_protocol.wire.messages import (
+    Ack,
+    CaughtUp,
+    Hello,
+    MemberMessage,
+    SnapshotPartReady,
+)
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
 from rollcall_runtime.coordinator import persistent_state
 from rollcall_runtime.coordinator.job_reporter import JobReporter
@@ -35,6 +49,7 @@ from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher, PromptMessage
 from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
+from rollcall_runtime.coordinator.succession import name_leads_elsewhere
 from rollcall_runtime.coordinator.sync_group_driver import Publication, SyncGroup, WeightHolder
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
@@ -48,8 +63,8 @@ class Coordinator:
 
     `engines` has one for each sync group, the default group's first. With several `senders` the
     trainer's other ranks send their own parts. `source` returns prompt number i, None if it is left
-    out, and `held_out` those of evaluations. Samples beyond `bounds` are rejected. Belongs to one
-    event loop.
+    out, and `held_out` those of evaluations. Samples beyond `bounds` are rejected. `name` is the
+    host name under which members find the coordinator. Belongs to one event loop.
     """
 
     def __init__(
@@ -58,6 +73,7 @@ class Coordinator:
         config: JobConfig,
         member: MemberId,
         address: str,
+        name: str,
         state_dir: Path,
         engines: Sequence[OpenEngine],
         source: Callable[[int], Prompt | None],
@@ -69,6 +85,7 @@ class Coordinator:
     ) -> None:
         self._held_out = held_out
         self.config, self.member = config, member
+        self._name, self._address, self._senders = name, address, senders
         self._state_dir, self._metrics = state_dir, metrics
         self._state = persistent_state.load_and_count_boot(state_dir, member.pod_uid)
         sync = config.weight_sync
@@ -100,7 +117,7 @@ class Coordinator:
                 weight_handler=self.snapshots,
                 connections=self.connections,
                 after=self._after,
-                fenced=self.fenced,
+                superseded=self._on_superseded,
             )
             for opened in engines
         }
@@ -114,6 +131,7 @@ class Coordinator:
         self.reconnect_now = asyncio.Event()  # see ReconnectRequester
         self._group_of: dict[MemberId, SyncGroup] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._succession: asyncio.Task[None] | None = None
 
     # --- the trainer's side --------------------------------------------------------------------
 
@@ -212,6 +230,8 @@ class Coordinator:
         self.connections.close_all("the trainer stops")
         if self._timer is not None:
             self._timer.cancel()
+        if self._succession is not None:
+            self._succession.cancel()
         await asyncio.gather(*(group.close() for group in self.groups.values()))
         self.snapshots.close()
 
@@ -230,18 +250,25 @@ class Coordinator:
             group.push_roster(roster)
         self._roster_taken.set()
 
+    def hello_problem(self, hello: Hello) -> BadMessage | None:
+        """Why a member must not register; None if it may."""
+        group = self.groups.get(hello.group)
+        if hello.job_uid != self.config.uid or group is None:
+            problem = f"this job has no sync group {hello.group!r}"
+            return BadMessage(MessageFault.HELLO, problem)
+        machine = group.machine
+        return check_hello(
+            hello, roster=self._state.roster, senders=self._senders
+        ) or check_version(hello.held, lineage=machine.lineage, newest=machine.newest)
+
     def member_connected(self, hello: Hello) -> None:
         """A member's stream opened and its Hello arrived."""
         log.info("member %s of pool %s registered", hello.pod, hello.pool)
-        group = self.groups.get(hello.group)
-        if group is None:
-            self.connections.close(hello.member, f"this job has no sync group {hello.group!r}")
-        else:
-            self._group_of[hello.member] = group
-            self.prompts.member_connected(hello.member)
-            if hello.sender is not None:
-                self.parts.connected(hello.member, hello.sender)
-            group.run(group.machine.hello(hello, time.monotonic()))
+        group = self._group_of[hello.member] = self.groups[hello.group]
+        self.prompts.member_connected(hello.member)
+        if hello.sender is not None:
+            self.parts.connected(hello.member, hello.sender)
+        group.run(group.machine.hello(hello, time.monotonic()))
         self._connected.set()
 
     def member_disconnected(self, member: MemberId, loss: ConnectionLoss) -> None:
@@ -257,12 +284,22 @@ class Coordinator:
     def member_message(self, member: MemberId, message: MemberMessage) -> None:
         """A message of `member` arrived."""
         group = self._group_of.get(member)
-        if isinstance(message, PromptMessage):
+        bad = self._problem(member, message, group) if group is not None else None
+        if group is None:
+            return
+        if bad is not None:
+            self.refuse(member, bad)
+        elif isinstance(message, PromptMessage):
             self.prompts.member_message(member, message)
         elif isinstance(message, SnapshotPartReady):
             self.parts.part_ready(member, message)
-        elif group is not None and not isinstance(message, Hello):
+        elif not isinstance(message, Hello):
             group.run(group.machine.receive(member, message, time.monotonic()))
+
+    def refuse(self, member: MemberId, bad: BadMessage) -> None:
+        """Count a message that has no effect, and log its sender."""
+        self._metrics.refused(bad.fault.value)
+        log.warning("a message of member %s is refused: %s", member, bad.problem)
 
     def missing(self) -> tuple[RosterMember, ...]:
         """Members of the roster that have no stream open."""
@@ -291,6 +328,38 @@ class Coordinator:
                 while self.missing():
                     self._connected.clear()
                     await self._connected.wait()
+
+    def _problem(
+        self, member: MemberId, message: MemberMessage, group: SyncGroup
+    ) -> BadMessage | None:
+        """What is wrong with a message about sessions or versions; None if it may count."""
+        if isinstance(message, SnapshotPartReady):
+            if not self.parts.sends(member):
+                return BadMessage(MessageFault.PART, "a part of the weights from a rollout")
+            size = self.config.weight_sync.bucket_bytes
+            return check_part(message, awaited=self.parts.awaited, bucket_bytes=size)
+        if isinstance(message, (Ack, CaughtUp)):
+            machine = group.machine
+            return check_version(message.version, lineage=machine.lineage, newest=machine.newest)
+        return None
+
+    def _on_superseded(self, claim: CoordinatorSuperseded) -> None:
+        if self._succession is None or self._succession.done():
+            check = self._check_succession(claim)
+            self._succession = asyncio.get_running_loop().create_task(check)
+
+    async def _check_succession(self, claim: CoordinatorSuperseded) -> None:
+        """Step down if another pod has this one's name; else exclude who said so."""
+        if await name_leads_elsewhere(self._name, self._address):
+            log.error("a member holds session %s of another coordinator", claim.held)
+            self.fenced.set()
+            return
+        problem = f"it holds session {claim.held}, and {self._name} still leads to this coordinator"
+        self.refuse(claim.member, BadMessage(MessageFault.SESSION, problem))
+        group = self._group_of.get(claim.member)
+        if group is not None:
+            now, cause = time.monotonic(), SuspicionCause.REFUSED
+            group.run(group.machine.exclude(claim.member, problem, now, cause=cause))
 
     def _after(self, effects: list[CoordinatorEffect]) -> None:
         for effect in effects:

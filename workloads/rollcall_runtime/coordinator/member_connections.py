@@ -9,6 +9,7 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
+from rollcall_protocol.membership.message_check import BadMessage
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.json_codec import CodecError
@@ -40,6 +41,9 @@ class ConnectionLoss:
 
 class ConnectionListener(Protocol):
     """Receives the events of all streams; implemented by the coordinator."""
+
+    def hello_problem(self, hello: Hello) -> BadMessage | None:
+        """Why a member must not register; None if it may."""
 
     def member_connected(self, hello: Hello) -> None:
         """A stream opened and its Hello arrived."""
@@ -138,6 +142,12 @@ class MemberConnections:
         except (CodecError, TypeError, TimeoutError) as error:
             self._refused("malformed")
             await socket.close(message=f"Hello expected: {error}".encode()[:120])
+            return socket
+        bad = self._listener.hello_problem(hello)
+        if bad is not None:
+            self._refused(bad.fault.value)
+            log.warning("pod %.253s may not register: %s", hello.pod, bad.problem)
+            await socket.close(message=bad.problem.encode()[:120])
             return socket
         member, connection = hello.member, MemberConnection(socket, liveness)
         if member in self._connections:

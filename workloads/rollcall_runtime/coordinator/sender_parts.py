@@ -23,11 +23,20 @@ class SenderParts:
         self._waiting_for = 0
         self._arrived = asyncio.Event()
 
+    @property
+    def awaited(self) -> int:
+        """The snapshot that is published next."""
+        return self._waiting_for
+
     def connected(self, member: MemberId, rank: int) -> None:
         """The stream of the sender with this rank opened."""
         self._ranks[member] = rank
         if self._named is not None:
             self._send(member, self._named)
+
+    def sends(self, member: MemberId) -> bool:
+        """Whether `member` is a sender whose stream is open."""
+        return member in self._ranks
 
     def disconnected(self, member: MemberId) -> None:
         """The stream of a member ended."""

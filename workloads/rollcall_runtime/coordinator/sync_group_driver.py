@@ -84,8 +84,8 @@ class WeightHolder:
 class SyncGroup:
     """Executes the effects of its state machine. Belongs to one event loop.
 
-    `after` is called with the effects of each event once they are executed; `fenced` is set when
-    another coordinator has taken over.
+    `after` is called with the effects of each event once they are executed; `superseded` when a
+    member says that it follows another coordinator.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SyncGroup:
         weight_handler: WeightHandler,
         connections: MemberConnections,
         after: Callable[[list[CoordinatorEffect]], None],
-        fenced: asyncio.Event,
+        superseded: Callable[[CoordinatorSuperseded], None],
     ) -> None:
         sync, bounds = config.weight_sync, config.membership
         self.name = opened.name
@@ -131,7 +131,7 @@ class SyncGroup:
             join_timeout=sync.join_timeout,
         )
         self._member, self._connections = member, connections
-        self._after, self._fenced = after, fenced
+        self._after, self._superseded = after, superseded
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
         self._sent, self._sent_delta = 0, False
@@ -175,8 +175,7 @@ class SyncGroup:
                 log.warning("closing the stream of %s: %s", effect.to, effect.reason)
                 self._connections.close(effect.to, effect.reason)
             elif isinstance(effect, CoordinatorSuperseded):
-                log.error("a member holds session %s of another coordinator", effect.held)
-                self._fenced.set()
+                self._superseded(effect)
             elif isinstance(effect, VersionPublished) and self._published is not None:
                 self._published.set_result(None)
                 self._published = None

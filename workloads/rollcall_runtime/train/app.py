@@ -92,6 +92,7 @@ class _Leader:
             config=job,
             member=member,
             address=pod.address,
+            name=self.environment.coordinator,
             state_dir=self.environment.state_dir,
             engines=engines,
             source=open_prompts(job.data, model=known).prompt,
@@ -106,7 +107,10 @@ class _Leader:
         tokens = Tokens(self.environment.member_token, self.environment.operator_token)
         bounds = job.membership
         gang = Gang(
-            job.trainer_ranks, heartbeat=bounds.heartbeat, suspect_after=bounds.suspect_after
+            job.trainer_ranks,
+            heartbeat=bounds.heartbeat,
+            suspect_after=bounds.suspect_after,
+            refused=metrics.refused,
         )
         server = CoordinatorServer(
             coordinator, address=pod.address, tokens=tokens, metrics=metrics, gang=gang.serve

@@ -8,6 +8,7 @@ timeout.
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 
 import aiohttp
 from aiohttp import web
@@ -21,6 +22,7 @@ GRACE_SECONDS = 0.05
 # A restart of the gang costs far more than a wrongly suspected rollout.
 PATIENCE = 3.0
 _BEAT, _BYE = "beat", "bye"
+MAX_FRAME_BYTES = 64
 
 
 class GangBrokenError(RuntimeError):
@@ -76,10 +78,18 @@ class _Stream:
 
 
 class Gang:
-    """Rank 0's side: `size` ranks, itself included. Times are seconds."""
+    """Rank 0's side: `size` ranks, itself included. Times are seconds.
 
-    def __init__(self, size: int, *, heartbeat: float, suspect_after: float) -> None:
-        self._missing = set(range(1, size))
+    `refused` counts requests of what is no rank, or a rank that has a stream open.
+    """
+
+    def __init__(
+        self, size: int, *, heartbeat: float, suspect_after: float, refused: Callable[[str], None]
+    ) -> None:
+        self._ranks = {str(rank): rank for rank in range(1, size)}
+        self._missing = set(self._ranks.values())
+        self._open: set[int] = set()
+        self._refused = refused
         self._heartbeat, self._bound = heartbeat, PATIENCE * suspect_after
         self._leaving = asyncio.Event()
         self._broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -96,13 +106,26 @@ class Gang:
         self._leaving.set()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Handle another rank's stream; `?rank=` says whose it is."""
-        rank = request.query.get("rank", "")
-        socket = web.WebSocketResponse()
+        """Handle another rank's stream; `?rank=` says whose it is. 404 and 409 end nothing."""
+        rank = self._ranks.get(request.query.get("rank", ""))
+        if rank is None:
+            self._refused("gang_rank")
+            problem = f"rank is not a number from 1 to {len(self._ranks)}"
+            return web.json_response({"error": problem}, status=404)
+        if rank in self._open:
+            self._refused("gang_rank")
+            problem = f"rank {rank} has a stream open"
+            return web.json_response({"error": problem}, status=409)
+        self._open.add(rank)
+        try:
+            return await self._hold(rank, request)
+        finally:
+            self._open.discard(rank)
+
+    async def _hold(self, rank: int, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES)
         await socket.prepare(request)
-        if not rank.isdecimal():
-            return socket
-        self._missing.discard(int(rank))
+        self._missing.discard(rank)
         if not self._missing:
             self._complete.set()
         problem = "connection lost"  # if this handler is cancelled for that

@@ -116,6 +116,7 @@ class _Leader:
             environment.job.trainer_ranks,
             heartbeat=bounds.heartbeat,
             suspect_after=bounds.suspect_after,
+            refused=self._refused,
         )
         runner = web.AppRunner(self._routes(gang), access_log=None, shutdown_timeout=STOP_SECONDS)
         watch = asyncio.create_task(end_if_broken(gang.watch()))
@@ -183,13 +184,13 @@ class _Leader:
         )
 
     def _routes(self, gang: Gang) -> web.Application:
-        def refused(what: str) -> None:
-            log.warning("refused a request: %s", what)
-
         app, environment = web.Application(), self._environment
         for route, token, handler in (
             (pod_contract.OPERATOR_STREAM_ROUTE, environment.operator_token, self._stream.serve),
             (pod_contract.GANG_ROUTE, environment.member_token, gang.serve),
         ):
-            app.router.add_get(route, guard(token, handler, refused))
+            app.router.add_get(route, guard(token, handler, self._refused))
         return app
+
+    def _refused(self, what: str) -> None:
+        self._process.metrics.refused(what=what).inc()

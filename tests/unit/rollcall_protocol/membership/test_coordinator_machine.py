@@ -176,7 +176,7 @@ def test_a_member_of_an_epoch_that_the_coordinator_was_given_does_not_supersede_
     assert group.session == SessionId(3, 1, 1), "it forms the next session, without that member"
     later = SessionId(4, 1, 1)
     effects = group.coordinator.receive(worker.id, SessionRefused(kept, held=later), group.now)
-    assert CoordinatorSuperseded(later) in effects
+    assert CoordinatorSuperseded(later, worker.id) in effects
 
 
 def test_a_worker_that_restarts_in_its_pod_is_another_member_and_catches_up() -> None:
@@ -223,7 +223,7 @@ def test_a_coordinator_whose_members_follow_a_later_epoch_steps_down() -> None:
     mine = group.session
     later = SessionId(mine.epoch + 1, 1, 1)
     effects = group.coordinator.receive(worker.id, SessionRefused(mine, held=later), group.now)
-    assert CoordinatorSuperseded(later) in effects
+    assert CoordinatorSuperseded(later, worker.id) in effects
     same_epoch = SessionId(mine.epoch, 1, mine.attempt + 1)
     effects = group.coordinator.receive(worker.id, SessionRefused(mine, held=same_epoch), group.now)
     assert not any(isinstance(effect, CoordinatorSuperseded) for effect in effects)

@@ -32,6 +32,8 @@ def test_parts_are_combined_in_the_order_of_senders() -> None:
         ((), 10, 0, (), (), "bucket_bytes must be positive"),
         ((), 10, 10, (1, 2), (), "2 checksums for 1 buckets"),
         ((), 11, 10, (1,), (), "1 checksums for 2 buckets"),
+        ((), 2**40, 1, (1,), (), f"1 checksums for {2**40} buckets"),
+        ((), -1, 10, (), (), "total_bytes must not be negative"),
         ((), 10, 10, (1,), (6, 5), "do not make 10"),
         ((), 10, 10, (1,), (11, -1), "do not make 10"),
         ((TensorSpec("w", "int8", (11,), 0, 11),), 10, 10, (1,), (), "w lies outside the buffer"),

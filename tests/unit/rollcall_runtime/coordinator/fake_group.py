@@ -36,6 +36,7 @@ from rollcall_protocol.wire.messages import (
     PromptLeaseRevoked,
     Sample,
     Seat,
+    SnapshotPartReady,
     VersionAssigned,
     WeightDelta,
     dumps,
@@ -226,6 +227,7 @@ class Group:
         engines: Sequence[OpenEngine] = (),
         senders: int = 1,
         address: str = ADDRESS,
+        name: str = "",
     ) -> None:
         self.counts = Counts()
         self.address = address
@@ -234,6 +236,7 @@ class Group:
             config=config,
             member=MemberId("trainer-uid", "b1"),
             address=address,
+            name=name or address,
             state_dir=folder,
             source=lambda index: Prompt((index,)),
             engines=engines or [OpenEngine("default", MemoryEngine(), "")],
@@ -324,6 +327,12 @@ class Group:
         snapshot = WeightSnapshot(manifest, HostBuffer(manifest.total_bytes).hold())
         async with asyncio.timeout(5):
             await self.coordinator.publish(Version(lineage, number), snapshot)
+
+    async def publish_with(self, sender: Worker, part: WeightManifest) -> None:
+        """Publish the next version, of which another trainer rank sends `part`."""
+        number = self.coordinator.parts.awaited
+        await sender.say(SnapshotPartReady(number, part))
+        await self.publish(number, WeightManifest((), 200, part.bucket_bytes, (5,)))
 
     @contextlib.asynccontextmanager
     async def follow(self) -> AsyncIterator["asyncio.Queue[State]"]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.wire.ids import Lineage, SessionId
+from rollcall_protocol.wire.ids import Lineage
 from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause, SuspicionCause
-from rollcall_protocol.wire.messages import PromptCredit, SessionRefused
+from rollcall_protocol.wire.messages import PromptCredit
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     Group,
     Worker,
@@ -195,18 +195,6 @@ async def test_a_rollout_that_asks_before_the_first_roster_is_served_after_it(
         await group.coordinator.ready()
         await group.publish(0)
         assert (await asyncio.wait_for(early.leases.get(), 5)).prompt == 0
-
-
-async def test_a_superseded_coordinator_learns_it_from_a_member(tmp_path: Path) -> None:
-    async with Group(tmp_path) as group:
-        await group.push(1, "a")
-        worker = await group.join("a")
-        await group.coordinator.ready()
-        await eventually(lambda: group.counts.sessions)
-        mine = group.counts.sessions[-1].session
-        await worker.say(SessionRefused(mine, held=SessionId(mine.epoch + 1, 1, 1)))
-        async with asyncio.timeout(5):
-            await group.coordinator.fenced.wait()
 
 
 async def test_weights_are_given_only_to_members(tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ class Coordinator:
         self.lost: asyncio.Queue[ConnectionLoss] = asyncio.Queue()
         self.connections = MemberConnections(self, lambda _: None, suspect_after=BOUND)
 
+    def hello_problem(self, hello: Hello) -> None:
+        return None
+
     def member_connected(self, hello: Hello) -> None:
         self.joined.put_nowait(hello)
 

@@ -1,9 +1,10 @@
 """Ranks that watch each other: one that dies, hangs or stays away ends the others' work."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -15,8 +16,10 @@ HEARTBEAT, SUSPECT_AFTER = 0.02, 0.1
 
 
 @asynccontextmanager
-async def leader(size: int = 2) -> AsyncIterator[tuple[Gang, str]]:
-    gang = Gang(size, heartbeat=HEARTBEAT, suspect_after=SUSPECT_AFTER)
+async def leader(
+    size: int = 2, refused: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[tuple[Gang, str]]:
+    gang = Gang(size, heartbeat=HEARTBEAT, suspect_after=SUSPECT_AFTER, refused=refused)
     app = web.Application()
     app.router.add_get("/gang", gang.serve)
     async with TestServer(app) as server, asyncio.timeout(10):
@@ -110,3 +113,22 @@ async def test_a_trainer_of_one_rank_has_no_other_rank_to_watch() -> None:
         await asyncio.sleep(2 * HEARTBEAT)
         gang.leave()
         await watch
+
+
+@pytest.mark.parametrize("rank", ["7", "0", "-1", "", "one", "9" * 5000, "\u0661", "1"])
+async def test_a_stream_of_no_rank_or_of_one_that_is_here_ends_nothing(rank: str) -> None:
+    refused: list[str] = []
+    async with leader(refused=refused.append) as (gang, url):
+        leaving = asyncio.Event()
+        watch = asyncio.create_task(gang.watch())
+        other = follower(url, leaving)
+        await asyncio.sleep(2 * HEARTBEAT)
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                await session.ws_connect(url, params={"rank": rank})
+        assert caught.value.status == (409 if rank == "1" else 404)
+        assert refused == ["gang_rank"]
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert not watch.done()
+        gang.leave()
+        await asyncio.gather(watch, other)

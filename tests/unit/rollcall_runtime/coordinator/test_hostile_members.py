@@ -1,0 +1,167 @@
+"""Members that lie or send what cannot be: refused, counted, and the others are served."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall_protocol import pod_contract
+from rollcall_protocol.membership.message_check import MAX_PARTS_AHEAD
+from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.messages import (
+    Ack,
+    AckPhase,
+    CaughtUp,
+    Hello,
+    MemberMessage,
+    SnapshotPartReady,
+    dumps,
+)
+from rollcall_protocol.wire.weight_manifest import WeightManifest
+from tests.unit.rollcall_runtime.coordinator.fake_group import (
+    ADDRESS,
+    TOKENS,
+    Group,
+    eventually,
+    with_bounds,
+)
+
+MIB = 1 << 20
+FAST = with_bounds(settle=0.05)  # no pod of the roster that stays away is waited for
+PART = WeightManifest((), 300, MIB, (7,))
+HELLO = Hello("job-uid", "default", MemberId("uid-a", "b1"), "a", "pool", ADDRESS, "")
+STRANGER = MemberId("uid-stranger", "b1")
+MINE = Lineage(1, 1)
+
+
+async def greet(group: Group, text: str) -> None:
+    """Open a stream, say `text` first, and wait for the stream's end."""
+    url = group.url(pod_contract.MEMBER_STREAM_ROUTE)
+    headers = {"Authorization": f"Bearer {TOKENS.member}"}
+    async with group.http.ws_connect(url, headers=headers) as socket:
+        await socket.send_str(text)
+        await socket.receive(timeout=5)
+
+
+async def trains(group: Group) -> bool:
+    """Whether a version still reaches an honest member."""
+    before = len(group.counts.publications)
+    await group.publish(before + 1)
+    return len(group.counts.publications) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"job_uid": "other"}, "bad_hello"),
+        ({"group": "other"}, "bad_hello"),
+        ({"pod": "b"}, "bad_hello"),
+        ({"pool": "other"}, "bad_hello"),
+        ({"address": ""}, "bad_hello"),
+        ({"pod": "a" * 300}, "bad_hello"),
+        ({"descriptor": "a" * 2**19}, "bad_hello"),
+        ({"weights_port": 2**16}, "bad_hello"),
+        ({"held": Version(MINE, 10**9)}, "bad_version"),
+        ({"held": Version(MINE, -1)}, "bad_version"),
+        ({"sender": 1}, "bad_sender"),
+        ({"sender": 10**6, "member": STRANGER}, "bad_sender"),
+        ({"sender": 0, "member": STRANGER}, "bad_sender"),
+    ],
+)
+async def test_a_hello_that_cannot_be_true_is_refused(
+    tmp_path: Path, changes: dict[str, Any], what: str
+) -> None:
+    async with Group(tmp_path, config=FAST, senders=2) as group:
+        await group.push(1, "a", "b")
+        await group.join("b")
+        sender = await group.join("trainer-1", sender=1)
+        await group.publish_with(sender, PART)
+        await greet(group, dumps(replace(HELLO, **changes)))
+        assert group.counts.refusals == [what]
+        assert group.coordinator.connections.pods == {"uid-b", "uid-trainer-1"}
+        await group.publish_with(sender, PART)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        CaughtUp(Version(MINE, 10**9)),
+        Ack(SessionId(1, 1, 1), AckPhase.COMMIT, Version(MINE, 10**9)),
+    ],
+)
+async def test_a_version_of_the_future_makes_no_member_in_sync(
+    tmp_path: Path, message: MemberMessage
+) -> None:
+    async with Group(tmp_path, config=FAST) as group:
+        await group.push(1, "a", "b")
+        await group.join("b")
+        await group.publish(0)
+        liar = await group.join("a")
+        await liar.say(message)
+        await eventually(lambda: "bad_version" in group.counts.refusals)
+        machine = group.coordinator.groups["default"].machine
+        held = machine.members.by_pod["uid-a"].held
+        assert held is None or held.number == 0
+        assert await trains(group)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        SnapshotPartReady(0, WeightManifest((), 300, 7, (0,) * 43)),
+        SnapshotPartReady(0, PART, WeightManifest((), 30, 7, (0,) * 5)),
+        SnapshotPartReady(0, replace(PART, parts=(100, 200), checksums=(7, 7))),
+        SnapshotPartReady(MAX_PARTS_AHEAD + 1, PART),
+        SnapshotPartReady(-1, PART),
+    ],
+)
+async def test_a_part_that_does_not_fit_the_job_is_not_taken(
+    tmp_path: Path, message: SnapshotPartReady
+) -> None:
+    async with Group(tmp_path, config=FAST, senders=2) as group:
+        await group.push(1)
+        sender = await group.join("trainer-1", sender=1)
+        await sender.say(message)
+        await eventually(lambda: group.counts.refusals == ["bad_part"])
+        await group.publish_with(sender, PART)
+
+
+async def test_a_rollout_has_no_part_of_the_weights(tmp_path: Path) -> None:
+    async with Group(tmp_path, config=FAST) as group:
+        await group.push(1, "a")
+        liar = await group.join("a")
+        await liar.say(SnapshotPartReady(0, PART))
+        await eventually(lambda: group.counts.refusals == ["bad_part"])
+        assert await trains(group)
+
+
+async def test_a_short_message_that_claims_2_40_buckets_is_malformed(tmp_path: Path) -> None:
+    async with Group(tmp_path, config=FAST, senders=2) as group:
+        await group.push(1)
+        liar = await group.join("trainer-1", sender=1)
+        claim = json.loads(dumps(SnapshotPartReady(0, PART)))
+        claim["part"] |= {"total_bytes": 2**40, "bucket_bytes": 1}
+        await liar.socket.send_str(json.dumps(claim))
+        await eventually(lambda: liar.socket.closed)
+        assert group.counts.refusals == ["malformed"]
+        sender = await group.join("trainer-1", sender=1, boot="b2")
+        await group.publish_with(sender, PART)
+
+
+async def test_after_a_restart_numbers_do_not_begin_above_what_a_member_makes_up(
+    tmp_path: Path,
+) -> None:
+    async with Group(tmp_path, config=FAST) as group:
+        await group.push(1, "a", "b")
+        held = Version(Lineage(0, 1), 2**62)
+        await greet_and_stay(group, replace(HELLO, held=held))
+        assert (await group.coordinator.ready()).number == 0
+
+
+async def greet_and_stay(group: Group, hello: Hello) -> None:
+    url = group.url(pod_contract.MEMBER_STREAM_ROUTE)
+    socket = await group.http.ws_connect(url, headers={"Authorization": f"Bearer {TOKENS.member}"})
+    await socket.send_str(dumps(hello))
+    await eventually(lambda: hello.member.pod_uid in group.coordinator.connections.pods)

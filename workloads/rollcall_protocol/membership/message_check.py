@@ -1,0 +1,98 @@
+"""What a member's messages must be before the coordinator acts on them.
+
+The bounds follow from the roster, the session's versions and the job. A member that has gone bad,
+or a stranger with a member's token, must cost the others nothing.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.messages import Hello, SnapshotPartReady
+from rollcall_protocol.wire.roster import Roster
+from rollcall_protocol.wire.weight_manifest import WeightManifest
+
+MAX_VERSION_NUMBER = 2**53  # far above what any job reaches, and exact as a float
+MAX_DESCRIPTOR = 2**18  # characters of a sync engine's descriptor
+MAX_NAME = 253  # characters of a DNS name
+MAX_PARTS_AHEAD = 4  # snapshots; a rank holds two
+
+
+class MessageFault(StrEnum):
+    """What is wrong with a message; the label of `rollcall_refused_total`."""
+
+    MALFORMED = "malformed"  # no message of the protocol
+    HELLO = "bad_hello"  # it contradicts the roster, or cannot be an address or name
+    SENDER = "bad_sender"  # it takes a trainer rank that is none, or another's
+    VERSION = "bad_version"  # a version that does not exist yet
+    SESSION = "bad_session"  # a session of a coordinator that does not exist
+    PART = "bad_part"  # a part of the weights that does not fit the job
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """A message that is refused; `problem` names the field and the value."""
+
+    fault: MessageFault
+    problem: str
+
+
+def check_hello(hello: Hello, *, roster: Roster | None, senders: int) -> BadMessage | None:
+    """The first problem of a Hello; None if it may register. `senders`: ranks that send."""
+    names = (hello.member.pod_uid, hello.member.boot_id, hello.pod, hello.pool, hello.address)
+    if not all(0 < len(name) <= MAX_NAME for name in names):
+        problem = f"a name or address is empty or has more than {MAX_NAME} characters"
+        return BadMessage(MessageFault.HELLO, problem)
+    if max(len(hello.descriptor), len(hello.shard)) > MAX_DESCRIPTOR:
+        problem = f"the descriptor or shard has more than {MAX_DESCRIPTOR} characters"
+        return BadMessage(MessageFault.HELLO, problem)
+    if not 0 < hello.weights_port < 2**16:
+        return BadMessage(MessageFault.HELLO, f"weights_port is {hello.weights_port}")
+    listed = {seat.pod_uid: seat for seat in (roster.members if roster else ())}
+    seat = listed.get(hello.member.pod_uid)
+    if hello.sender is not None:
+        if not 0 < hello.sender < senders:
+            return BadMessage(MessageFault.SENDER, f"sender {hello.sender} of {senders}")
+        if seat is not None:
+            problem = f"rollout {seat.pod} says it is trainer rank {hello.sender}"
+            return BadMessage(MessageFault.SENDER, problem)
+    elif seat is not None and (hello.pod, hello.pool) != (seat.pod, seat.pool):
+        problem = f"pod {hello.pod!r} of pool {hello.pool!r} is {seat.pod} of {seat.pool}"
+        return BadMessage(MessageFault.HELLO, problem)
+    return None
+
+
+def check_version(
+    version: Version | None, *, lineage: Lineage | None, newest: Version | None
+) -> BadMessage | None:
+    """Whether a member can hold `version`; None if it can.
+
+    `lineage` is the coordinator's own, `newest` its newest version. Those of other lineages are
+    unknown here.
+    """
+    if version is None:
+        return None
+    future = version.lineage == lineage and (newest is None or version.number > newest.number)
+    if version.number < 0 or future:
+        problem = f"version {version}, and the newest is {newest}"
+        return BadMessage(MessageFault.VERSION, problem)
+    return None
+
+
+def check_part(message: SnapshotPartReady, *, awaited: int, bucket_bytes: int) -> BadMessage | None:
+    """Whether a part fits the job; None if it does. `awaited`: the snapshot that is the next."""
+    if not 0 <= message.number <= awaited + MAX_PARTS_AHEAD:
+        problem = f"snapshot {message.number}, and number {awaited} is awaited"
+        return BadMessage(MessageFault.PART, problem)
+    for manifest in (message.part, message.delta):
+        if manifest is not None and (problem := _unfit(manifest, bucket_bytes)):
+            return BadMessage(MessageFault.PART, problem)
+    return None
+
+
+def _unfit(manifest: WeightManifest, bucket_bytes: int) -> str:
+    if manifest.bucket_bytes != bucket_bytes:
+        return f"buckets of {manifest.bucket_bytes} bytes, and the job's have {bucket_bytes}"
+    if manifest.parts:
+        return f"a part that consists of {len(manifest.parts)} parts"
+    return ""
