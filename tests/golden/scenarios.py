@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from rollcall_operator.api import labels
 from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.children.pod_template import TOKEN_PATH
 from rollcall_operator.plan.model import NodeFacts, Refusal, Taint
@@ -17,7 +18,7 @@ from rollcall_protocol.wire.job_snapshot import (
 from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
 from tests.integration.bad_manifests.refused_at_apply import NO_ALGORITHM, REFUSED_AT_APPLY
 from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
-from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, lent_pool
+from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, lent_pool, orphaned
 
 Scenario = Callable[[], JobSimulator]
 
@@ -168,6 +169,51 @@ def coordinator_is_replaced() -> JobSimulator:
     simulator.run(simulator.trainer)
     simulator.change(simulator.trainer, node="node-2")
     simulator.converge(5)
+    return simulator
+
+
+def trainer_template_changes(changes: Changes | None = None) -> Scenario:
+    def scenario() -> JobSimulator:
+        simulator = running(changes)
+        simulator.edit({f"{TRAINER}.image": "rollcall/worker:2"})
+        simulator.converge(5)
+        simulator.converge(5)
+        return simulator
+
+    return scenario
+
+
+def trainer_restarts_by_annotation() -> JobSimulator:
+    simulator = running()
+    simulator.edit({"metadata.annotations": {labels.RESTART_TRAINER: "now"}})
+    simulator.converge(5)
+    return simulator
+
+
+def quota_refuses_pods() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.converge()
+    refused = "is forbidden: exceeded quota: small, requested: pods=1, limited: pods=0"
+    simulator.creation_failures["StatefulSet/bad-trainer"] = (
+        f'create Pod bad-trainer-0 in StatefulSet bad-trainer failed error: pods "x" {refused}'
+    )
+    failure = {"type": "ReplicaFailure", "status": "True", "message": f'pods "y" {refused}'}
+    simulator.children["Deployment/bad-cpu"]["status"] = {"conditions": [failure]}
+    simulator.converge(5)
+    return simulator
+
+
+def orphaned_service() -> JobSimulator:
+    simulator = orphaned()
+    simulator.pools.clear()
+    simulator.converge()
+    return simulator
+
+
+def orphans_are_adopted() -> JobSimulator:
+    simulator = orphaned()
+    simulator.edit({"metadata.annotations": {labels.ADOPT_CHILDREN: "true"}})
+    simulator.converge()
     return simulator
 
 
@@ -481,6 +527,11 @@ SCENARIOS: dict[str, Scenario] = {
         trainer_restarts_too_often_unseen,
         trainer_does_not_start,
         coordinator_is_replaced,
+        trainer_restarts_by_annotation,
+        quota_refuses_pods,
+        orphaned,
+        orphaned_service,
+        orphans_are_adopted,
         trainer_on_a_terminating_node,
         trainer_on_a_lost_node,
         lent_rollout_fails,
@@ -512,6 +563,10 @@ SCENARIOS: dict[str, Scenario] = {
 } | {
     "a reference pod ends": reference_pods_end(1),
     "all reference pods end": reference_pods_end(2),
+    "trainer template changes": trainer_template_changes(),
+    "trainer template changes with a checkpoint": trainer_template_changes(
+        {"spec.trainer.checkpoint": {"everySteps": 5, "volume": {"emptyDir": {}}}}
+    ),
     "trainer raises": trainer_exits(1, "ValueError: bad batch (my_task.py:12 in score)"),
     "trainer is fenced": trainer_exits(ExitCode.FENCED),
     "trainer rejects a field": trainer_exits(

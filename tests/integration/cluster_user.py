@@ -40,6 +40,7 @@ COLLECTION = 60.0
 """Seconds: the garbage collector learns of a new kind of owner only every half minute."""
 
 NAMESPACES = Resource("v1", "Namespace", "namespaces", False)
+QUOTAS = Resource("v1", "ResourceQuota", "resourcequotas")
 _KINDS = {
     resource.kind: resource
     for resource in (
@@ -47,7 +48,7 @@ _KINDS = {
         *CHILDREN,
         NAMESPACES,
         Resource("v1", "ServiceAccount", "serviceaccounts"),
-        Resource("v1", "ResourceQuota", "resourcequotas"),
+        QUOTAS,
         Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", False),
         Resource(
             "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", False
@@ -159,11 +160,12 @@ class ClusterUser:
         conditions = ((found or {}).get("status") or {}).get("conditions") or ()
         return next((c for c in conditions if c["type"] == type_), None)
 
-    def kubectl(self, *arguments: str) -> str:
-        """Run the real kubectl."""
+    def kubectl(self, *arguments: str, body: Object | None = None) -> str:
+        """Run the real kubectl, which reads `body` as its standard input."""
         program = go_build.programs(["kubectl"])["kubectl"]
         done = subprocess.run(
             [program, "--kubeconfig", self.kubeconfig, "--namespace", self.namespace, *arguments],
+            input=None if body is None else json.dumps(body),
             capture_output=True,
             text=True,
             timeout=60,

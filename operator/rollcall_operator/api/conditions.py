@@ -9,6 +9,7 @@ class JobCondition(StrEnum):
     VALIDATED = "Validated"
     SUSPENDED = "Suspended"
     TRAINER_READY = "TrainerReady"
+    TRAINER_UP_TO_DATE = "TrainerUpToDate"
     ROLLOUTS_READY = "RolloutsReady"
     REFERENCE_READY = "ReferenceReady"
     WEIGHTS_IN_SYNC = "WeightsInSync"
@@ -70,6 +71,9 @@ class Reason(StrEnum):
     CRASH_LOOP = "CrashLoop"
     OUT_OF_MEMORY = "OutOfMemory"
     UNSCHEDULABLE = "Unschedulable"
+    PODS_REFUSED = "PodsRefused"
+    UP_TO_DATE = "UpToDate"
+    RESTART_NEEDED = "RestartNeeded"
     # weights and training
     IN_SYNC = "InSync"
     CATCHING_UP = "CatchingUp"
@@ -96,6 +100,8 @@ PROBLEM_REASONS = frozenset(
         Reason.CRASH_LOOP,
         Reason.OUT_OF_MEMORY,
         Reason.UNSCHEDULABLE,
+        Reason.PODS_REFUSED,
+        Reason.RESTART_NEEDED,
         Reason.JOB_NOT_FOUND,
     }
 )
@@ -114,3 +120,5 @@ class EventReason(StrEnum):
     ROLLOUT_REPLACED = "RolloutReplaced"
     TRAINER_NODE_TERMINATING = "TrainerNodeTerminating"
     TRAINER_FORCE_DELETED = "TrainerForceDeleted"
+    TRAINER_RESTARTED = "TrainerRestarted"
+    CHILDREN_ADOPTED = "ChildrenAdopted"

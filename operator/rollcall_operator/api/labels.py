@@ -23,6 +23,15 @@ WORKER_CONTAINER = "rollcall.dev/worker-container"
 JOB_UID = "rollcall.dev/job-uid"
 """On a pod: the job that it was made for; another job may take the name later."""
 
+RESTART_TRAINER = "rollcall.dev/restart-trainer"
+"""On an RLJob, set by the user: a new value restarts the trainer's pods from the last checkpoint.
+On a trainer pod: the value that it was made for."""
+ROLLOUT_RESTART = "kubectl.kubernetes.io/restartedAt"
+"""On a StatefulSet's pod template and its pods, set by `kubectl rollout restart`."""
+RESTART_REQUESTS = (RESTART_TRAINER, ROLLOUT_RESTART)
+ADOPT_CHILDREN = "rollcall.dev/adopt-children"
+"""On an RLJob, set by the user to "true": objects of an earlier job of the same name become its."""
+
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """On a pod: of a ReplicaSet's pods that are alike, those with the lowest number go first."""
 

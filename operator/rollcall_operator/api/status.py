@@ -214,8 +214,8 @@ class RLJobStatus(StatusModel):
     completion_time: Time | None = None
     """When the job succeeded or failed."""
     conditions: Annotated[tuple[Condition, ...], _keyed("type", longest=16)] = ()
-    """Conditions: Validated, Suspended, TrainerReady, RolloutsReady, WeightsInSync, Running,
-    Succeeded and Failed."""
+    """Conditions: Validated, Suspended, TrainerReady, TrainerUpToDate, ReferenceReady,
+    RolloutsReady, WeightsInSync, Running, Succeeded and Failed."""
     trainer: TrainerStatus | None = None
     progress: ProgressStatus | None = None
     sync_groups: Annotated[tuple[SyncGroupStatus, ...], _keyed("name", longest=8)] = ()

@@ -10,6 +10,7 @@ from rollcall_operator.control.job_state import Key
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.resources import (
     DEPLOYMENTS,
+    EVENTS,
     PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
@@ -17,10 +18,14 @@ from rollcall_operator.kube.resources import (
     SERVICES,
     STATEFUL_SETS,
 )
+from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.model import ObservedJob
 from rollcall_operator.plan.pod_facts import pod_facts
+from rollcall_operator.plan.timestamps import from_time
 from rollcall_protocol.pod_contract import OPERATOR_TOKEN_FILE
 
+# The controller tries again after 1000 s at most, so that an older failure was overcome.
+_FAILURE_SECONDS = 1200.0
 _JOB_OF_POOL = "spec.jobRef.name"  # a selectable field of RolloutPool
 
 
@@ -58,22 +63,51 @@ class JobReader:
                 ]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        found = tuple(child for task in children for child in task.result())
         return ObservedJob(
             namespace=namespace,
             name=name,
             now=self._clock(),
             job=job,
             pools=pools.result(),
-            children=tuple(child for task in children for child in task.result()),
+            children=found,
+            creation_failures=await self._creation_failures(namespace, found),
             operator_token=_operator_token(secret.result()),
             pods=tuple(pod_facts(pod) for pod in pods.result()),
         )
+
+    async def _creation_failures(
+        self, namespace: str, children: tuple[Object, ...]
+    ) -> dict[str, str]:
+        """Why StatefulSets that lack pods could not create them, by key: only events say so."""
+        failures = {}
+        for child in children:
+            if child["kind"] != STATEFUL_SETS.kind or not _lacks_pods(child):
+                continue
+            about = f"regarding.uid={child['metadata']['uid']},reason=FailedCreate"
+            events = await self._client.list(EVENTS, namespace=namespace, fields=about)
+            recent = [e for e in events if self._clock() - _last_seen(e) < _FAILURE_SECONDS]
+            if recent:
+                failures[apply_needed.key(child)] = max(recent, key=_last_seen).get("note") or ""
+        return failures
 
     async def _secret(self, namespace: str, job: Object | None) -> Object | None:
         if job is None:
             return None
         name = labels.token_name(job["metadata"]["name"], job["metadata"]["uid"])
         return await self._client.find(SECRETS, namespace=namespace, name=name)
+
+
+def _lacks_pods(stateful_set: Object) -> bool:
+    created = (stateful_set.get("status") or {}).get("replicas", 0)
+    return int(created) < int(stateful_set["spec"].get("replicas", 1))
+
+
+def _last_seen(event: Object) -> float:
+    """When it was last recorded: in a series, as a counted event, or once. Unix seconds."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    text = series or event.get("deprecatedLastTimestamp") or event.get("eventTime")
+    return from_time(text or event["metadata"]["creationTimestamp"])
 
 
 def _operator_token(secret: Object | None) -> str | None:

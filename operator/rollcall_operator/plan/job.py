@@ -28,6 +28,7 @@ from rollcall_operator.plan.refusals import (
     made_by_other_job,
     refusal_errors,
     refused,
+    unowned_errors,
 )
 from rollcall_operator.plan.status.conditions import job_conditions, validated
 from rollcall_operator.plan.status.events import job_events, pool_events
@@ -35,10 +36,14 @@ from rollcall_operator.plan.status.job import invalid_status, job_status
 from rollcall_operator.plan.status.pool import orphan_status, pool_status
 from rollcall_operator.plan.status.write_throttle import StatusWrite
 from rollcall_operator.plan.timestamps import from_time
+from rollcall_operator.plan.trainer_restart import restart_request
 from rollcall_operator.plan.validate import job_errors, parse
 
 _GARBAGE_COLLECTION = 2.0
 """Seconds after which to look whether the children of an earlier job of the same name are gone."""
+
+_MISSING_TRAINERS = 10.0
+"""Seconds after which to look why the StatefulSet creates no pods: only its events say so."""
 
 PoolWrites = Mapping[str, StatusWrite[RolloutPoolStatus]]
 
@@ -67,6 +72,8 @@ def _plan_for_job(view: JobView) -> JobPlan:
     errors = (*job_errors(view.spec), *live_errors(view))
     decision = decide_roster(view)
     children = [] if errors else list(_children(view))
+    errors = (*errors, *unowned_errors(view, children))
+    children = [] if errors else children
     applies, leftovers = _to_apply(view, children)
     errors = (*errors, *refusal_errors(view, children))
     epoch = decision.roster.epoch if decision.roster else view.status.epoch
@@ -80,6 +87,7 @@ def _plan_for_job(view: JobView) -> JobPlan:
     ttl = _time_to_live(view)
     waits = [decision.wait, status.wait, *(write.wait for write in pools.values())]
     waits += [_until_deadline(view), ttl, removals.wait, _GARBAGE_COLLECTION if leftovers else None]
+    waits.append(_MISSING_TRAINERS if _lacks_trainers(view) else None)
     needs_token = observed.operator_token is None and not errors and view.outcome is None
     return JobPlan(
         costs=tuple(deletion_costs(view, applies)),
@@ -138,7 +146,9 @@ def _children(view: JobView) -> Iterator[Manifest]:
     live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
     yield trainer_children.service(job)
-    yield trainer_children.stateful_set(job, spec, replicas=replicas)
+    yield trainer_children.stateful_set(
+        job, spec, replicas=replicas, restart_request=restart_request(job)
+    )
     if spec.reference.template is not None:
         yield reference_children.service(job)
         yield reference_children.deployment(
@@ -207,6 +217,11 @@ def _reference_deletes(view: JobView) -> Iterator[ObjectDeletion]:
         ours = rollout_children.is_owned(child, view.uid) and "deletionTimestamp" not in metadata
         if ours and metadata["name"] == labels.reference_name(view.name):
             yield ObjectDeletion(kind=child["kind"], name=metadata["name"], uid=metadata["uid"])
+
+
+def _lacks_trainers(view: JobView) -> bool:
+    there = sum(1 for _ in job_view.pods_of_role(view.observed, labels.TRAINER))
+    return not view.no_pods_wanted and there < view.spec.trainer.replicas
 
 
 def _until_deadline(view: JobView) -> float | None:

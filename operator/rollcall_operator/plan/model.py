@@ -68,7 +68,9 @@ class PodFacts:
     the readiness gate's condition, None if absent. `almost_ready`: every other condition for
     readiness is met. `up`: the worker has passed its startup probe. Times are Unix seconds:
     `started` of the worker, `gate_since` of the gate's last change, `leaves_by` the end of a
-    terminating pod's grace period. `deletion_cost` is the annotation, None if absent.
+    terminating pod's grace period. `deletion_cost` is the annotation, None if absent. `revision`
+    is that of a StatefulSet's pod; `restart_requests` are the annotations that it was made with of
+    those that ask for a restart.
     """
 
     name: str
@@ -100,12 +102,14 @@ class PodFacts:
     gate_reason: str = ""
     leaves_by: float | None = None
     deletion_cost: str | None = None
+    revision: str = ""
+    restart_requests: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The API server refused a child: `digest` is `plan.diff.digest` of the refused object."""
+    """The API server refused a child: `digest` is `plan.apply_needed.digest` of what it refused."""
 
     digest: str
     message: str
@@ -145,8 +149,9 @@ class ObservedJob:
     names the job, owned by it or not. `children` are the live Services, StatefulSets and
     Deployments with the job's label. `operator_token` is from the job's Secret: None when this
     job has no Secret, empty when the Secret holds none. `snapshot` is the coordinator's last
-    report. `refusals` is keyed by `plan.diff.key`, such as "StatefulSet/reverse-trainer". `nodes`
-    are those in trouble, by name; empty where nodes are not watched. `now` is Unix seconds.
+    report. `refusals` is keyed by `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer";
+    `creation_failures` as well: why a StatefulSet that lacks pods could not create the last one.
+    `nodes` are those in trouble, by name; empty where nodes are not watched. `now` is Unix seconds.
     """
 
     namespace: str
@@ -160,6 +165,7 @@ class ObservedJob:
     snapshot: JobSnapshot | None = None
     memory: ReconcileMemory = field(default_factory=ReconcileMemory)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    creation_failures: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
 
     @property

@@ -57,6 +57,10 @@ def pod_facts(pod: Manifest) -> PodFacts:
         gate_reason=(gate or {}).get("reason", ""),
         leaves_by=_time(metadata.get("deletionTimestamp")),
         deletion_cost=annotations.get(labels.DELETION_COST),
+        revision=own_labels.get("controller-revision-hash", ""),
+        restart_requests={
+            name: annotations[name] for name in labels.RESTART_REQUESTS if name in annotations
+        },
         tolerations=tuple(_toleration(item) for item in spec.get("tolerations") or ()),
     )
 

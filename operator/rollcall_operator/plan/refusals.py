@@ -49,11 +49,8 @@ def _pool_errors(view: JobView) -> Iterator[str]:
         pool = pools.get(labels.pool_name(view.name, rollout.name))
         if pool is None or not pool.exists:
             continue
-        if not pool.owned and not made_by_other_job(pool.raw, view.uid):
-            yield (
-                f"{path}.name: RolloutPool {pool.name} exists and is not owned by this RLJob; "
-                "delete it, or choose another name"
-            )
+        if not pool.owned and not made_by_other_job(pool.raw, view.uid) and not may_adopt(view):
+            yield _not_owned(view, f"{path}.name", f"RolloutPool {pool.name}")
         live, most, least = _live_replicas(pool), rollout.max_replicas, rollout.min_replicas
         if str(rollout.replicas) != _recorded(pool):
             continue  # the job's own number is about to be written
@@ -67,6 +64,33 @@ def _pool_errors(view: JobView) -> Iterator[str]:
                 f"{path}.minReplicas: {least} is above the {live} replicas that RolloutPool "
                 f"{pool.name} has now; scale the pool up first, or lower minReplicas"
             )
+
+
+def unowned_errors(view: JobView, children: Sequence[Manifest]) -> Iterator[str]:
+    """Objects that exist under the names of the job's children and have no owner, such as those
+    of a job that was deleted with `--cascade=orphan`.
+    """
+    if may_adopt(view):
+        return
+    live = {apply_needed.key(child): child for child in view.observed.children}
+    for child in children:
+        key = apply_needed.key(child)
+        if key in live and not live[key]["metadata"].get("ownerReferences"):
+            yield _not_owned(view, "metadata.name", key.replace("/", " "))
+
+
+def may_adopt(view: JobView) -> bool:
+    """Whether the user lets the job take over objects without an owner."""
+    annotations = view.job["metadata"].get("annotations") or {}
+    return annotations.get(labels.ADOPT_CHILDREN) == "true"
+
+
+def _not_owned(view: JobView, path: str, what: str) -> str:
+    return (
+        f"{path}: {what} exists and is not owned by this RLJob; delete it, choose another name, or "
+        f"let the job take over what an earlier one left: kubectl annotate rljob {view.name} -n "
+        f"{view.observed.namespace} {labels.ADOPT_CHILDREN}=true"
+    )
 
 
 def made_by_other_job(manifest: Manifest, uid: str) -> bool:

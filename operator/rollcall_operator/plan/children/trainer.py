@@ -71,12 +71,20 @@ def service(job: Manifest) -> Manifest:
     return headless_service(_metadata(job), selector=selector, ports=_PORTS, also_not_ready=True)
 
 
-def stateful_set(job: Manifest, spec: RLJobSpec, *, replicas: int) -> Manifest:
+def stateful_set(
+    job: Manifest, spec: RLJobSpec, *, replicas: int, restart_request: str = ""
+) -> Manifest:
     """The gang of trainer pods.
 
     OnDelete: a new template never restarts a running trainer; it applies to the next pods.
+    `restart_request` is the value of RESTART_TRAINER that they are made for, empty for none.
     """
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    template = worker_template(
+        spec.trainer.template, _extras(job, spec, name=name, namespace=namespace)
+    )
+    if restart_request:
+        template["metadata"]["annotations"][labels.RESTART_TRAINER] = restart_request
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -88,9 +96,7 @@ def stateful_set(job: Manifest, spec: RLJobSpec, *, replicas: int) -> Manifest:
             "updateStrategy": {"type": "OnDelete"},
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": {labels.JOB: name, labels.ROLE: labels.TRAINER}},
-            "template": worker_template(
-                spec.trainer.template, _extras(job, spec, name=name, namespace=namespace)
-            ),
+            "template": template,
         },
     }
 

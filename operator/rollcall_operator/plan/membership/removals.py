@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import EventReason
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.membership.nodes import (
@@ -13,6 +14,11 @@ from rollcall_operator.plan.membership.nodes import (
 )
 from rollcall_operator.plan.membership.replacement import decide_replacements
 from rollcall_operator.plan.model import AbsentPods, PlannedEvent, PodDeletion, PodFacts
+from rollcall_operator.plan.trainer_restart import (
+    after_restart,
+    pods_of_earlier_job,
+    pods_to_restart,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,11 @@ def decide_removals(view: JobView) -> RemovalDecision:
     for deletion, event in _because_of_nodes(view):
         found[deletion.uid] = deletion
         events.append(event)
+    restarted, earlier = pods_to_restart(view), pods_of_earlier_job(view)
+    for pod in (*restarted, *earlier):
+        found.setdefault(pod.uid, PodDeletion(pod=pod.name, uid=pod.uid))
+    events += [_restart_event(view, restarted)] if restarted else []
+    events += [_adoption_event(view, earlier)] if earlier else []
     replacement = decide_replacements(view)
     for pod, why in replacement.pods:
         if pod.uid not in found:
@@ -53,6 +64,22 @@ def decide_removals(view: JobView) -> RemovalDecision:
         warned | {pod.uid for pod, _ in warnings},
         min(waits, default=None),
     )
+
+
+def _restart_event(view: JobView, pods: list[PodFacts]) -> PlannedEvent:
+    text = (
+        f"trainer pods are deleted as requested by annotation {labels.RESTART_TRAINER} or kubectl "
+        f"rollout restart: {len(pods)}, the first is {pods[0].name}; {after_restart(view)}"
+    )
+    return PlannedEvent.about(view.job, "Normal", EventReason.TRAINER_RESTARTED, text)
+
+
+def _adoption_event(view: JobView, pods: list[PodFacts]) -> PlannedEvent:
+    text = (
+        "the job has adopted the objects of an earlier job of its name; trainer pods with that "
+        f"job's settings are deleted and replaced: {len(pods)}, the first is {pods[0].name}"
+    )
+    return PlannedEvent.about(view.job, "Normal", EventReason.CHILDREN_ADOPTED, text)
 
 
 def _because_of_nodes(view: JobView) -> Iterator[tuple[PodDeletion, PlannedEvent]]:

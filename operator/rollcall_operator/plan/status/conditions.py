@@ -15,7 +15,9 @@ from rollcall_operator.api.status import Condition, RLJobStatus, RolloutPoolStat
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
+from rollcall_operator.plan.status.refused_pods import refused_pods
 from rollcall_operator.plan.timestamps import to_time
+from rollcall_operator.plan.trainer_restart import after_restart, outdated_pods
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 from rollcall_protocol.wire.job_snapshot import MemberState
 
@@ -114,6 +116,7 @@ def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[Con
     if view.outcome is not None:
         return [*found, *_finished(view)]
     trainer = _trainer_ready(view)
+    found.append(_trainer_up_to_date(view))
     if view.spec.algorithm is None:  # a supervised job has no rollouts
         return [*found, trainer, _running(view, trainer, None)]
     of_rollouts = (_rollouts_ready(view), *_weights_in_sync(view, epoch))
@@ -152,7 +155,7 @@ def _finished(view: JobView) -> Iterator[ConditionState]:
         raise ValueError("the job has not finished")
     message = f"the job has finished: {outcome.message}"
     if view.no_pods_wanted:
-        kinds = [JobCondition.TRAINER_READY]
+        kinds = [JobCondition.TRAINER_READY, JobCondition.TRAINER_UP_TO_DATE]
         if view.spec.reference.template is not None:
             kinds.append(JobCondition.REFERENCE_READY)
         if view.spec.algorithm is not None:
@@ -167,8 +170,9 @@ def _trainer_ready(view: JobView) -> ConditionState:
     kind = JobCondition.TRAINER_READY
     if view.spec.suspend:
         return _false(kind, Reason.SUSPENDED, _SUSPENDED)
-    template = view.spec.trainer.template
-    found = first_problem(view.trainers, template, "spec.trainer.template")
+    child = f"StatefulSet/{labels.trainer_name(view.name)}"
+    template, path = view.spec.trainer.template, "spec.trainer.template"
+    found = pod_problem(view, view.trainers, template, path=path, child=child)
     if found:
         return _false(kind, found.reason, found.message)
     ready, wanted = sum(p.ready for p in view.trainers), view.spec.trainer.replicas
@@ -178,6 +182,21 @@ def _trainer_ready(view: JobView) -> ConditionState:
     return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} trainer pods are ready")
 
 
+def _trainer_up_to_date(view: JobView) -> ConditionState:
+    """Whether the trainer's pods were made from the present spec; they never restart by it."""
+    kind, outdated = JobCondition.TRAINER_UP_TO_DATE, outdated_pods(view)
+    if not outdated:
+        text = "no trainer pod runs with an earlier template"
+        return ConditionState(kind, True, Reason.UP_TO_DATE, text)
+    text = (
+        f"spec.trainer.template or settings of the job have changed, and {len(outdated)} of "
+        f"{len(view.trainers)} trainer pods run with the former ones until they restart. kubectl "
+        f"annotate rljob {view.name} -n {view.observed.namespace} {labels.RESTART_TRAINER}="
+        f'"$(date)" --overwrite restarts them; {after_restart(view)}'
+    )
+    return _false(kind, Reason.RESTART_NEEDED, text)
+
+
 def _reference_ready(view: JobView) -> ConditionState | None:
     """Whether all of the reference's own pods are ready; None if it has none."""
     kind, reference = JobCondition.REFERENCE_READY, view.spec.reference
@@ -185,7 +204,9 @@ def _reference_ready(view: JobView) -> ConditionState | None:
         return None
     if view.spec.suspend:
         return _false(kind, Reason.SUSPENDED, _SUSPENDED)
-    found = first_problem(view.references, reference.template, "spec.reference.template")
+    child = f"Deployment/{labels.reference_name(view.name)}"
+    template, path = reference.template, "spec.reference.template"
+    found = pod_problem(view, view.references, template, path=path, child=child)
     if found:
         return _false(kind, found.reason, found.message)
     ready, wanted = sum(p.ready for p in view.references), reference.replicas
@@ -200,7 +221,9 @@ def _rollouts_ready(view: JobView) -> ConditionState:
     if view.spec.suspend:
         return _false(kind, Reason.SUSPENDED, _SUSPENDED)
     for pool in view.pools:
-        found = first_problem(pool.pods, pool.raw["spec"]["template"], f"{pool.path}.template")
+        child, template = f"Deployment/{pool.name}", pool.raw["spec"]["template"]
+        path = f"{pool.path}.template"
+        found = pod_problem(view, pool.pods, template, path=path, child=child)
         if found:
             return _false(kind, found.reason, found.message)
     wanted = sum(pool.wanted for pool in view.pools)
@@ -213,10 +236,19 @@ def _rollouts_ready(view: JobView) -> ConditionState:
     return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} rollouts are ready")
 
 
-def first_problem(pods: Iterable[PodFacts], template: Manifest, path: str) -> PodProblem | None:
-    """The first problem among pods of one template; `path` is the template's in the spec."""
+def pod_problem(
+    view: JobView, pods: Iterable[PodFacts], template: Manifest, *, path: str, child: str
+) -> PodProblem | None:
+    """The first problem among the pods of `child` ("Deployment/reverse-cpu"), or why it gets none.
+
+    `path` is the pods' template's in the spec.
+    """
     problems = (find_problem(pod, template, path) for pod in pods)
-    return next((problem for problem in problems if problem is not None), None)
+    found = next((problem for problem in problems if problem is not None), None)
+    observed = view.observed
+    return found or refused_pods(
+        observed.children, observed.creation_failures, child=child, path=path
+    )
 
 
 def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:

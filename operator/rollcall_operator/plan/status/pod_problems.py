@@ -44,8 +44,8 @@ def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | N
     if pod.unschedulable:
         return PodProblem(
             Reason.UNSCHEDULABLE,
-            f"{path}.spec: pod {pod.name} cannot be scheduled: {_cut(pod.unschedulable)}; change "
-            "its resource requests, nodeSelector, tolerations or volumes, or add nodes",
+            f"{path}.spec: pod {pod.name} cannot be scheduled: {_cut(pod.unschedulable)}; "
+            f"{_scheduling_cure(pod.unschedulable)}",
         )
     where, image = _place(pod, template, path)
     if pod.waiting_reason in _PULL_FAILED:
@@ -63,6 +63,18 @@ def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | N
     if pod.exit_code is None:
         return None
     return _exit_problem(pod, where, path)
+
+
+def _scheduling_cure(message: str) -> str:
+    """What to do about the scheduler's message."""
+    if "persistentvolumeclaim" in message and "not found" in message:
+        return "create the PersistentVolumeClaim, or correct claimName"
+    if "unbound immediate PersistentVolumeClaims" in message:
+        return (
+            "kubectl describe pvc says why the claim has no volume; correct its storage class or "
+            "size, or create a volume"
+        )
+    return "change its resource requests, nodeSelector, tolerations or volumes, or add nodes"
 
 
 def _exit_problem(pod: PodFacts, where: str, path: str) -> PodProblem:

@@ -9,10 +9,10 @@ from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.status.conditions import (
     ConditionState,
-    first_problem,
     is_true,
     merge_conditions,
     notable_conditions,
+    pod_problem,
 )
 from rollcall_operator.plan.status.write_throttle import (
     IMMEDIATELY,
@@ -122,7 +122,8 @@ def _ready(view: JobView, pool: PoolView) -> ConditionState:
     if view.spec.suspend:
         text = f"RLJob {view.name!r} is suspended, so the pool has no pods"
         return ConditionState(kind, False, Reason.SUSPENDED, text)
-    found = first_problem(pool.pods, pool.raw["spec"]["template"], "spec.template")
+    child, template = f"Deployment/{pool.name}", pool.raw["spec"]["template"]
+    found = pod_problem(view, pool.pods, template, path="spec.template", child=child)
     if found:
         return ConditionState(kind, False, found.reason, found.message)
     ready = min(pool.ready, pool.wanted)  # the surplus of a scale-down is not counted

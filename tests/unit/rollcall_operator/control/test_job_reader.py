@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_reader import JobReader
+from rollcall_operator.plan.timestamps import to_time
 from rollcall_protocol.pod_contract import OPERATOR_TOKEN_FILE
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient
 
-KEY = ("ns", "a")
+KEY, NOW = ("ns", "a"), 1_800_000_000.0
 JOB = {"kind": "RLJob", "metadata": {"namespace": "ns", "name": "a", "uid": "uid-a"}}
 
 
@@ -34,7 +35,7 @@ class Objects:
 
 
 def reader(objects: Objects) -> JobReader:
-    return JobReader(cast("KubeClient", objects), clock=lambda: 0.0)
+    return JobReader(cast("KubeClient", objects), clock=lambda: NOW)
 
 
 async def test_objects_are_selected_by_the_jobs_own_label_and_pools_by_their_job() -> None:
@@ -58,6 +59,38 @@ async def test_the_token_is_the_operators_and_not_shown() -> None:
 async def test_a_secret_that_is_no_token_gives_none() -> None:
     objects = Objects(RLJob=JOB, Secret={"data": {OPERATOR_TOKEN_FILE: "&&&"}})
     assert (await reader(objects).read(KEY)).operator_token == ""
+
+
+def stateful_set(created: int) -> Any:
+    metadata = {"namespace": "ns", "name": "a-trainer", "uid": "uid-set"}
+    body = {"spec": {"replicas": 2}, "status": {"replicas": created}}
+    return {"kind": "StatefulSet", "metadata": metadata, **body}
+
+
+def failed(note: str, seconds: int) -> Any:
+    when = to_time(NOW - seconds)
+    return {"metadata": {"creationTimestamp": to_time(0)}, "deprecatedLastTimestamp": when} | {
+        "note": note
+    }
+
+
+async def test_why_a_stateful_set_lacks_pods_is_read_from_its_last_event() -> None:
+    events = [failed("before", 90), failed("exceeded quota", 9), failed("long ago", 9000)]
+    objects = Objects(RLJob=JOB, StatefulSet=[stateful_set(1)], Event=events)
+    observed = await reader(objects).read(KEY)
+    assert observed.creation_failures == {"StatefulSet/a-trainer": "exceeded quota"}
+    assert objects.asked["Event"] == ("", "regarding.uid=uid-set,reason=FailedCreate")
+
+
+async def test_what_was_overcome_long_ago_is_no_failure() -> None:
+    objects = Objects(RLJob=JOB, StatefulSet=[stateful_set(1)], Event=[failed("old", 9000)])
+    assert not (await reader(objects).read(KEY)).creation_failures
+
+
+async def test_no_events_are_read_while_all_pods_are_there() -> None:
+    objects = Objects(RLJob=JOB, StatefulSet=[stateful_set(2)])
+    await reader(objects).read(KEY)
+    assert "Event" not in objects.asked
 
 
 async def test_without_the_job_no_secret_is_read() -> None:

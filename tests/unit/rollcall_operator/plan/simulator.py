@@ -67,6 +67,10 @@ def writes_anything(plan: JobPlan) -> bool:
     return any((*written, plan.job_status, plan.pool_statuses, plan.gates, plan.events))
 
 
+def _revision(stateful_set: Manifest) -> str:
+    return apply_needed.digest({"metadata": {}, "spec": stateful_set["spec"]["template"]})
+
+
 class JobSimulator:
     """One job with its children, pods and coordinator."""
 
@@ -80,6 +84,7 @@ class JobSimulator:
         self.memory = ReconcileMemory()
         self.refusals: dict[str, Refusal] = {}
         self.nodes: dict[str, NodeFacts] = {}
+        self.creation_failures: dict[str, str] = {}
         self.roster: Roster | None = None
         self.now = START
         self.writes: Counter[str] = Counter()
@@ -103,6 +108,7 @@ class JobSimulator:
             memory=self.memory,
             refusals=self.refusals,
             nodes=self.nodes,
+            creation_failures=self.creation_failures,
         )
 
     def reconcile(self, seconds: float = 0.0) -> JobPlan:
@@ -183,6 +189,11 @@ class JobSimulator:
         }
         if "status" in old:
             kept["status"] = old["status"]
+        if body["kind"] == "StatefulSet":  # its controller has seen it
+            kept["status"] = {
+                "observedGeneration": kept["metadata"]["generation"],
+                "updateRevision": _revision(kept),
+            }
         store[key] = kept
 
     # --- pods ----------------------------------------------------------------------------------
@@ -212,6 +223,12 @@ class JobSimulator:
             pool="" if trainer else name,
             container=template["labels"][labels.ROLE],
             created=self.now,
+            revision=_revision(child) if trainer else "",
+            restart_requests={
+                name: template["annotations"][name]
+                for name in labels.RESTART_REQUESTS
+                if name in template["annotations"]
+            },
         )
 
     def _sync_pods(self) -> None:
@@ -326,3 +343,19 @@ class JobSimulator:
         """Like `kubectl scale rolloutpool/NAME`."""
         self.pools[name]["spec"]["replicas"] = replicas
         self.pools[name]["metadata"]["generation"] += 1
+
+
+def orphaned() -> JobSimulator:
+    """`kubectl delete --cascade=orphan`, and apply again: the garbage collector takes the owners
+    away, the second job has another uid, and the pods of the first one run on.
+    """
+    simulator = JobSimulator()
+    simulator.to_running()
+    assert simulator.job is not None
+    simulator.job["metadata"]["uid"] = "second-uid"
+    simulator.job.pop("status")
+    for child in (*simulator.pools.values(), *simulator.children.values()):
+        owners = child["metadata"]["ownerReferences"]
+        child["metadata"]["ownerReferences"] = [o for o in owners if o["kind"] != "RLJob"]
+    simulator.memory, simulator.snapshot = type(simulator.memory)(), None
+    return simulator

@@ -76,6 +76,7 @@ def test_the_deadline_does_not_count_time_suspended() -> None:
     simulator.edit({"spec.suspend": False})
     simulator.converge(500)
     assert simulator.status["phase"] == "Starting"
+    simulator.schedule()
     plan = simulator.reconcile(60)
     assert plan.requeue_after == pytest.approx(40, abs=1)
     simulator.converge(41)

@@ -4,7 +4,12 @@ import pytest
 
 from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.model import Refusal
-from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool, writes_anything
+from tests.unit.rollcall_operator.plan.simulator import (
+    JobSimulator,
+    lent_pool,
+    orphaned,
+    writes_anything,
+)
 
 CONTAINER = "spec.trainer.template.spec.containers[0]"
 
@@ -132,6 +137,32 @@ def test_a_pool_of_the_same_name_that_the_job_does_not_own_is_left_alone() -> No
     assert simulator.condition("Validated")["message"].startswith(
         "spec.rollouts[0].name: RolloutPool bad-cpu exists and is not owned by this RLJob"
     )
+
+
+def test_objects_without_an_owner_are_not_taken_over_unasked() -> None:
+    simulator = orphaned()
+    assert not simulator.reconcile().applies
+    message = simulator.condition("Validated")["message"]
+    assert "RolloutPool bad-cpu exists and is not owned by this RLJob" in message
+    assert "kubectl annotate rljob bad -n team rollcall.dev/adopt-children=true" in message
+    simulator.pools.clear()
+    simulator.reconcile(2)
+    message = simulator.condition("Validated")["message"]
+    assert message.startswith("metadata.name: Service bad-trainer exists and is not owned")
+
+
+def test_an_annotation_lets_the_job_adopt_them_and_replaces_the_former_trainer() -> None:
+    simulator = orphaned()
+    simulator.edit({"metadata.annotations": {"rollcall.dev/adopt-children": "true"}})
+    former = simulator.trainer.uid
+    simulator.converge()
+    for child in (*simulator.pools.values(), simulator.children["StatefulSet/bad-trainer"]):
+        assert [o["uid"] for o in child["metadata"]["ownerReferences"]] == ["second-uid"]
+    assert former not in simulator.pods, "it holds the first job's settings"
+    reasons = {event.reason for plan in simulator.plans for event in plan.events}
+    assert "ChildrenAdopted" in reasons
+    simulator.pods.clear()  # the Deployment replaces the rollouts, whose template has changed
+    simulator.to_running()
 
 
 def test_engine_settings_do_not_change_under_a_running_trainer() -> None:

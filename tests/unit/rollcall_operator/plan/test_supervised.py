@@ -83,7 +83,8 @@ def test_its_trainer_reads_what_to_learn() -> None:
 
 def test_no_condition_asks_for_rollouts() -> None:
     simulator = running()
-    assert types(simulator) == {"Validated", "Suspended", "TrainerReady", "Running"}
+    of_the_trainer = {"TrainerReady", "TrainerUpToDate"}
+    assert types(simulator) == {"Validated", "Suspended", *of_the_trainer, "Running"}
     assert simulator.condition("Running")["status"] == "True"
 
 

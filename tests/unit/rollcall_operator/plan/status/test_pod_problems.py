@@ -133,3 +133,20 @@ def test_a_long_story_is_cut_to_its_end() -> None:
     assert found is not None
     assert len(found[1]) < 1000
     assert "the point" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ('persistentvolumeclaim "saved" not found', "create the PersistentVolumeClaim"),
+        (
+            "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+            "kubectl describe pvc says why",
+        ),
+        ("0/3 nodes are available: 3 Insufficient cpu.", "change its resource requests"),
+    ],
+)
+def test_what_the_scheduler_says_has_its_cure(message: str, cure: str) -> None:
+    found = problem_of(unschedulable=message)
+    assert found is not None
+    assert f"{message}; {cure}" in found[1]

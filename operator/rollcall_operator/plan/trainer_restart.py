@@ -1,0 +1,74 @@
+"""A trainer whose template has changed: which pods still run the former one, and a restart on
+request. The StatefulSet never restarts them by itself (OnDelete).
+"""
+
+from rollcall_operator.api import labels
+from rollcall_operator.plan import apply_needed
+from rollcall_operator.plan.job_view import JobView, pods_of_role
+from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
+
+
+def _live_stateful_set(observed: ObservedJob) -> Manifest | None:
+    """The trainer's StatefulSet as it is; None if there is none."""
+    key = f"StatefulSet/{labels.trainer_name(observed.name)}"
+    return next((c for c in observed.children if apply_needed.key(c) == key), None)
+
+
+def restart_request(job: Manifest) -> str:
+    """The value of the job's annotation RESTART_TRAINER; empty for none."""
+    return str((job["metadata"].get("annotations") or {}).get(labels.RESTART_TRAINER, ""))
+
+
+def outdated_pods(view: JobView) -> list[PodFacts]:
+    """Trainer pods that the StatefulSet made from a former template."""
+    live = _live_stateful_set(view.observed)
+    status: Manifest = (live or {}).get("status") or {}
+    newest = status.get("updateRevision", "")
+    if live is None or not newest or not _is_observed(live):
+        return []
+    return [pod for pod in view.trainers if pod.revision and pod.revision != newest]
+
+
+def pods_to_restart(view: JobView) -> list[PodFacts]:
+    """Trainer pods to delete, as somebody asked for a restart after they were made.
+
+    They are deleted once the StatefulSet makes their successors from the new template.
+    """
+    live = _live_stateful_set(view.observed)
+    if live is None or view.no_pods_wanted or view.outcome is not None or not _is_observed(live):
+        return []
+    asked = live["spec"]["template"].get("metadata", {}).get("annotations") or {}
+    wanted = {name: asked[name] for name in labels.RESTART_REQUESTS if asked.get(name)}
+    if restart_request(view.job) not in {"", asked.get(labels.RESTART_TRAINER)}:
+        return []  # the new value is about to be written into the template
+    return [
+        pod
+        for pod in pods_of_role(view.observed, labels.TRAINER)
+        if not pod.terminating
+        and any(pod.restart_requests.get(name) != value for name, value in wanted.items())
+    ]
+
+
+def after_restart(view: JobView) -> str:
+    """Where training goes on after a restart, for messages."""
+    if view.spec.trainer.checkpoint:
+        return "training then goes on from the last checkpoint"
+    return "training then starts again at step 0, as spec.trainer.checkpoint is not set"
+
+
+def pods_of_earlier_job(view: JobView) -> list[PodFacts]:
+    """Trainer pods of the job's StatefulSet that were made for an earlier job of this name.
+
+    They hold that job's settings, and the StatefulSet, which was adopted, does not replace them.
+    """
+    live = _live_stateful_set(view.observed)
+    owners = (live or {}).get("metadata", {}).get("ownerReferences") or ()
+    if not any(owner.get("uid") == view.uid for owner in owners):
+        return []
+    pods = (pod for pod in view.observed.pods if pod.role == labels.TRAINER)
+    return [pod for pod in pods if pod.job_uid != view.uid and not pod.terminating]
+
+
+def _is_observed(live: Manifest) -> bool:
+    observed = (live.get("status") or {}).get("observedGeneration", 0)
+    return bool(observed >= live["metadata"].get("generation", 0))
