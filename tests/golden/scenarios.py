@@ -13,6 +13,7 @@ from rollcall_protocol.wire.job_snapshot import (
     MemberState,
     SessionCause,
     SessionReport,
+    SuspicionCause,
     TrainingResult,
 )
 from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
@@ -308,6 +309,20 @@ def rollouts_are_absent() -> JobSimulator:
     return simulator
 
 
+def rollout_sends_bad_messages() -> JobSimulator:
+    simulator = running()
+    uid = rollout(simulator)
+    reason = "3 bad messages, the last: sample 0: token 151936 is none of 151936"
+    for _ in range(2):
+        simulator.report(
+            states={uid: MemberState.SUSPECT},
+            reasons={uid: reason},
+            causes={uid: SuspicionCause.BAD_MESSAGES},
+        )
+        simulator.reconcile(61)
+    return simulator
+
+
 def rollout_never_registers() -> JobSimulator:
     simulator = running()
     for _ in range(2):
@@ -541,6 +556,7 @@ SCENARIOS: dict[str, Scenario] = {
         many_rollouts_behind,
         rollout_is_drained,
         rollouts_are_absent,
+        rollout_sends_bad_messages,
         rollout_never_registers,
         rollout_on_a_terminating_node,
         no_weight_sync,

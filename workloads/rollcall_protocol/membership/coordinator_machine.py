@@ -13,7 +13,7 @@ from rollcall_protocol.membership.coordinator_effects import (
     ProtocolTimeouts,
     VersionPublished,
 )
-from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
+from rollcall_protocol.membership.member_table import MAX_REASON, MemberRecord, MemberTable
 from rollcall_protocol.membership.message_check import MAX_VERSION_NUMBER
 from rollcall_protocol.membership.session_formation import (
     MAX_ENGINE_FAILURES,
@@ -165,7 +165,7 @@ class CoordinatorMachine:
         elif isinstance(message, CaughtUp):
             self.members.caught_up(known, message)
         elif isinstance(message, Draining):
-            known.state, known.reason = MemberState.DRAINING, message.reason
+            known.state, known.reason = MemberState.DRAINING, message.reason[:MAX_REASON]
         else:
             self._on_refused(sender, message, now)
         return self._settle(now)

@@ -13,6 +13,7 @@ from rollcall_protocol.wire.roster import Roster
 
 MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a suspect
 MAX_DONORS = 3
+MAX_REASON = 500  # characters; a member's own words reach the job's conditions
 
 
 def is_newer_roster(
@@ -67,7 +68,7 @@ class MemberRecord:
     def out(self, state: MemberState, reason: str, cause: SuspicionCause | None = None) -> None:
         """Exclude it; the first reason is kept, since later ones follow from it."""
         if self.state is not state or not self.reason:
-            self.reason, self.cause = reason, cause
+            self.reason, self.cause = reason[:MAX_REASON], cause
         self.state, self.ready = state, False
         self.deadline, self.donors = None, ()
 
@@ -192,7 +193,7 @@ class MemberTable:
         """A newcomer serves a version that it fetched, or failed to fetch one."""
         if member.state is not MemberState.CATCHING_UP:
             return
-        member.deadline, member.reason = None, message.error
+        member.deadline, member.reason = None, message.error[:MAX_REASON]
         if not message.error:
             member.held = message.version
 

@@ -27,6 +27,8 @@ class MessageFault(StrEnum):
     VERSION = "bad_version"  # a version that does not exist yet
     SESSION = "bad_session"  # a session of a coordinator that does not exist
     PART = "bad_part"  # a part of the weights that does not fit the job
+    PROMPTS = "bad_prompts"  # credits or reports of more prompts than there can be
+    EXCLUDED = "excluded_member"  # its pod sent too many bad messages
 
 
 @dataclass(frozen=True, slots=True)

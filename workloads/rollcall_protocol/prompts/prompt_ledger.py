@@ -138,8 +138,12 @@ class PromptLedger:
     # --- rollouts ------------------------------------------------------------------------------
 
     def add_credit(self, member: MemberId, prompts: int) -> None:
-        """`member` can take `prompts` more prompts, in addition to earlier credits."""
-        self._credits[member] = self._credits.get(member, 0) + max(0, prompts)
+        """`member` can take `prompts` more prompts, in addition to earlier credits.
+
+        No more count than may run at a time.
+        """
+        credit = self._credits.get(member, 0) + max(0, prompts)
+        self._credits[member] = min(credit, self._max_concurrent)
 
     def reset_credit(self, member: MemberId) -> None:
         """`member` opened a new stream: the credits that it sent on the old one are void."""
@@ -209,10 +213,15 @@ class PromptLedger:
         if held is not None:
             self._requeue(held)
 
-    def rollout_lost(self, member: MemberId) -> None:
-        """A rollout is lost: all of its prompts are requeued."""
+    def rollout_lost(self, member: MemberId, *, keep_tokens: bool = True) -> None:
+        """A rollout is lost: all of its prompts are requeued, with the tokens that it reported.
+
+        Without `keep_tokens` those are dropped, but not what its leases began with.
+        """
         self._credits.pop(member, None)
         for held in self._leases.of(member):
+            if not keep_tokens:
+                held.draft = PartialBuilder(self._group_size, held.lease.partial)
             self._requeue(held)
 
     def expire(self, now: float) -> list[tuple[MemberId, str]]:

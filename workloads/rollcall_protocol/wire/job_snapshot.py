@@ -38,6 +38,7 @@ class SuspicionCause(StrEnum):
     ACK_TIMEOUT = "AckTimeout"  # it did not answer a message in time
     REFUSED = "Refused"  # it follows another session
     NOT_REGISTERED = "NotRegistered"  # it is on the roster and opens no stream
+    BAD_MESSAGES = "BadMessages"  # it sent several messages that cannot be true
     LEFT_ROSTER = "LeftRoster"  # the operator removed it before its stream ended
 
 

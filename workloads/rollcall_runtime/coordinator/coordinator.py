@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.membership.bad_messages import MAX_BAD_MESSAGES, BadMessageCounter
 from rollcall_protocol.membership.coordinator_effects import (
     CoordinatorEffect,
     CoordinatorSuperseded,
@@ -101,7 +102,9 @@ class Coordinator:
             send=self.connections.send,
             metrics=metrics,
             bounds=bounds,
+            suspicious=self._suspicious,
         )
+        self._bad_messages = BadMessageCounter()
         self.parts = SenderParts(senders, self.connections.send)
         self.stream = OperatorStream(self.report)
         self.fenced = asyncio.Event()  # set when another coordinator has taken over
@@ -248,10 +251,14 @@ class Coordinator:
         persistent_state.save(self._state_dir, self._state)
         for group in self.groups.values():
             group.push_roster(roster)
+        self._bad_messages.keep_only({seat.pod_uid for seat in roster.members})
         self._roster_taken.set()
 
     def hello_problem(self, hello: Hello) -> BadMessage | None:
         """Why a member must not register; None if it may."""
+        if hello.member.pod_uid in self._bad_messages.excluded:
+            problem = f"{hello.pod} sent too many bad messages, and is to be replaced"
+            return BadMessage(MessageFault.EXCLUDED, problem)
         group = self.groups.get(hello.group)
         if hello.job_uid != self.config.uid or group is None:
             problem = f"this job has no sync group {hello.group!r}"
@@ -297,13 +304,15 @@ class Coordinator:
             group.run(group.machine.receive(member, message, time.monotonic()))
 
     def refuse(self, member: MemberId, bad: BadMessage) -> None:
-        """Count a message that has no effect, and log its sender."""
+        """Count a message that has no effect, and log its sender; too many exclude its pod."""
         self._metrics.refused(bad.fault.value)
         log.warning("a message of member %s is refused: %s", member, bad.problem)
+        self._suspicious(member, bad.problem)
 
     def missing(self) -> tuple[RosterMember, ...]:
         """Members of the roster that have no stream open."""
-        roster, here = self._state.roster, self.connections.pods
+        roster = self._state.roster
+        here = self.connections.pods | self._bad_messages.excluded  # these may not connect
         return tuple(m for m in (roster.members if roster else ()) if m.pod_uid not in here)
 
     def member_unreachable(self, member: RosterMember, reason: str, seconds: float) -> None:
@@ -343,6 +352,14 @@ class Coordinator:
             return check_version(message.version, lineage=machine.lineage, newest=machine.newest)
         return None
 
+    def _suspicious(self, member: MemberId, problem: str) -> None:
+        """`member` sent a bad message. Its pod is excluded for good with the last that may be."""
+        group, now = self._group_of.get(member), time.monotonic()
+        if group is not None and self._bad_messages.add(member.pod_uid, now):
+            reason = f"{MAX_BAD_MESSAGES} bad messages, the last: {problem}"
+            cause = SuspicionCause.BAD_MESSAGES
+            group.run(group.machine.exclude(member, reason, now, cause=cause))
+
     def _on_superseded(self, claim: CoordinatorSuperseded) -> None:
         if self._succession is None or self._succession.done():
             check = self._check_succession(claim)
@@ -379,7 +396,8 @@ class Coordinator:
 
         The time runs from the last bytes of the member, or from the request that it did not answer.
         """
-        self.prompts.member_disconnected(effect.member)
+        lied = effect.cause is SuspicionCause.BAD_MESSAGES
+        self.prompts.member_disconnected(effect.member, keep_tokens=not lied)
         now = time.monotonic()
         since = (
             effect.since

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
-from rollcall_protocol.membership.message_check import BadMessage
+from rollcall_protocol.membership.message_check import BadMessage, MessageFault
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.json_codec import CodecError
@@ -50,6 +50,9 @@ class ConnectionListener(Protocol):
 
     def member_disconnected(self, member: MemberId, loss: ConnectionLoss) -> None:
         """The stream of `member` ended."""
+
+    def refuse(self, member: MemberId, bad: BadMessage) -> None:
+        """A message of `member` cannot be read."""
 
     def member_message(self, member: MemberId, message: MemberMessage) -> None:
         """A message of `member` arrived."""
@@ -178,7 +181,7 @@ class MemberConnections:
             try:
                 message = await load_message(frame.data, MEMBER_MESSAGES)
             except CodecError as error:
-                self._refused("malformed")
+                self._listener.refuse(member, BadMessage(MessageFault.MALFORMED, str(error)))
                 raise ConnectionResetError(f"malformed message: {error}") from error
             self._listener.member_message(member, message)
         if socket.exception() is not None:

@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rollcall_protocol.job_config import EvaluationConfig, JobConfig
+from rollcall_protocol.membership.message_check import MessageFault
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
-from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_protocol.prompts.sample_check import BadSamples, SampleBounds, SampleFault
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
     Completion,
     CoordinatorMessage,
     GenerationProgress,
     PromptCredit,
-    PromptLease,
     PromptLeaseReturned,
     PromptLeaseRevoked,
 )
@@ -28,6 +28,8 @@ from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 
 log = logging.getLogger(__name__)
 
+MAX_REPORTS = 4096  # leases in one message; a rollout holds far fewer
+
 PromptMessage = PromptCredit | GenerationProgress | PromptLeaseReturned
 
 
@@ -35,7 +37,8 @@ class PromptDispatcher:
     """Drives the prompt ledger over the members' streams. Belongs to one event loop.
 
     `eligible` returns the members that may get prompts now; `send` sends a message to one. Samples
-    beyond `bounds` are not counted.
+    and tokens beyond `bounds` do not count; `suspicious` is called with their sender and the
+    problem, once they have had their effect here.
     """
 
     def __init__(
@@ -48,10 +51,11 @@ class PromptDispatcher:
         send: Callable[[MemberId, CoordinatorMessage], None],
         metrics: CoordinatorMetrics,
         bounds: SampleBounds,
+        suspicious: Callable[[MemberId, str], None],
     ) -> None:
         algorithm = config.algorithm
         settings = algorithm.settings
-        self._config, self._bounds = config, bounds
+        self._config, self._bounds, self._suspicious = config, bounds, suspicious
         self._version: Version | None = None  # the newest that rollouts serve
         self._credits: dict[MemberId, int] = {}
         self._evaluation: PromptLedger | None = None
@@ -142,7 +146,11 @@ class PromptDispatcher:
 
     def member_message(self, member: MemberId, message: PromptMessage) -> None:
         """A message of `member` about prompts arrived."""
-        if isinstance(message, PromptCredit):
+        problem = _absurd(message)
+        if problem:
+            self._metrics.refused(MessageFault.PROMPTS.value)
+            self._suspicious(member, problem)
+        elif isinstance(message, PromptCredit):
             self._ledger.add_credit(member, message.prompts)
         elif isinstance(message, GenerationProgress):
             self._progressed(member, message)
@@ -159,8 +167,10 @@ class PromptDispatcher:
             return CompletionVerdict.WRONG_JOB
         ledger = self._ledger_of(completion.lease_id, completion.member)
         lease = ledger.lease(completion.lease_id, completion.member)
-        if lease is not None and self._are_bad(completion, lease):
-            ledger.reject(lease.lease_id, completion.member)
+        bad = None if lease is None else self._bounds.check(completion, lease, newest=self._newest)
+        if bad is not None:
+            ledger.reject(completion.lease_id, completion.member)
+            self._are_bad(completion.member, bad, what="sample")
             verdict = CompletionVerdict.BAD_SAMPLES
         elif ledger.complete(completion):
             verdict = CompletionVerdict.COUNTED
@@ -170,10 +180,13 @@ class PromptDispatcher:
         self.dispatch()
         return verdict
 
-    def member_disconnected(self, member: MemberId) -> None:
-        """A stream ended: the next `dispatch` leases its prompts to other members."""
+    def member_disconnected(self, member: MemberId, *, keep_tokens: bool = True) -> None:
+        """A stream ended: the next `dispatch` leases its prompts to other members.
+
+        Without `keep_tokens` they do not go on from what it reported.
+        """
         for ledger in self._ledgers:
-            ledger.rollout_lost(member)
+            ledger.rollout_lost(member, keep_tokens=keep_tokens)
         self._batch_ready.set()
 
     def dispatch(self) -> None:
@@ -192,31 +205,35 @@ class PromptDispatcher:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _are_bad(self, completion: Completion, lease: PromptLease) -> bool:
-        """Whether the samples cannot be trained on: counted by kind, and logged with the sender."""
+    @property
+    def _newest(self) -> Version:
+        """The newest version that a rollout may serve; RuntimeError before the first lease."""
         if self._version is None:
-            return False  # nothing was leased yet
+            raise RuntimeError("no version is published")
         # A rollout may serve the next version before all of them do.
-        newest = replace(self._version, number=self._version.number + 1)
-        bad = self._bounds.check(completion, lease, newest=newest)
-        if bad is None:
-            return False
-        self._metrics.refused(f"bad_sample_{bad.fault.value}")
-        log.warning(
-            "samples of pod %s for prompt %d are rejected: %s",
-            completion.member.pod_uid,
-            lease.prompt,
-            bad.problem,
-        )
-        return True
+        return replace(self._version, number=self._version.number + 1)
+
+    def _are_bad(self, member: MemberId, bad: BadSamples, *, what: str) -> None:
+        """Count by kind, and log with the sender. A reward may be bad by a bug of the user's."""
+        self._metrics.refused(f"bad_{what}_{bad.fault.value}")
+        log.warning("a %s of member %s is refused: %s", what, member, bad.problem)
+        if bad.fault is not SampleFault.REWARD:
+            self._suspicious(member, bad.problem)
 
     def _progressed(self, member: MemberId, message: GenerationProgress) -> None:
         now = time.monotonic()
         for report in message.reports:
             ledger = self._ledger_of(report.lease_id, member)
-            if not ledger.report_progress(report, member, now):
+            lease = ledger.lease(report.lease_id, member)
+            if lease is None:
                 self._metrics.refused("late_report")
                 self._send(member, PromptLeaseRevoked(report.lease_id))
+                continue
+            bad = self._bounds.check_report(report, lease, newest=self._newest)
+            if bad is None:
+                ledger.report_progress(report, member, now)
+            else:
+                self._are_bad(member, bad, what="partial")
 
     def _set_timer(self) -> None:
         # A timer that is set is early enough: deadlines only move later.
@@ -265,3 +282,12 @@ class PromptDispatcher:
             shared_credits=self._credits,
             lease_prefix=f"evaluation-{self._evaluations}.",
         )
+
+
+def _absurd(message: PromptMessage) -> str:
+    """Why no rollout can mean this; empty if one can."""
+    if isinstance(message, PromptCredit) and not 0 <= message.prompts <= MAX_REPORTS:
+        return f"a credit of {message.prompts} prompts"
+    if isinstance(message, GenerationProgress) and len(message.reports) > MAX_REPORTS:
+        return f"progress of {len(message.reports)} leases in one message"
+    return ""

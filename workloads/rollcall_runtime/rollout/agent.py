@@ -4,12 +4,14 @@ It owns the stream, the generation worker and the completion sender; all run in 
 """
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import WeightSyncConfig
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import (
     Completion,
@@ -44,6 +46,8 @@ from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.environment import RolloutEnvironment
 from rollcall_runtime.worker.telemetry import MetricsServer, RolloutMetrics
 
+log = logging.getLogger(__name__)
+
 BATCHES_LEASED = 2  # one that is being sampled, one that waits
 CLOSE_SECONDS = 2.0
 
@@ -61,13 +65,17 @@ class AgentSettings:
 
 @dataclass(frozen=True, slots=True)
 class AgentDependencies:
-    """What `app` opens for the agent. The agent closes the two engines."""
+    """What `app` opens for the agent. The agent closes the two engines.
+
+    Responses that come with a lease and are beyond `bounds` are sampled again.
+    """
 
     engine: InferenceEngine
     sync: OpenEngine
     reward: Reward
     settings: AgentSettings
     metrics: RolloutMetrics
+    bounds: SampleBounds
     log_fields: dict[str, Any] = field(default_factory=dict)  # of all lines; the epoch is kept
 
 
@@ -266,7 +274,17 @@ class Agent:
         if self._drain.draining:
             self._stream.send(PromptLeaseReturned(lease.lease_id))
         else:
-            self._generator.add(lease)
+            self._generator.add(self._without_bad_partial(lease))
+
+    def _without_bad_partial(self, lease: PromptLease) -> PromptLease:
+        """The lease, from the beginning if another rollout's tokens cannot be continued."""
+        bounds, partial = self._dependencies.bounds, lease.partial
+        bad = bounds.check_partial(partial, lease) if partial is not None else None
+        if bad is None:
+            return lease
+        self._metrics.refused(what=f"bad_partial_{bad.fault.value}").inc()
+        log.warning("prompt %d is sampled from the beginning: %s", lease.prompt, bad.problem)
+        return replace(lease, partial=None)
 
     def _report(self) -> None:
         self._reporter.report(self._generator.lease_progress())

@@ -6,7 +6,9 @@ import signal
 from typing import Any
 
 from rollcall_protocol.job_config import GroupConfig
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId
+from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,
@@ -59,6 +61,7 @@ def _open_dependencies(
         problem = f"{job.weight_sync.pause_mode!r} is not one of {', '.join(modes)}"
         raise SpecError("spec.weightSync.pauseMode", problem)
     engine = _inference_engine(environment)
+    model = open_model(job.model)
     return AgentDependencies(
         settings=read_settings(AgentSettings, own, field=f"{FIELD}.config"),
         reward=load_reward(job.reward_function),
@@ -72,6 +75,7 @@ def _open_dependencies(
         ),
         engine=engine,
         log_fields=log_fields,
+        bounds=SampleBounds(model.vocabulary, model.positions),
         metrics=RolloutMetrics(
             namespace=job.namespace, job=job.job, pool=pool.pool, group=pool.sync_group
         ),

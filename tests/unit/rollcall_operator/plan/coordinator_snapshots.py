@@ -10,6 +10,7 @@ from rollcall_protocol.wire.job_snapshot import (
     MemberState,
     SessionCause,
     SessionReport,
+    SuspicionCause,
     TrainingProgress,
     TrainingResult,
 )
@@ -23,6 +24,7 @@ def snapshot_of(
     groups: Sequence[str],
     states: Mapping[str, MemberState] | None = None,
     reasons: Mapping[str, str] | None = None,
+    causes: Mapping[str, SuspicionCause] | None = None,
     running: Mapping[str, int] | None = None,
     silent: Sequence[str] = (),
     finished: TrainingResult | None = None,
@@ -37,6 +39,7 @@ def snapshot_of(
             state=(states or {}).get(member.pod_uid, MemberState.IN_SYNC),
             version=progress.step,
             reason=(reasons or {}).get(member.pod_uid, ""),
+            cause=(causes or {}).get(member.pod_uid),
             running=(running or {}).get(member.pod_uid),
         )
         for member in roster.members

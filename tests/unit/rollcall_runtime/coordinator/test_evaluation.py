@@ -45,6 +45,7 @@ class Rollouts:
             send=lambda member, message: self.sent.append((member, message)),
             metrics=Counts(),
             bounds=SampleBounds(vocabulary=64),
+            suspicious=lambda *_: None,
         )
 
     def held_out(self) -> list[tuple[MemberId, PromptLease]]:

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from rollcall_protocol.job_config import MembershipConfig
+from rollcall_protocol.membership.message_check import BadMessage
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.messages import (
@@ -54,6 +55,9 @@ class Coordinator:
             "it is asked how long that took"
         )
         self.lost.put_nowait(loss)
+
+    def refuse(self, member: MemberId, bad: BadMessage) -> None:
+        pass
 
     def member_message(self, member: MemberId, message: MemberMessage) -> None:
         pass

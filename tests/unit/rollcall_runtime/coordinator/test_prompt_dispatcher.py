@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.prompts.prompt_ledger import RejectionReason
+from rollcall_protocol.prompts.sample_check import MAX_POSITIONS
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import (
     GenerationProgress,
@@ -20,6 +21,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
+from rollcall_runtime.coordinator.prompt_dispatcher import MAX_REPORTS
 from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, Group, Worker, eventually
 
 TOKENS = (Response((3, 4), (-0.5, -1.0), (0, 0)), Response((5,), (-2.0,), (0,), finished=True))
@@ -147,3 +149,76 @@ async def test_bad_samples_cost_their_prompt_alone(
         assert state.counts.rejected == {RejectionReason.BAD_SAMPLES.value: 1}
         (kept,) = state.buffer
         assert kept.lease.prompt == other.prompt
+
+
+GOOD = Response((3, 4), (-0.5, -1.0), (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("since", "bad", "fault"),
+    [
+        ((0, 0), (replace(GOOD, tokens=(3, 64)), GOOD), "token"),
+        ((0, 0), (replace(GOOD, tokens=(-1, 4)), GOOD), "token"),
+        ((0, 0), (GOOD, replace(GOOD, versions=(0, 10**9))), "version"),
+        ((0, 0), (GOOD, replace(GOOD, logprobs=(-0.5, 0.5))), "logprob"),
+        ((0,), (GOOD,), "group_size"),
+        ((0, MAX_POSITIONS), (GOOD, GOOD), "length"),
+    ],
+)
+async def test_bad_tokens_are_not_given_to_the_next_rollout(
+    tmp_path: Path, since: tuple[int, ...], bad: tuple[Response, ...], fault: str
+) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        good = report(group, await leased(a))
+        await a.say(GenerationProgress((good,)))
+        await a.say(GenerationProgress((replace(good, since=since, responses=bad),)))
+        await eventually(lambda: group.counts.refusals == [f"bad_partial_{fault}"])
+        await a.socket.close()
+        await eventually(lambda: group.counts.suspicions)
+        moved = await leased(b)
+        assert moved.partial is not None
+        assert moved.partial.responses == TOKENS, "those of the good report"
+        assert await group.complete(b, moved) == 200
+
+
+async def test_a_report_of_a_version_of_the_future_is_dropped(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        good = report(group, await leased(a))
+        assert good.version is not None
+        later = replace(good.version, number=10**9)
+        await a.say(GenerationProgress((replace(good, version=later),)))
+        await a.socket.close()
+        await eventually(lambda: group.counts.suspicions)
+        assert group.counts.refusals == ["bad_partial_version"]
+        assert (await leased(b)).partial is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PromptCredit(-1),
+        PromptCredit(10**12),
+        GenerationProgress((PartialReport("unknown"),) * (MAX_REPORTS + 1)),
+    ],
+)
+async def test_credits_and_reports_of_more_prompts_than_there_can_be_are_refused(
+    tmp_path: Path, message: PromptCredit | GenerationProgress
+) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        await a.say(message)
+        await eventually(lambda: group.counts.refusals == ["bad_prompts"])
+        assert a.leases.empty()
+        assert not a.revoked
+        assert await group.complete(b, await leased(b)) == 200
+
+
+async def test_credits_add_up_to_no_more_prompts_than_may_run(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path) as (group, a, b):
+        most = CONFIG.algorithm.max_concurrent_rollouts
+        for _ in range(50):
+            await a.say(PromptCredit(most))
+        await eventually(lambda: a.leases.qsize() == most)
+        await b.say(PromptCredit(0))
+        await a.say(PromptLeaseReturned("unknown"))
+        await eventually(lambda: group.coordinator.prompts._credits[a.member] == most)
+        assert b.leases.empty()

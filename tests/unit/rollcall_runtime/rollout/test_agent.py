@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import (
     MEMBER_MESSAGES,
@@ -38,6 +39,7 @@ from rollcall_protocol.wire.messages import (
     dumps,
     loads,
 )
+from rollcall_protocol.wire.partial_responses import PartialResponses, Response
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.rollout.inference_engine import WeightMismatchError
 from rollcall_runtime.sync.open_engine import OpenEngine
@@ -138,6 +140,7 @@ class Bench:
             environment=environment,
             member=MEMBER,
             dependencies=AgentDependencies(
+                bounds=SampleBounds(64),
                 engine=engine,
                 sync=OpenEngine("default", MemoryEngine(), "here"),
                 reward=load_reward("rollcall_runtime.tasks.reverse:reward"),
@@ -407,3 +410,27 @@ async def test_its_ports_are_free_again_even_if_the_engine_cannot_be_closed() ->
             await task
     for port in (pod_contract.METRICS_PORT, pod_contract.AGENT_PORT):
         socket.create_server((bench.address, port)).close()
+
+
+@pytest.mark.parametrize(
+    ("begun", "fault"),
+    [
+        ((Response((64,), (-1.0,), (0,)), Response()), "token"),
+        ((Response((3,), (0.5,), (0,)), Response()), "logprob"),
+        ((Response((3,), (-1.0,), (-1,)), Response()), "version"),
+        ((Response((3,), (-1.0,), (0,)),), "group_size"),
+    ],
+)
+async def test_tokens_of_another_rollout_that_cannot_be_are_sampled_again(
+    begun: tuple[Response, ...], fault: str
+) -> None:
+    async with Bench(FakeEngine()).running() as bench:
+        bench.engine.go.set()
+        await bench.commit(V1)
+        await bench.coordinator.say(lease(0, begun=PartialResponses(V1, begun)))
+        completion = await asyncio.wait_for(bench.coordinator.completions.get(), 5)
+        assert completion.lease_id == lease(0).lease_id
+        assert [partials for _, partials in bench.engine.calls] == [None]
+        count = bench.metrics.registry.get_sample_value
+        refused = bench.metrics.labels | {"what": f"bad_partial_{fault}"}
+        assert count("rollcall_refused_total", refused) == 1

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, JobConfig
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.sync.engine import Role
@@ -87,7 +88,7 @@ class Rank:
         )
         environment = RolloutEnvironment(
             job=config,
-            pool=pool_config(),
+            pool=pool_config(pool="pool"),
             pod=Pod(name, member.pod_uid, address),
             coordinator=f"{network}.1",
             member_token=TOKENS.member,
@@ -97,6 +98,7 @@ class Rank:
             environment=environment,
             member=member,
             dependencies=AgentDependencies(
+                bounds=SampleBounds(64),
                 engine=self.engine,
                 sync=self.sync,
                 reward=load_reward("rollcall_runtime.tasks.reverse:reward"),
