@@ -14,14 +14,13 @@ from rollcall_protocol.membership.coordinator_effects import (
     VersionPublished,
 )
 from rollcall_protocol.membership.member_table import MAX_REASON, MemberRecord, MemberTable
-from rollcall_protocol.membership.message_check import MAX_VERSION_NUMBER
 from rollcall_protocol.membership.session_formation import (
     MAX_ENGINE_FAILURES,
     FormationPhase,
     SessionFormation,
 )
 from rollcall_protocol.membership.version_publisher import VersionPublisher
-from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.ids import MAX_VERSION_NUMBER, Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import (
     MemberReport,
     MemberState,

@@ -12,7 +12,6 @@ from rollcall_protocol.wire.messages import Hello, SnapshotPartReady
 from rollcall_protocol.wire.roster import Roster
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
-MAX_VERSION_NUMBER = 2**53  # far above what any job reaches, and exact as a float
 MAX_DESCRIPTOR = 2**18  # characters of a sync engine's descriptor
 MAX_NAME = 253  # characters of a DNS name
 MAX_PARTS_AHEAD = 4  # snapshots; a rank holds two

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.ids import MAX_VERSION_NUMBER, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 
@@ -45,17 +45,17 @@ class SampleBounds:
     positions: int | None = None  # MAX_POSITIONS
 
     def check(
-        self, completion: Completion, lease: PromptLease, *, newest: Version
+        self, completion: Completion, lease: PromptLease, *, newest: Version | None
     ) -> BadSamples | None:
         """The first problem of a completion of `lease`; None if its samples can be trained on.
 
-        `newest` is the newest version that rollouts may serve.
+        `newest` is the newest version that rollouts may serve, None if that is unknown.
         """
         count = len(completion.samples)
         if count != lease.group_size:
             problem = f"{count} samples were sent, and {lease.group_size} asked for"
             return BadSamples(SampleFault.GROUP_SIZE, problem)
-        if not 0 <= completion.version.number <= newest.number:
+        if not 0 <= completion.version.number <= _limit(newest):
             return BadSamples(SampleFault.VERSION, _version(completion.version.number, newest))
         for number, sample in enumerate(completion.samples):
             columns = sample.tokens, sample.logprobs, sample.versions
@@ -96,8 +96,7 @@ class SampleBounds:
         if count != lease.group_size:
             problem = f"{count} responses, and {lease.group_size} were asked for"
             return BadSamples(SampleFault.GROUP_SIZE, problem)
-        limit = math.inf if newest is None else newest.number
-        if oldest is not None and not 0 <= oldest.number <= limit:
+        if oldest is not None and not 0 <= oldest.number <= _limit(newest):
             return BadSamples(SampleFault.VERSION, _version(oldest.number, newest))
         for number, (response, start) in enumerate(zip(responses, starts, strict=True)):
             columns = response.tokens, response.logprobs, response.versions
@@ -129,10 +128,14 @@ class SampleBounds:
         for logprob in logprobs:
             if not -math.inf < logprob <= MAX_LOGPROB:
                 yield SampleFault.LOGPROB, f"log-probability {logprob}"
-        limit = math.inf if newest is None else newest.number
+        limit = _limit(newest)
         for version in versions:
             if not 0 <= version <= limit:
                 yield SampleFault.VERSION, _version(version, newest)
+
+
+def _limit(newest: Version | None) -> int:
+    return MAX_VERSION_NUMBER if newest is None else newest.number
 
 
 def _version(number: int, newest: Version | None) -> str:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+MAX_VERSION_NUMBER = 2**53  # far above what any job reaches, and exact as a float
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SessionId:

@@ -14,6 +14,7 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
 from rollcall_protocol.prompts.sample_check import BadSamples, SampleBounds, SampleFault
+from rollcall_protocol.prompts.state_check import without_bad_samples
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
     Completion,
@@ -56,6 +57,7 @@ class PromptDispatcher:
         algorithm = config.algorithm
         settings = algorithm.settings
         self._config, self._bounds, self._suspicious = config, bounds, suspicious
+        self._metrics = metrics
         self._version: Version | None = None  # the newest that rollouts serve
         self._credits: dict[MemberId, int] = {}
         self._evaluation: PromptLedger | None = None
@@ -68,7 +70,7 @@ class PromptDispatcher:
             max_staleness=algorithm.max_staleness,
             lease_seconds=algorithm.lease,
             seed=config.data.seed,
-            state=state,
+            state=self._checked(state),
             batches_per_version=config.weight_sync.trigger_parameter_sync_step,
             keep_partial=algorithm.partial_rollout,
             deterministic=algorithm.deterministic,
@@ -80,7 +82,7 @@ class PromptDispatcher:
             wait_for_old=settings.off_policy == "wait",
             shared_credits=self._credits,
         )
-        self._eligible, self._send, self._metrics = eligible, send, metrics
+        self._eligible, self._send = eligible, send
         self._batch_ready = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # for the next lease that expires
 
@@ -204,6 +206,16 @@ class PromptDispatcher:
             self._timer = None
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _checked(self, state: LedgerState | None) -> LedgerState | None:
+        """What a checkpoint holds, without samples and tokens that cannot be trained on."""
+        if state is None:
+            return None
+        left, found = without_bad_samples(state, self._bounds)
+        for bad in found:
+            self._metrics.refused(f"bad_saved_{bad.fault.value}")
+            log.warning("samples of the checkpoint are sampled again: %s", bad.problem)
+        return left
 
     @property
     def _newest(self) -> Version:

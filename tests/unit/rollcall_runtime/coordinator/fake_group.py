@@ -20,6 +20,7 @@ from rollcall_protocol.job_config import (
     OptimizerConfig,
     WeightSyncConfig,
 )
+from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.prompts.sample_check import SampleBounds
@@ -228,6 +229,7 @@ class Group:
         senders: int = 1,
         address: str = ADDRESS,
         name: str = "",
+        ledger_state: LedgerState | None = None,
     ) -> None:
         self.counts = Counts()
         self.address = address
@@ -240,7 +242,7 @@ class Group:
             state_dir=folder,
             source=lambda index: Prompt((index,)),
             engines=engines or [OpenEngine("default", MemoryEngine(), "")],
-            ledger_state=None,
+            ledger_state=ledger_state,
             metrics=self.counts,
             bounds=SampleBounds(vocabulary=64),
             senders=senders,

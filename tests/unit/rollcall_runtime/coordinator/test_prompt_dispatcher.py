@@ -222,3 +222,21 @@ async def test_credits_add_up_to_no_more_prompts_than_may_run(tmp_path: Path) ->
         await a.say(PromptLeaseReturned("unknown"))
         await eventually(lambda: group.coordinator.prompts._credits[a.member] == most)
         assert b.leases.empty()
+
+
+async def test_bad_samples_of_a_checkpoint_are_sampled_again(tmp_path: Path) -> None:
+    async with two_rollouts(tmp_path / "first") as (group, a, _):
+        for _ in range(2):
+            assert await group.complete(a, await leased(a)) == 200
+        state = group.coordinator.prompts.state()
+    first, second = state.buffer
+    sample = replace(first.completion.samples[0], reward=float("nan"))
+    bad = replace(first, completion=replace(first.completion, samples=(sample, sample)))
+    state = replace(state, buffer=(bad, second))
+    async with Group(tmp_path / "second", ledger_state=state) as group:
+        assert group.counts.refusals == ["bad_saved_reward"]
+        await group.push(1, "a")
+        a = await group.join("a")
+        await group.coordinator.ready()
+        await group.publish(0)
+        assert (await leased(a)).prompt == bad.lease.prompt

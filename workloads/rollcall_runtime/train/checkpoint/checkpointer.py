@@ -65,7 +65,8 @@ class Checkpointer:
 
     `restore`, `save` and `finish` are collective: all ranks call them at the same steps. A save
     that fails costs that checkpoint alone: `problem` says why, until a save succeeds, and
-    `failures` counts. A save that is due while another one runs for PATIENCE_SECONDS more is
+    `failures` counts. `problem` also names a damaged checkpoint that was passed over. A save that
+    is due while another one runs for PATIENCE_SECONDS more is
     skipped and counts as failed.
     """
 
@@ -101,7 +102,10 @@ class Checkpointer:
             self._claim(root, self._ranks.gather)
         except OSError as error:
             log.warning("cannot claim the checkpoint folder %s: %s", root, error)
-        path = _newest_whole(self._ranks, root)
+        path, damaged = _newest_whole(self._ranks, root)
+        if damaged:
+            resumed = path.name if path is not None else "the beginning"
+            self.problem = f"{damaged}; training resumed from {resumed}"
         if path is None:
             return TrainState()
         try:
@@ -227,22 +231,27 @@ def _tidy(root: Path, remove: Callable[[Path], None]) -> None:
         log.warning("cannot remove old checkpoints from %s: %s", root, error)
 
 
-def _newest_whole(ranks: TrainerProcessGroup, root: Path) -> Path | None:
-    """Rank 0 lists the checkpoints, each rank checks its share of the files, and all agree."""
+def _newest_whole(ranks: TrainerProcessGroup, root: Path) -> tuple[Path | None, str]:
+    """Rank 0 lists the checkpoints, each rank checks its share of the files, and all agree.
+
+    Also what is wrong with the newest one, if that is damaged.
+    """
     found: list[str] = []
     if ranks.rank == 0:
         files.mend_checkpoints(root)
         _tidy(root, files.discard_scratch)  # a former trainer may still write there
         found = [path.name for path in files.list_checkpoints(root)]
     names: list[str] = ranks.broadcast_value(found)
+    newest = ""
     for name in names:
         path = root / name
         problem = _problem(path, part=ranks.rank, of=ranks.size)
         problems = [found for found in ranks.gather(problem) if found]
         if not problems:
-            return path
+            return path, newest
         log.warning("checkpoint %s is damaged and is skipped: %s", path, problems[0])
-    return None
+        newest = newest or f"checkpoint {name} is damaged ({problems[0]})"
+    return None, newest
 
 
 def _problem(path: Path, *, part: int, of: int) -> str:

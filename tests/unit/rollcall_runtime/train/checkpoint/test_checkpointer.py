@@ -56,8 +56,13 @@ def test_a_torn_one_is_skipped_for_the_next_older_whole_one(
 ) -> None:
     saved(tmp_path, 5, 10)
     os.truncate(checkpoint_path(tmp_path, 10) / "state.json", 9)
-    assert checkpoints(tmp_path).restore(CountingEngine()).step == 5
+    made, engine = checkpoints(tmp_path), CountingEngine()
+    assert made.restore(engine).step == 5
     assert "step-00000010 is damaged and is skipped: state.json is damaged" in caplog.text
+    assert made.problem.startswith("checkpoint step-00000010 is damaged (state.json is damaged")
+    assert made.problem.endswith("; training resumed from step-00000005")
+    save(made, engine, TrainState(15))
+    assert made.problem == "", "there is a newer one that is whole"
 
 
 def test_what_another_rank_cannot_read_is_skipped_by_all(
@@ -104,7 +109,9 @@ def test_training_begins_again_when_no_checkpoint_is_whole(tmp_path: Path) -> No
     saved(tmp_path, 5, 10)
     for path in list_checkpoints(tmp_path):
         (path / "updates").unlink()
-    assert checkpoints(tmp_path).restore(CountingEngine()) == TrainState()
+    made = checkpoints(tmp_path)
+    assert made.restore(CountingEngine()) == TrainState()
+    assert made.problem.endswith("; training resumed from the beginning")
 
 
 def test_a_trainer_that_was_force_deleted_and_still_runs_saves_no_checkpoint(
