@@ -6,7 +6,7 @@ from dataclasses import replace
 from rollcall_operator.api import labels
 from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.children.pod_template import TOKEN_PATH
-from rollcall_operator.plan.model import NodeFacts, Refusal, Taint
+from rollcall_operator.plan.model import LinkFacts, LinkFailure, NodeFacts, Refusal, Taint
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import (
@@ -398,6 +398,18 @@ def coordinator_is_unreachable() -> JobSimulator:
     return simulator
 
 
+def coordinator_falls_silent(failure: LinkFailure, detail: str) -> Scenario:
+    def scenario() -> JobSimulator:
+        simulator = running()
+        simulator.link = LinkFacts(False, simulator.now, failure, detail)
+        simulator.converge(11)
+        simulator.link = None
+        simulator.converge(11)
+        return simulator
+
+    return scenario
+
+
 def no_rollout_has_joined() -> JobSimulator:
     simulator = running()
     simulator.report(silent=list(simulator.pods))
@@ -579,6 +591,16 @@ SCENARIOS: dict[str, Scenario] = {
 } | {
     "a reference pod ends": reference_pods_end(1),
     "all reference pods end": reference_pods_end(2),
+    "coordinator cannot be reached": coordinator_falls_silent(
+        LinkFailure.UNREACHABLE, "Cannot connect to host 10.0.0.1:7070"
+    ),
+    "coordinator hangs": coordinator_falls_silent(LinkFailure.SILENT, "Timeout on reading data"),
+    "coordinator refuses the operator": coordinator_falls_silent(
+        LinkFailure.REFUSED, '401 {"error": "bad token"}'
+    ),
+    "coordinator is of another version": coordinator_falls_silent(
+        LinkFailure.INCOMPATIBLE, "its report cannot be read: surprise: unknown field"
+    ),
     "trainer template changes": trainer_template_changes(),
     "trainer template changes with a checkpoint": trainer_template_changes(
         {"spec.trainer.checkpoint": {"everySteps": 5, "volume": {"emptyDir": {}}}}

@@ -70,6 +70,11 @@ class Coordinator:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    async def start_again(self) -> None:
+        """Listen after `stop`, with the roster that it held."""
+        self._stream = OperatorStream(self._snapshot)
+        await self.start()
+
     def say(self, members: Mapping[str, Member]) -> None:
         """What it says from now on, by pod uid."""
         self._members = dict(members)

@@ -11,6 +11,7 @@ class JobCondition(StrEnum):
     TRAINER_READY = "TrainerReady"
     TRAINER_UP_TO_DATE = "TrainerUpToDate"
     ROLLOUTS_READY = "RolloutsReady"
+    COORDINATOR_CONNECTED = "CoordinatorConnected"
     REFERENCE_READY = "ReferenceReady"
     WEIGHTS_IN_SYNC = "WeightsInSync"
     RUNNING = "Running"
@@ -34,6 +35,7 @@ class JobPhase(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     RESTARTING = "Restarting"
+    UNKNOWN = "Unknown"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -74,6 +76,12 @@ class Reason(StrEnum):
     PODS_REFUSED = "PodsRefused"
     UP_TO_DATE = "UpToDate"
     RESTART_NEEDED = "RestartNeeded"
+    # the operator's connection to the coordinator
+    CONNECTED = "Connected"
+    COORDINATOR_UNREACHABLE = "CoordinatorUnreachable"
+    COORDINATOR_SILENT = "CoordinatorSilent"
+    COORDINATOR_REFUSES = "CoordinatorRefuses"
+    COORDINATOR_INCOMPATIBLE = "CoordinatorIncompatible"
     # weights and training
     IN_SYNC = "InSync"
     CATCHING_UP = "CatchingUp"
@@ -102,6 +110,10 @@ PROBLEM_REASONS = frozenset(
         Reason.UNSCHEDULABLE,
         Reason.PODS_REFUSED,
         Reason.RESTART_NEEDED,
+        Reason.COORDINATOR_UNREACHABLE,
+        Reason.COORDINATOR_SILENT,
+        Reason.COORDINATOR_REFUSES,
+        Reason.COORDINATOR_INCOMPATIBLE,
         Reason.JOB_NOT_FOUND,
     }
 )

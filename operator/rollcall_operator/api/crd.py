@@ -61,6 +61,7 @@ RLJOB = CustomResource(
         ("Reward", "string", ".status.progress.rolloutReward", "Mean reward of the latest samples"),
         ("Rollouts", "string", ".status.rollouts", "Ready rollouts out of wanted rollouts"),
         ("Epoch", "integer", ".status.epoch", "Epoch of the job's roster"),
+        ("Stale", "date", ".status.staleSince", "Time since the last report, if one is missing"),
         ("Age", "date", ".metadata.creationTimestamp", "Time since creation"),
     ),
 )
@@ -79,6 +80,7 @@ ROLLOUTPOOL = CustomResource(
         ("InSync", "integer", ".status.inSync", "Rollouts that serve the current weights"),
         ("Version", "integer", ".status.weightVersion.min", "Lowest weight version served"),
         ("Epoch", "integer", ".status.epoch", "Epoch of the job's roster"),
+        ("Stale", "date", ".status.staleSince", "Time since the last report, if one is missing"),
         ("Age", "date", ".metadata.creationTimestamp", "Time since creation"),
     ),
     scale={

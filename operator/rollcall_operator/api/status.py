@@ -213,9 +213,12 @@ class RLJobStatus(StatusModel):
     """When the job started, or was last resumed."""
     completion_time: Time | None = None
     """When the job succeeded or failed."""
+    stale_since: Time | None = None
+    """Since when the coordinator has sent nothing: progress, weight versions and sync groups are as
+    they were then. Absent while they are current."""
     conditions: Annotated[tuple[Condition, ...], _keyed("type", longest=16)] = ()
-    """Conditions: Validated, Suspended, TrainerReady, TrainerUpToDate, ReferenceReady,
-    RolloutsReady, WeightsInSync, Running, Succeeded and Failed."""
+    """Conditions: Validated, Suspended, TrainerReady, TrainerUpToDate, CoordinatorConnected,
+    ReferenceReady, RolloutsReady, WeightsInSync, Running, Succeeded and Failed."""
     trainer: TrainerStatus | None = None
     progress: ProgressStatus | None = None
     sync_groups: Annotated[tuple[SyncGroupStatus, ...], _keyed("name", longest=8)] = ()
@@ -262,6 +265,9 @@ class RolloutPoolStatus(StatusModel):
     weight_version: VersionRange | None = None
     selector: str | None = None
     """Label selector of the pods; the scale subresource passes it to autoscalers."""
+    stale_since: Time | None = None
+    """Since when the job's coordinator has sent nothing: inSync, stale and weightVersion are as
+    they were then. Absent while they are current."""
     last_update: Time | None = None
     """When this status was written."""
     conditions: Annotated[tuple[Condition, ...], _keyed("type", longest=8)] = ()

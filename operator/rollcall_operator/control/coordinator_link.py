@@ -7,6 +7,7 @@ decided until the coordinator holds it.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import aiohttp
 
 from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
+from rollcall_operator.plan.model import LinkFacts, LinkFailure
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, encode
@@ -23,6 +25,7 @@ from rollcall_protocol.wire.roster import Roster
 
 log = logging.getLogger(__name__)
 
+_DETAIL_LIMIT = 300  # characters of an answer that a condition quotes
 _LINE_LIMIT = 16 * 1024 * 1024
 
 
@@ -45,7 +48,7 @@ class LinkSettings:
 
     port: int = MEMBERSHIP_PORT
     connect_timeout: float = 3.0
-    silence_timeout: float = 15.0
+    silence_timeout: float = 11.0  # two heartbeats of the coordinator, and a second
     push_timeout: float = 5.0
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=1.0))
     confirm_delay: float = 1.0
@@ -55,9 +58,16 @@ class LinkSettings:
 class LinkError(Exception):
     """The coordinator's answer ends this connection; `final`: only a reconcile can help."""
 
-    def __init__(self, message: str, *, final: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        final: bool = False,
+        failure: LinkFailure = LinkFailure.UNREACHABLE,
+    ) -> None:
         super().__init__(message)
         self.final = final
+        self.failure = failure
 
 
 class CoordinatorLink:
@@ -72,8 +82,11 @@ class CoordinatorLink:
         notify: Callable[[float], None],
         metrics: LinkMetrics,
         settings: LinkSettings | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`notify(delay)` asks for a reconcile of the job in `delay` seconds."""
+        """`notify(delay)` asks for a reconcile of the job in `delay` seconds; `clock` gives Unix
+        seconds.
+        """
         self.pod = pod
         self._token = token
         self._dialer = dialer
@@ -83,6 +96,10 @@ class CoordinatorLink:
         self._snapshot: JobSnapshot | None = None
         self._wanted: Roster | None = None
         self._connected = False
+        self._clock = clock
+        self._last_byte = clock()
+        self._failure: LinkFailure | None = None
+        self._detail = ""
         self._changed = asyncio.Event()
         self._retry = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,6 +113,16 @@ class CoordinatorLink:
     def connected(self) -> bool:
         """Whether the stream is open now."""
         return self._connected
+
+    @property
+    def facts(self) -> LinkFacts:
+        """How the connection is, for the planner."""
+        return LinkFacts(
+            connected=self._connected and self._failure is None,
+            since=self._last_byte,
+            failure=self._failure,
+            detail=self._detail,
+        )
 
     def serves(self, pod: PodAddress, token: str) -> bool:
         """Whether this link is the one for `pod` and `token`."""
@@ -136,8 +163,10 @@ class CoordinatorLink:
             try:
                 await self._read()
                 problem = "the coordinator closed the stream"
+                self._fail(LinkFailure.UNREACHABLE, problem)
             except (aiohttp.ClientError, TimeoutError, OSError, LinkError) as error:
                 problem = f"{type(error).__name__}: {error}"
+                self._fail(_failure_of(error), str(error) or type(error).__name__)
             failures = 0 if self._snapshot is not before else failures + 1
             if self._mark_closed():
                 log.info("Disconnected from coordinator %s: %s", self.pod.name, problem)
@@ -148,6 +177,18 @@ class CoordinatorLink:
                 await asyncio.wait_for(self._retry.wait(), self._settings.backoff.delay(failures))
             except TimeoutError:
                 continue
+
+    def _fail(self, failure: LinkFailure, detail: str) -> None:
+        """Keep why nothing arrives; the planner decides after how long that counts."""
+        was = self._failure
+        self._failure, self._detail = failure, detail[:_DETAIL_LIMIT]
+        if self._connected or failure is not was:
+            self._notify(0.0)
+
+    def _bytes_arrived(self) -> None:
+        """Bytes arrived; after a failure they count once they are a report that can be read."""
+        if self._failure is None:
+            self._last_byte = self._clock()
 
     def _mark_closed(self) -> bool:
         """Count the stream's end; False when it was not open."""
@@ -166,11 +207,12 @@ class CoordinatorLink:
             endpoint.url + OPERATOR_STREAM_ROUTE, headers=endpoint.headers, timeout=timeout
         ) as response:
             if response.status != 200:
-                raise LinkError(f"{response.status} {await _error_text(response)}")
+                text = f"{response.status} {await _error_text(response)}"
+                raise LinkError(text, failure=_failure_of_status(response.status))
             self._connected = True
             self._metrics.link_connected(up=True)
             log.info("Connected to coordinator %s", self.pod.name)
-            async for line in _lines(response.content):
+            async for line in _lines(response.content, self._bytes_arrived):
                 self._accept(line)
 
     def _accept(self, line: bytes) -> None:
@@ -178,12 +220,16 @@ class CoordinatorLink:
             snapshot = loads(line, JobSnapshot)
         except CodecError as error:
             self._metrics.snapshot_refused("malformed")
-            raise LinkError(f"malformed snapshot: {error}") from error
+            raise LinkError(
+                f"its report cannot be read: {error}", failure=LinkFailure.INCOMPATIBLE
+            ) from error
         if snapshot.pod_uid != self.pod.uid:
             self._metrics.snapshot_refused("other_pod")
             raise LinkError(f"snapshot of pod {snapshot.pod_uid}, not {self.pod.uid}")
         before, self._snapshot = self._snapshot, snapshot
-        if before is None or _urgent(before) != _urgent(snapshot):
+        again, self._failure, self._detail = self._failure is not None, None, ""
+        self._bytes_arrived()
+        if again or before is None or _urgent(before) != _urgent(snapshot):
             self._notify(0.0)
         elif before.progress != snapshot.progress:
             self._notify(self._settings.progress_delay)
@@ -273,10 +319,26 @@ async def _error_text(response: aiohttp.ClientResponse) -> str:
     return (await response.content.read(500)).decode(errors="replace")
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+def _failure_of(error: Exception) -> LinkFailure:
+    if isinstance(error, LinkError):
+        return error.failure
+    silent = isinstance(error, aiohttp.SocketTimeoutError)
+    return LinkFailure.SILENT if silent else LinkFailure.UNREACHABLE
+
+
+def _failure_of_status(status: int) -> LinkFailure:
+    if status in {401, 403}:
+        return LinkFailure.REFUSED
+    return LinkFailure.INCOMPATIBLE if status in {400, 404, 405} else LinkFailure.UNREACHABLE
+
+
+async def _lines(
+    content: aiohttp.StreamReader, arrived: Callable[[], None]
+) -> AsyncIterator[bytes]:
     """Non-empty lines; empty ones are heartbeats. Raises LinkError for a line without an end."""
     buffer = b""
     async for chunk in content.iter_any():
+        arrived()
         *complete, buffer = (buffer + chunk).split(b"\n")
         for line in complete:
             if line.strip():

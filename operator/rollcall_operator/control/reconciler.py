@@ -110,6 +110,7 @@ class Reconciler:
         return replace(
             observed,
             snapshot=state.link.snapshot if state.link is not None else None,
+            link=state.link.facts if state.link is not None else None,
             memory=state.memory,
             refusals=self._applier.refusals(key),
             nodes=self._nodes.troubled(nodes),

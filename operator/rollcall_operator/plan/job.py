@@ -31,6 +31,7 @@ from rollcall_operator.plan.refusals import (
     unowned_errors,
 )
 from rollcall_operator.plan.status.conditions import job_conditions, validated
+from rollcall_operator.plan.status.coordinator_contact import contact_wait
 from rollcall_operator.plan.status.events import job_events, pool_events
 from rollcall_operator.plan.status.job import invalid_status, job_status
 from rollcall_operator.plan.status.pool import orphan_status, pool_status
@@ -87,7 +88,7 @@ def _plan_for_job(view: JobView) -> JobPlan:
     ttl = _time_to_live(view)
     waits = [decision.wait, status.wait, *(write.wait for write in pools.values())]
     waits += [_until_deadline(view), ttl, removals.wait, _GARBAGE_COLLECTION if leftovers else None]
-    waits.append(_MISSING_TRAINERS if _lacks_trainers(view) else None)
+    waits += [_MISSING_TRAINERS if _lacks_trainers(view) else None, contact_wait(view)]
     needs_token = observed.operator_token is None and not errors and view.outcome is None
     return JobPlan(
         costs=tuple(deletion_costs(view, applies)),

@@ -7,6 +7,7 @@ the roster to the coordinator, pod deletions, readiness gates, pool statuses, ev
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, Self
 
 from rollcall_operator.api import labels
@@ -107,6 +108,28 @@ class PodFacts:
     tolerations: tuple[Toleration, ...] = ()
 
 
+class LinkFailure(StrEnum):
+    """Why a coordinator does not report to the operator."""
+
+    UNREACHABLE = "Unreachable"  # no connection, or another pod answers
+    SILENT = "Silent"  # connected, and no byte arrives
+    REFUSED = "Refused"  # it does not accept the operator's token
+    INCOMPATIBLE = "Incompatible"  # its answer cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """The operator's connection to a coordinator: whether it is open, when the last byte arrived
+    (`since`, Unix seconds; at first, when the operator began to call) and why the last attempt
+    failed.
+    """
+
+    connected: bool
+    since: float
+    failure: LinkFailure | None = None
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The API server refused a child: `digest` is `plan.apply_needed.digest` of what it refused."""
@@ -149,7 +172,8 @@ class ObservedJob:
     names the job, owned by it or not. `children` are the live Services, StatefulSets and
     Deployments with the job's label. `operator_token` is from the job's Secret: None when this
     job has no Secret, empty when the Secret holds none. `snapshot` is the coordinator's last
-    report. `refusals` is keyed by `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer";
+    report, `link` the connection that it came by, None if there is no coordinator to call.
+    `refusals` is keyed by `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer";
     `creation_failures` as well: why a StatefulSet that lacks pods could not create the last one.
     `nodes` are those in trouble, by name; empty where nodes are not watched. `now` is Unix seconds.
     """
@@ -163,6 +187,7 @@ class ObservedJob:
     operator_token: str | None = field(default=None, repr=False)
     pods: tuple[PodFacts, ...] = ()
     snapshot: JobSnapshot | None = None
+    link: LinkFacts | None = None
     memory: ReconcileMemory = field(default_factory=ReconcileMemory)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     creation_failures: Mapping[str, str] = field(default_factory=dict)

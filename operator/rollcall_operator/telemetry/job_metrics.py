@@ -1,6 +1,7 @@
 """Metrics of each job, read from its status at scrape time: a deleted job's series end with it."""
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client.core import (
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from rollcall_operator.api.status import RLJobStatus, SyncGroupStatus
 from rollcall_operator.plan.status.session_history import session_key
+from rollcall_operator.plan.timestamps import from_time
 
 Key = tuple[str, str]  # namespace, job
 
@@ -32,14 +34,19 @@ class _GroupCounts:
 class JobMetricsCollector(Collector):
     """Fed with each job's status after a reconcile; `forget` when the job is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives Unix seconds."""
+        self._clock = clock
         self._groups: dict[Key, dict[str, _GroupCounts]] = {}
         self._phases: dict[Key, str] = {}
+        self._stale_since: dict[Key, float | None] = {}
 
     def update(self, key: Key, status: RLJobStatus) -> None:
         """Take over a job's status. Counters count what is new since the last call."""
         groups = self._groups.setdefault(key, {})
         self._phases[key] = status.phase or ""
+        stale = status.stale_since
+        self._stale_since[key] = None if stale is None else from_time(stale)
         for group in status.sync_groups:
             counts = groups.get(group.name)
             # A lower epoch belongs to another job that has the same name.
@@ -54,6 +61,7 @@ class JobMetricsCollector(Collector):
         """The job is gone: its series end."""
         self._groups.pop(key, None)
         self._phases.pop(key, None)
+        self._stale_since.pop(key, None)
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry at each scrape."""
@@ -90,10 +98,17 @@ class JobMetricsCollector(Collector):
             )
             for cause, count in counts.sessions.items():
                 sessions.add_metric([*labels, cause], count)
+        silence = GaugeMetricFamily(
+            "rollcall_job_coordinator_silent_seconds",
+            "Seconds since the job's coordinator last sent anything; 0 while it reports.",
+            labels=("namespace", "job"),
+        )
+        for key, stale in self._stale_since.items():
+            silence.add_metric(key, 0.0 if stale is None else max(0.0, self._clock() - stale))
         jobs = GaugeMetricFamily("rollcall_jobs", "Number of RLJobs by phase.", labels=("phase",))
         for phase in sorted(set(self._phases.values())):
             jobs.add_metric([phase], sum(1 for p in self._phases.values() if p == phase))
-        return (epoch, members, epochs, sessions, seconds, jobs)
+        return (epoch, members, epochs, sessions, seconds, silence, jobs)
 
     def _each(self) -> Iterator[tuple[list[str], _GroupCounts]]:
         for (namespace, job), groups in self._groups.items():

@@ -1,7 +1,7 @@
 """The conditions of a job, and the phase that sums them up."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Literal
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import (
@@ -14,27 +14,27 @@ from rollcall_operator.api.conditions import (
 from rollcall_operator.api.status import Condition, RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import Manifest, PodFacts
+from rollcall_operator.plan.status.condition_state import ConditionState
+from rollcall_operator.plan.status.coordinator_contact import (
+    contact_failure,
+    coordinator_connected,
+)
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
 from rollcall_operator.plan.status.refused_pods import refused_pods
 from rollcall_operator.plan.timestamps import to_time
 from rollcall_operator.plan.trainer_restart import after_restart, outdated_pods
-from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 from rollcall_protocol.wire.job_snapshot import MemberState
 
 _LONGEST = 2000
 _MOST_ERRORS = 8
 _NAMED_PODS = 4
+_STATUSES: dict[bool | None, Literal["True", "False", "Unknown"]] = {
+    True: "True",
+    False: "False",
+    None: "Unknown",
+}
+_SILENT = "the coordinator does not report; condition CoordinatorConnected says why"
 _SUSPENDED = "the job is suspended (spec.suspend is true)"
-
-
-@dataclass(frozen=True, slots=True)
-class ConditionState:
-    """A condition without its times."""
-
-    type: JobCondition | PoolCondition
-    status: bool
-    reason: Reason
-    message: str
 
 
 def merge_conditions(
@@ -46,12 +46,12 @@ def merge_conditions(
     """
     merged = {condition.type: condition for condition in old}
     for state in states:
-        status = "True" if state.status else "False"
+        status = _STATUSES[state.status]
         last = merged.get(state.type)
         unchanged = last is not None and last.status == status
         merged[str(state.type)] = Condition(
             type=str(state.type),
-            status=status,  # type: ignore[arg-type]
+            status=status,
             observed_generation=generation,
             last_transition_time=last.last_transition_time if last and unchanged else to_time(now),
             reason=str(state.reason),
@@ -63,6 +63,11 @@ def merge_conditions(
 def is_true(conditions: Iterable[Condition], kind: JobCondition | PoolCondition) -> bool:
     """Whether a condition is present and True."""
     return any(c.type == kind and c.status == "True" for c in conditions)
+
+
+def is_unknown(conditions: Iterable[Condition], kind: JobCondition) -> bool:
+    """Whether a condition is present and Unknown."""
+    return any(c.type == kind and c.status == "Unknown" for c in conditions)
 
 
 def reason_of(conditions: Iterable[Condition], kind: JobCondition) -> str:
@@ -95,6 +100,8 @@ def phase_of(conditions: Sequence[Condition]) -> JobPhase:
         return JobPhase.SUSPENDED
     if is_true(conditions, JobCondition.RUNNING):
         return JobPhase.RUNNING
+    if is_unknown(conditions, JobCondition.RUNNING):
+        return JobPhase.UNKNOWN
     if reason_of(conditions, JobCondition.RUNNING) == Reason.RESTARTING:
         return JobPhase.RESTARTING
     if is_true(conditions, JobCondition.VALIDATED) and reason_of(conditions, JobCondition.RUNNING):
@@ -116,7 +123,7 @@ def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[Con
     if view.outcome is not None:
         return [*found, *_finished(view)]
     trainer = _trainer_ready(view)
-    found.append(_trainer_up_to_date(view))
+    found += [_trainer_up_to_date(view), *coordinator_connected(view)]
     if view.spec.algorithm is None:  # a supervised job has no rollouts
         return [*found, trainer, _running(view, trainer, None)]
     of_rollouts = (_rollouts_ready(view), *_weights_in_sync(view, epoch))
@@ -155,7 +162,11 @@ def _finished(view: JobView) -> Iterator[ConditionState]:
         raise ValueError("the job has not finished")
     message = f"the job has finished: {outcome.message}"
     if view.no_pods_wanted:
-        kinds = [JobCondition.TRAINER_READY, JobCondition.TRAINER_UP_TO_DATE]
+        kinds = [
+            JobCondition.TRAINER_READY,
+            JobCondition.TRAINER_UP_TO_DATE,
+            JobCondition.COORDINATOR_CONNECTED,
+        ]
         if view.spec.reference.template is not None:
             kinds.append(JobCondition.REFERENCE_READY)
         if view.spec.algorithm is not None:
@@ -262,19 +273,8 @@ def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
     if not view.spec.weight_sync.enabled:
         text = "spec.weightSync.enabled is false: rollouts keep their initial weights"
         return [_false(kind, Reason.SYNC_DISABLED, text)]
-    if view.snapshot is None:
-        known = any(c.type == kind for c in view.status.conditions)
-        running = view.coordinator is not None and view.coordinator.running
-        if known and running:
-            return []
-        pod = labels.coordinator_pod(view.name)
-        text = (
-            f"the coordinator in pod {pod} has not reported to the operator yet; if this lasts, "
-            f"check the logs of both, and that the operator can reach port {MEMBERSHIP_PORT}"
-            if running
-            else f"the coordinator in pod {pod} is not running"
-        )
-        return [_false(kind, Reason.NO_COORDINATOR, text)]
+    if contact_failure(view) is not None or view.snapshot is None:
+        return _in_sync_without_report(view)
     groups = [labels.GROUP_DEFAULT, *(group.name for group in view.spec.weight_sync.groups)]
     for name in groups:
         if not view.group_is_formed(name, epoch=epoch):
@@ -293,6 +293,20 @@ def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
     return [_false(kind, Reason.CATCHING_UP, f"{text}{names}{more}")]
 
 
+def _in_sync_without_report(view: JobView) -> list[ConditionState]:
+    """Unknown where the coordinator has fallen silent; as it was where it only starts again."""
+    kind = JobCondition.WEIGHTS_IN_SYNC
+    if contact_failure(view) is not None:
+        return [ConditionState(kind, None, Reason.NO_COORDINATOR, _SILENT)]
+    known = any(c.type == kind for c in view.status.conditions)
+    running = view.coordinator is not None and view.coordinator.running
+    if known and running:
+        return []
+    pod = labels.coordinator_pod(view.name)
+    state = "has not reported to the operator yet" if running else "is not running"
+    return [_false(kind, Reason.NO_COORDINATOR, f"the coordinator in pod {pod} {state}")]
+
+
 def _running(
     view: JobView, trainer: ConditionState, reference: ConditionState | None
 ) -> ConditionState:
@@ -300,10 +314,13 @@ def _running(
     if view.spec.suspend:
         return _false(kind, Reason.SUSPENDED, _SUSPENDED)
     conditions = view.status.conditions
-    ran = is_true(conditions, kind) or reason_of(conditions, kind) == Reason.RESTARTING
+    restarts = reason_of(conditions, kind) == Reason.RESTARTING
+    ran = is_true(conditions, kind) or is_unknown(conditions, kind) or restarts
     if not trainer.status:
         reason = Reason.RESTARTING if ran else Reason.WAITING_FOR_TRAINER
         return _false(kind, reason, f"the trainer is not ready: {trainer.message}")
+    if contact_failure(view) is not None:
+        return ConditionState(kind, None, Reason.NO_COORDINATOR, _SILENT)
     pods = [pod for pool in view.pools for pod in pool.pods if view.holds_weights(pod)]
     least = view.spec.membership.min_rollouts if view.spec.algorithm else 0
     if len(pods) < least:

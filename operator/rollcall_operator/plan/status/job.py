@@ -16,13 +16,14 @@ from rollcall_operator.api.status import (
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.membership.roster import RosterDecision
 from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.status.condition_state import ConditionState
 from rollcall_operator.plan.status.conditions import (
-    ConditionState,
     is_true,
     merge_conditions,
     notable_conditions,
     phase_of,
 )
+from rollcall_operator.plan.status.coordinator_contact import stale_since
 from rollcall_operator.plan.status.session_history import (
     append_sessions,
     unexpected_session_messages,
@@ -63,6 +64,7 @@ def job_status(
                 "rollouts": _ready_of_wanted(view),
                 "sync_groups": groups,
                 "epoch": groups[0].epoch if groups else 0,
+                "stale_since": stale_since(view),
             }
         )
     return throttled(old, new, interval=_interval(old, new), now=view.now)
@@ -118,6 +120,7 @@ def _must_be_current(status: RLJobStatus) -> tuple[object, ...]:
         status.phase,
         status.epoch,
         status.completion_time,
+        status.stale_since,
         is_true(status.conditions, JobCondition.VALIDATED),
     )
 

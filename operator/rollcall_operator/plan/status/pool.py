@@ -7,13 +7,14 @@ from rollcall_operator.api.status import Condition, RolloutPoolStatus, VersionRa
 from rollcall_operator.plan.children.rollout import selector
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.status.condition_state import ConditionState
 from rollcall_operator.plan.status.conditions import (
-    ConditionState,
     is_true,
     merge_conditions,
     notable_conditions,
     pod_problem,
 )
+from rollcall_operator.plan.status.coordinator_contact import stale_since
 from rollcall_operator.plan.status.write_throttle import (
     IMMEDIATELY,
     NUMBERS_ONLY,
@@ -50,6 +51,7 @@ def pool_status(view: JobView, pool: PoolView, refusal: str) -> StatusWrite[Roll
         epoch=view.group.epoch if view.group else 0,
         weight_version=_versions(view, pool, reports),
         selector=_selector(view.name, pool.name),
+        stale_since=stale_since(view),
         last_update=to_micro_time(view.now),
         conditions=_conditions(pool.raw, old, states, view.now),
     )
@@ -101,6 +103,7 @@ def _interval(raw: Mapping[str, object], old: RolloutPoolStatus, new: RolloutPoo
 def _must_be_current(status: RolloutPoolStatus) -> tuple[object, ...]:
     return (
         status.observed_generation,
+        status.stale_since,
         is_true(status.conditions, PoolCondition.JOB_FOUND),
         is_true(status.conditions, PoolCondition.VALIDATED),
         is_true(status.conditions, PoolCondition.READY),

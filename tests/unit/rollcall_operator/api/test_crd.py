@@ -81,7 +81,7 @@ def test_printer_columns_read_fields_that_there_are(resource: Any) -> None:
 
 def test_the_columns_of_a_job() -> None:
     names = [column["name"] for column in version(RLJOB)["additionalPrinterColumns"]]
-    assert names == ["Phase", "Step", "Version", "Reward", "Rollouts", "Epoch", "Age"]
+    assert names == ["Phase", "Step", "Version", "Reward", "Rollouts", "Epoch", "Stale", "Age"]
 
 
 @KINDS

@@ -1,6 +1,7 @@
 """The link, against a server that speaks the coordinator's side of the contract."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from aiohttp import web
 from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
+from rollcall_operator.plan.model import LinkFailure
 from rollcall_protocol.pod_contract import (
     OPERATOR_STREAM_ROUTE,
     OPERATOR_TOKEN_HEADER,
@@ -50,6 +52,7 @@ class Coordinator:
         self.rosters: list[Roster] = []
         self.streams = 0
         self.answer = 200
+        self.answer_stream = b""  # empty: the snapshot
         self.confirm = True
         self._lines: set[asyncio.Queue[bytes]] = set()
         self._runner: web.AppRunner | None = None
@@ -85,7 +88,7 @@ class Coordinator:
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._lines.add(queue)
         try:
-            await response.write(dumps(self.snapshot).encode() + b"\n")
+            await response.write(self.answer_stream or dumps(self.snapshot).encode() + b"\n")
             while (line := await queue.get()) != b"close":
                 await response.write(line)
         finally:
@@ -357,3 +360,63 @@ async def test_close_ends_both_tasks_and_the_stream_in_the_count(
     await link.close()
     assert all(task.done() for task in link._tasks)
     assert counts.up == 0
+
+
+# --- how the planner sees the connection ----------------------------------------------
+
+
+async def failing(
+    coordinator: Coordinator, link: CoordinatorLink, failure: LinkFailure, part: str
+) -> None:
+    await eventually(lambda: link.facts.failure is failure)
+    assert not link.facts.connected
+    assert part in link.facts.detail
+
+
+async def test_a_wrong_token_is_a_refusal(coordinator: Coordinator, link_to: Linked) -> None:
+    link, _ = link_to(token="guess")
+    await failing(coordinator, link, LinkFailure.REFUSED, "401")
+
+
+async def test_a_closed_port_is_unreachable_and_wakes_the_job(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to()
+    await eventually(lambda: link.facts.connected)
+    before, woken = link.facts.since, len(counts.wakes)
+    await coordinator.stop()
+    await failing(coordinator, link, LinkFailure.UNREACHABLE, "")
+    assert counts.wakes[woken:] == [0.0], "once, and not for each attempt"
+    assert link.facts.since == pytest.approx(before, abs=1.0), "the time of the last byte"
+    await coordinator.start(coordinator.port)
+    await eventually(lambda: link.facts.connected)
+    assert link.facts.failure is None
+
+
+async def test_silence_counts_from_the_last_byte(coordinator: Coordinator, link_to: Linked) -> None:
+    link, _ = link_to(silence_timeout=0.3, backoff=BackoffPolicy(first=5.0, longest=5.0))
+    await eventually(lambda: link.facts.connected)
+    last = time.time()
+    await failing(coordinator, link, LinkFailure.SILENT, "")
+    assert link.facts.since == pytest.approx(last, abs=0.25)
+
+
+async def test_a_report_that_cannot_be_read_is_incompatible(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, _ = link_to(backoff=BackoffPolicy(first=5.0, longest=5.0))
+    await eventually(lambda: link.facts.connected)
+    coordinator.say(b'{"type": "JobSnapshot", "surprise": 1}\n')
+    await failing(coordinator, link, LinkFailure.INCOMPATIBLE, "its report cannot be read")
+
+
+async def test_bytes_that_cannot_be_read_are_no_contact_however_often_they_come(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    coordinator.answer_stream = b'{"type": "JobSnapshot", "surprise": 1}\n'
+    link, _ = link_to()
+    await eventually(lambda: coordinator.streams == 1)
+    first = link.facts.since
+    await eventually(lambda: coordinator.streams > 10)
+    assert link.facts.since == pytest.approx(first, abs=0.1)
+    assert link.facts.failure is LinkFailure.INCOMPATIBLE

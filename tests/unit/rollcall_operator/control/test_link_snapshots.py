@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -131,6 +132,6 @@ async def test_a_line_without_an_end_ends_the_stream_instead_of_filling_memory(
     monkeypatch.setattr(coordinator_link, "_LINE_LIMIT", 1000)
     content = Endless(b"x" * 100)
     with pytest.raises(coordinator_link.LinkError, match="longer than 1000 bytes"):
-        async for _ in coordinator_link._lines(cast("StreamReader", content)):
+        async for _ in coordinator_link._lines(cast("StreamReader", content), Mock()):
             pass
     assert content.sent == 11

@@ -27,7 +27,7 @@ KEY = (NAMESPACE, JOB)
 class Calls:
     """Stands in for reader, applier and link: records what is called, in its order."""
 
-    snapshot = None
+    snapshot = facts = None
 
     def __init__(self, observed: ObservedJob) -> None:
         self.observed = observed

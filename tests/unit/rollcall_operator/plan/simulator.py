@@ -16,6 +16,7 @@ from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import (
     JobPlan,
+    LinkFacts,
     Manifest,
     NodeFacts,
     ObjectDeletion,
@@ -81,6 +82,7 @@ class JobSimulator:
         self.pods: dict[str, PodFacts] = {}
         self.token = False
         self.snapshot: JobSnapshot | None = None
+        self.link: LinkFacts | None = None  # None: it reports as soon as there is a snapshot
         self.memory = ReconcileMemory()
         self.refusals: dict[str, Refusal] = {}
         self.nodes: dict[str, NodeFacts] = {}
@@ -105,6 +107,7 @@ class JobSimulator:
             operator_token="token" if self.token else None,
             pods=tuple(self.pods.values()),
             snapshot=self.snapshot,
+            link=self.link or (LinkFacts(True, self.now) if self.snapshot else None),
             memory=self.memory,
             refusals=self.refusals,
             nodes=self.nodes,

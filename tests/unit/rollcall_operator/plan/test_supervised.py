@@ -83,7 +83,7 @@ def test_its_trainer_reads_what_to_learn() -> None:
 
 def test_no_condition_asks_for_rollouts() -> None:
     simulator = running()
-    of_the_trainer = {"TrainerReady", "TrainerUpToDate"}
+    of_the_trainer = {"TrainerReady", "TrainerUpToDate", "CoordinatorConnected"}
     assert types(simulator) == {"Validated", "Suspended", *of_the_trainer, "Running"}
     assert simulator.condition("Running")["status"] == "True"
 

@@ -11,6 +11,8 @@ from rollcall_operator.api.status import (
     SessionRecord,
     SyncGroupStatus,
 )
+from rollcall_operator.plan.timestamps import to_time
+from rollcall_operator.telemetry.job_metrics import JobMetricsCollector
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 
 KEY = ("ns", "reverse")
@@ -142,3 +144,21 @@ def test_a_job_without_a_sync_group_yet_is_fine() -> None:
     metrics = OperatorMetrics()
     metrics.jobs.update(KEY, RLJobStatus())
     assert value(metrics, "rollcall_job_epoch", **GROUP) is None
+
+
+def test_the_silence_of_a_coordinator_grows_while_it_lasts() -> None:
+    now = [1_800_000_000.0]
+    jobs = JobMetricsCollector(clock=lambda: now[0])
+
+    def silence() -> list[float]:
+        (family,) = (f for f in jobs.collect() if f.name.endswith("coordinator_silent_seconds"))
+        assert [s.labels for s in family.samples] == [{"namespace": "ns", "job": "reverse"}]
+        return [s.value for s in family.samples]
+
+    jobs.update(KEY, RLJobStatus())
+    assert silence() == [0]
+    jobs.update(KEY, RLJobStatus(stale_since=to_time(now[0] - 20)))
+    now[0] += 5
+    assert silence() == [25]
+    jobs.update(KEY, RLJobStatus())
+    assert silence() == [0]

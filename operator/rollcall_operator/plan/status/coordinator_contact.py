@@ -1,0 +1,106 @@
+"""Whether the coordinator reports to the operator, and since when it does not."""
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.conditions import JobCondition, Reason
+from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.plan.model import LinkFacts, LinkFailure
+from rollcall_operator.plan.status.condition_state import ConditionState
+from rollcall_operator.plan.timestamps import to_time
+from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
+
+PATIENCE_SECONDS = 5.0
+"""How long a coordinator may send nothing: a connection that is opened again at once is no news.
+Its heartbeats come as often."""
+
+_REASONS = {
+    LinkFailure.UNREACHABLE: Reason.COORDINATOR_UNREACHABLE,
+    LinkFailure.SILENT: Reason.COORDINATOR_SILENT,
+    LinkFailure.REFUSED: Reason.COORDINATOR_REFUSES,
+    LinkFailure.INCOMPATIBLE: Reason.COORDINATOR_INCOMPATIBLE,
+}
+_CURES = {
+    LinkFailure.UNREACHABLE: (
+        f"check that the operator's pod can reach port {MEMBERSHIP_PORT} of the pod (its node, "
+        "NetworkPolicies), and the pod's log"
+    ),
+    LinkFailure.SILENT: (
+        "its process may hang: read the pod's log, or delete the pod to restart training from the "
+        "last checkpoint"
+    ),
+    LinkFailure.REFUSED: (
+        "it does not accept the operator's token; if this lasts, delete the pod, so that it starts "
+        "with the cluster's present keys"
+    ),
+    LinkFailure.INCOMPATIBLE: (
+        "it is of another version than the operator: use worker images of the operator's release in"
+        " spec.trainer.template"
+    ),
+}
+
+
+def coordinator_connected(view: JobView) -> list[ConditionState]:
+    """The condition CoordinatorConnected of a job that has not finished.
+
+    While an operator that has just started connects to one that is ready, it stays as it was.
+    """
+    kind, pod = JobCondition.COORDINATOR_CONNECTED, labels.coordinator_pod(view.name)
+    if view.spec.suspend:
+        text = "the job is suspended (spec.suspend is true)"
+        return [ConditionState(kind, False, Reason.SUSPENDED, text)]
+    if view.coordinator is None:
+        text = f"the coordinator in pod {pod} is not running"
+        return [ConditionState(kind, False, Reason.NO_COORDINATOR, text)]
+    link, failure = view.observed.link, contact_failure(view)
+    if failure is not None and link is not None:
+        return [ConditionState(kind, False, _REASONS[failure], _explain(pod, link, failure))]
+    if view.snapshot is not None:
+        text = f"the coordinator in pod {pod} reports to the operator"
+        return [ConditionState(kind, True, Reason.CONNECTED, text)]
+    if view.coordinator.ready and _stored_reason(view) in {Reason.CONNECTED, *_REASONS.values()}:
+        return []
+    why = f": {link.detail}" if link is not None and link.detail else ""
+    text = f"the coordinator in pod {pod} has not reported to the operator yet{why}"
+    return [ConditionState(kind, False, Reason.STARTING, text)]
+
+
+def contact_failure(view: JobView) -> LinkFailure | None:
+    """Why a coordinator that should report does not; None while it does.
+
+    A coordinator whose pod is not ready may still start, unless it fell silent before.
+    """
+    link, pod = view.observed.link, view.coordinator
+    if link is None or pod is None or link.connected or view.spec.suspend or view.outcome:
+        return None
+    if view.now - link.since < PATIENCE_SECONDS or not (
+        pod.ready or _stored_reason(view) in _REASONS.values()
+    ):
+        return None
+    return link.failure or LinkFailure.UNREACHABLE
+
+
+def stale_since(view: JobView) -> str | None:
+    """Since when what the status says about training is old; None while it is current."""
+    link = view.observed.link
+    return to_time(link.since) if link is not None and contact_failure(view) else None
+
+
+def contact_wait(view: JobView) -> float | None:
+    """Seconds until a silence is a failure; None if it is one, or nothing is silent."""
+    link = view.observed.link
+    if link is None or link.connected or view.outcome is not None:
+        return None
+    left = link.since + PATIENCE_SECONDS - view.now
+    return left if left > 0 else None
+
+
+def _stored_reason(view: JobView) -> str:
+    kind = JobCondition.COORDINATOR_CONNECTED
+    return next((c.reason for c in view.status.conditions if c.type == kind), "")
+
+
+def _explain(pod: str, link: LinkFacts, failure: LinkFailure) -> str:
+    return (
+        f"the coordinator in pod {pod} has not reported to the operator since {to_time(link.since)}"
+        f" ({link.detail or 'no answer'}). Training may go on; the status shows it as it was then. "
+        f"What to do: {_CURES[failure]}"
+    )

@@ -1,0 +1,114 @@
+"""A coordinator that falls silent becomes a condition, and what it said before is marked as old."""
+
+import pytest
+
+from rollcall_operator.plan.model import LinkFacts, LinkFailure, ReconcileMemory
+from rollcall_operator.plan.timestamps import to_time
+from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator
+
+
+def running() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.converge(1000)
+    return simulator
+
+
+def silent(
+    simulator: JobSimulator, failure: LinkFailure = LinkFailure.UNREACHABLE, detail: str = "refused"
+) -> float:
+    """The coordinator's last byte arrives now."""
+    simulator.link = LinkFacts(False, simulator.now, failure, detail)
+    return simulator.now
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason", "cure"),
+    [
+        (LinkFailure.UNREACHABLE, "CoordinatorUnreachable", "can reach port 7070 of the pod"),
+        (LinkFailure.SILENT, "CoordinatorSilent", "delete the pod to restart training"),
+        (LinkFailure.REFUSED, "CoordinatorRefuses", "does not accept the operator's token"),
+        (LinkFailure.INCOMPATIBLE, "CoordinatorIncompatible", "worker images of the operator's"),
+    ],
+)
+def test_a_silent_coordinator_is_a_condition_with_its_cause_and_cure(
+    failure: LinkFailure, reason: str, cure: str
+) -> None:
+    simulator = running()
+    since = silent(simulator, failure, "the answer")
+    simulator.converge(6)
+    condition = simulator.condition("CoordinatorConnected")
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+    assert f"has not reported to the operator since {to_time(since)} (the answer)" in str(condition)
+    assert cure in condition["message"]
+    events = [event for plan in simulator.plans for event in plan.events]
+    assert [str(event.reason) for event in events].count(reason) == 1
+
+
+def test_what_it_reported_is_unknown_now_and_the_status_says_since_when() -> None:
+    simulator = running()
+    since = silent(simulator)
+    simulator.converge(6)
+    for kind in ("Running", "WeightsInSync"):
+        assert simulator.condition(kind)["status"] == "Unknown", kind
+    assert simulator.status["phase"] == "Unknown"
+    assert simulator.status["staleSince"] == to_time(since)
+    assert simulator.pools["bad-cpu"]["status"]["staleSince"] == to_time(since)
+
+
+def test_a_connection_that_is_opened_again_soon_changes_nothing() -> None:
+    simulator = running()
+    silent(simulator)
+    plan = simulator.reconcile(4)
+    assert simulator.condition("CoordinatorConnected")["status"] == "True"
+    assert plan.requeue_after == pytest.approx(1.0), "it is looked at when the time has passed"
+
+
+def test_all_is_as_before_when_it_reports_again() -> None:
+    simulator = running()
+    silent(simulator)
+    simulator.converge(60)
+    simulator.link = None
+    simulator.converge(2)
+    assert simulator.status["phase"] == "Running"
+    assert "staleSince" not in simulator.status
+    assert "staleSince" not in simulator.pools["bad-cpu"]["status"]
+    assert simulator.condition("CoordinatorConnected")["reason"] == "Connected"
+
+
+def test_a_coordinator_that_starts_is_no_failure() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    simulator.change(simulator.trainer, ready=False)
+    simulator.link = LinkFacts(False, START, LinkFailure.UNREACHABLE, "connection refused")
+    simulator.converge(60)
+    condition = simulator.condition("CoordinatorConnected")
+    assert (condition["status"], condition["reason"]) == ("False", "Starting")
+    assert condition["message"].endswith("has not reported to the operator yet: connection refused")
+
+
+def test_a_hanging_coordinator_stays_a_failure_when_its_probes_fail_too() -> None:
+    simulator = running()
+    silent(simulator, LinkFailure.SILENT)
+    simulator.converge(11)
+    simulator.change(simulator.trainer, ready=False)
+    simulator.converge(10)
+    assert simulator.condition("CoordinatorConnected")["reason"] == "CoordinatorSilent"
+
+
+def test_an_operator_that_restarts_meanwhile_says_so_too() -> None:
+    simulator = running()
+    simulator.memory, simulator.snapshot = ReconcileMemory(), None
+    silent(simulator)
+    simulator.converge(6)
+    assert simulator.condition("CoordinatorConnected")["reason"] == "CoordinatorUnreachable"
+    assert simulator.condition("Running")["status"] == "Unknown"
+
+
+def test_no_rollout_is_replaced_for_what_an_old_report_says() -> None:
+    simulator = running()
+    silent(simulator)
+    for _ in range(5):
+        assert not simulator.reconcile(600).pod_deletions
