@@ -361,7 +361,8 @@ class PromptLedger:
             number,
             prompt.tokens,
             self._group_size,
-            seed=self._seed * 1_000_003 + (number if self._deterministic else self.dispatched),
+            seed=(self._seed * 1_000_003 + (number if self._deterministic else self.dispatched))
+            % 2**63,
             partial=begun,
             row=prompt.row,
         )

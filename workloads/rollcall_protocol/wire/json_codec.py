@@ -1,7 +1,8 @@
 """Frozen dataclasses to JSON and back, strictly: no pickle and no coercion of types.
 
 `decode` refuses unknown fields, missing fields and wrong types, and names the path of the field,
-so that a message of another release fails instead of losing fields.
+so that a message of another release fails instead of losing fields. Integers have 64 bits, and
+strings MAX_TEXT characters: a sender's number must not become one that is slow or does not fit.
 
 A decoder is built once for each type: a manifest has thousands of tensors.
 """
@@ -10,18 +11,25 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Decoder = Callable[[Any, str], Any]  # of a plain JSON value and the path to it
 
+MIN_INT, MAX_INT = -(2**63), 2**63 - 1
+MAX_TEXT = 2**20  # characters of one string
+MAX_ERROR = 500  # characters; a message's own words stand in its error
 _PLAIN = frozenset({int, float, str})  # samples are long tuples of these: no call for each item
 
 
 class CodecError(ValueError):
     """A JSON value does not fit the type; the message starts with the field's path."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message[:MAX_ERROR])
 
 
 # --- encoding ------------------------------------------------------------------------------------
@@ -62,6 +70,14 @@ _NAMES: dict[type[Any], tuple[str, ...]] = {}
 # --- decoding ------------------------------------------------------------------------------------
 
 
+def parse(text: str | bytes) -> Any:
+    """Plain JSON values. CodecError for what is no JSON in UTF-8, or nested too deep."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"not JSON: {error}") from error
+
+
 def decode(cls: type[T], data: Any, *, path: str = "") -> T:
     """Build `cls` from plain JSON values. CodecError names the field that is wrong."""
     return typing.cast("T", _decoder(cls)(data, path or cls.__name__))
@@ -99,6 +115,8 @@ def _scalar(kind: type[Any]) -> Decoder:
     def scalar(data: Any, path: str) -> Any:
         if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
             raise _wrong_type(path, kind.__name__, data)
+        if (kind is int or kind is str) and not _fits(data):
+            raise _too_large(path, data)
         return data
 
     return scalar
@@ -107,6 +125,8 @@ def _scalar(kind: type[Any]) -> Decoder:
 def _number(data: Any, path: str) -> float:
     if not isinstance(data, (int, float)) or isinstance(data, bool):
         raise _wrong_type(path, "float", data)
+    if isinstance(data, int) and not _fits(data):
+        raise _too_large(path, data)
     return float(data)
 
 
@@ -134,7 +154,7 @@ def _sequence(kind: Any) -> Decoder:
 
     def sequence(data: Any, path: str) -> tuple[Any, ...]:
         _check_list(data, path)
-        if plain and set(map(type, data)) <= plain:
+        if plain and set(map(type, data)) <= plain and _all_fit(data, kind):
             return tuple(data)
         return tuple([item(value, f"{path}[{i}]") for i, value in enumerate(data)])
 
@@ -181,7 +201,7 @@ def _record(cls: type[Any]) -> Decoder:
         for name, field, optional in table:
             if name in data:
                 value = data[name]
-                plain = type(value) is exact.get(name)
+                plain = type(value) is exact.get(name) and _fits(value)
                 values[name] = value if plain else field(value, f"{path}.{name}")
             elif not optional:
                 raise CodecError(f"{path}.{name}: missing")
@@ -201,6 +221,28 @@ def _has_default(field: "dataclasses.Field[Any]") -> bool:
 def _check_list(data: Any, path: str) -> None:
     if not isinstance(data, (list, tuple)):
         raise _wrong_type(path, "a list", data)
+
+
+def _fits(value: int | str) -> bool:
+    """Whether an integer has 64 bits, or a string MAX_TEXT characters."""
+    return len(value) <= MAX_TEXT if isinstance(value, str) else MIN_INT <= value <= MAX_INT
+
+
+def _all_fit(values: Sequence[Any], kind: Any) -> bool:
+    """Of a list of `kind` alone; quick for many numbers."""
+    if kind is not int:
+        return kind is float or all(map(_fits, values))
+    try:
+        array("q", values)
+    except OverflowError:
+        return False
+    return True
+
+
+def _too_large(path: str, data: int | str) -> CodecError:
+    if isinstance(data, str):
+        return CodecError(f"{path}: {len(data)} characters, and at most {MAX_TEXT} are allowed")
+    return CodecError(f"{path}: an integer of {data.bit_length()} bits, and at most 63 are allowed")
 
 
 def _wrong_type(path: str, expected: str, data: Any) -> CodecError:

@@ -4,7 +4,6 @@
 must be fenced carries the session (or, for prompts, the lease) in each message.
 """
 
-import json
 import typing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
-from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, to_json
+from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, parse, to_json
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
@@ -299,10 +298,7 @@ def dumps(message: WireMessage) -> str:
 
 def loads(text: str | bytes, expected: type[M] | tuple[type[M], ...]) -> M:
     """Read a message of one of the `expected` classes. CodecError names the field that is wrong."""
-    try:
-        body = json.loads(text)
-    except ValueError as error:
-        raise CodecError(f"not JSON: {error}") from error
+    body = parse(text)
     name = body.pop("type", None) if isinstance(body, dict) else None
     allowed = expected if isinstance(expected, tuple) else (expected,)
     cls = _BY_NAME.get(name) if isinstance(name, str) else None

@@ -6,7 +6,8 @@ from enum import StrEnum
 from aiohttp import web
 
 from rollcall_protocol.wire.json_codec import CodecError
-from rollcall_protocol.wire.messages import Completion, loads
+from rollcall_protocol.wire.messages import Completion
+from rollcall_runtime.membership.long_messages import load_message
 
 
 class CompletionVerdict(StrEnum):
@@ -25,7 +26,7 @@ async def handle_completion(
 ) -> web.Response:
     """POST of a completion: 200 counted, 409 dropped for good, 400 malformed. Idempotent."""
     try:
-        completion = loads(await request.read(), Completion)
+        completion = await load_message(await request.read(), (Completion,))
     except CodecError as error:
         refused("malformed")
         return web.json_response({"error": str(error)}, status=400)

@@ -1,7 +1,6 @@
 """What the coordinator exchanges with the operator: roster pushes in, job snapshots out."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 
@@ -9,7 +8,7 @@ from aiohttp import web
 
 from rollcall_protocol.membership.coordinator_effects import RosterRefusedError
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
-from rollcall_protocol.wire.json_codec import CodecError, decode
+from rollcall_protocol.wire.json_codec import CodecError, decode, parse
 from rollcall_protocol.wire.messages import dumps
 from rollcall_protocol.wire.roster import Roster
 
@@ -87,8 +86,8 @@ async def handle_roster_push(
 ) -> web.Response:
     """PUT of a roster: 200 accepted, 400 malformed, 409 refused (RosterRefusedError)."""
     try:
-        roster = decode(Roster, json.loads(await request.text()), path="roster")
-    except (CodecError, ValueError) as error:
+        roster = decode(Roster, parse(await request.read()), path="roster")
+    except CodecError as error:
         refused("malformed")
         return web.json_response({"error": str(error)}, status=400)
     try:

@@ -15,7 +15,7 @@ LONG_TEXT = 1 << 18  # bytes; parsing takes some milliseconds
 LONG_MANIFEST = 1000  # tensors
 
 
-async def load_message(text: str, expected: tuple[type[M], ...]) -> M:
+async def load_message(text: str | bytes, expected: tuple[type[M], ...]) -> M:
     """Decode like `loads`, in a thread if `text` is long."""
     if len(text) < LONG_TEXT:
         return loads(text, expected)

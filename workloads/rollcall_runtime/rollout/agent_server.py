@@ -37,7 +37,7 @@ class AgentServer:
 
         async def handle_reconnect(request: web.Request) -> web.StreamResponse:
             try:
-                message = loads(await request.text(), ReconnectRequest)
+                message = loads(await request.read(), ReconnectRequest)
             except CodecError as error:
                 refused("malformed")
                 return web.json_response({"error": str(error)}, status=400)

@@ -34,7 +34,8 @@ def refuse_without(
     """The answer to a request without `token`, which is counted as refused; None with it."""
     bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
     given = request.headers.get(pod_contract.OPERATOR_TOKEN_HEADER) or bearer
-    if hmac.compare_digest(given.encode(), token.encode()):
+    # Headers that are no UTF-8 come with surrogates.
+    if hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode()):
         return None
     refused("unauthenticated")
     return web.json_response({"error": "wrong or missing token"}, status=401)

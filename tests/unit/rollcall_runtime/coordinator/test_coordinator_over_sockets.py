@@ -11,6 +11,7 @@ from rollcall_protocol.wire.ids import Lineage
 from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause, SuspicionCause
 from rollcall_protocol.wire.messages import PromptCredit
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
+    TOKENS,
     Group,
     Worker,
     eventually,
@@ -206,3 +207,27 @@ async def test_weights_are_given_only_to_members(tmp_path: Path) -> None:
         headers = {"Authorization": "Bearer member-token"}
         async with group.http.get(url, headers=headers) as answer:
             assert answer.status == 404, "there are none yet"
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 100_000, b'{"epoch": 1' + b"0" * 400 + b"}"])
+async def test_a_body_that_is_no_message_is_answered_with_400(tmp_path: Path, body: bytes) -> None:
+    async with Group(tmp_path) as group:
+        member = {"Authorization": f"Bearer {TOKENS.member}"}
+        operator = {"Authorization": f"Bearer {TOKENS.operator}", "Content-Type": "a; charset=no"}
+        completions = group.url(pod_contract.COMPLETIONS_ROUTE, pod_contract.COMPLETIONS_PORT)
+        async with group.http.post(completions, data=body, headers=member) as answer:
+            assert answer.status == 400
+        rosters = group.url(pod_contract.ROSTER_ROUTE)
+        async with group.http.put(rosters, data=body, headers=operator) as answer:
+            assert answer.status == 400
+        assert group.counts.refusals == ["malformed", "malformed"]
+
+
+async def test_a_token_that_is_no_utf_8_is_a_wrong_one(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        reader, writer = await asyncio.open_connection(group.address, pod_contract.MEMBERSHIP_PORT)
+        head = f"GET {pod_contract.MEMBER_STREAM_ROUTE} HTTP/1.1\r\nHost: a\r\n".encode()
+        writer.write(head + b"Authorization: Bearer \xff\xfe\r\n\r\n")
+        assert b" 401 " in await reader.readline()
+        writer.close()
+        assert group.counts.refusals == ["unauthenticated"]
