@@ -31,8 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for fault in plan:
         print(f"plan: {fault.at:6.1f} s  {fault.kind:<18} for {fault.lasts:4.1f} s", flush=True)
     kubectl = installation.connect() if options.keep_images else installation.ensure()
-    kubectl.run("delete", "namespace", options.namespace, "--ignore-not-found", seconds=180)
-    kubectl.run("create", "namespace", options.namespace)
+    within = kubectl.fresh_namespace(options.namespace)
     began = time.monotonic()
     run = run_record({"seed": options.seed, "seconds": options.seconds, "faults": options.faults})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that faults are healed
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         result = soak_run.run(
-            kubectl.within(options.namespace),
+            within,
             soak_run.SoakOptions(
                 plan, options.seconds, weight_sync=not options.no_sync, record=options.record
             ),

@@ -40,7 +40,5 @@ def kubectl(installed: Kubectl, request: pytest.FixtureRequest) -> Iterator[Kube
     # With the parameters: two cases of one test may run side by side.
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())
     name = f"e2e-{name.removeprefix('test-')[-50:].strip('-')}"
-    installed.run("delete", "namespace", name, "--ignore-not-found", seconds=120)
-    installed.run("create", "namespace", name)
-    yield installed.within(name)
+    yield installed.fresh_namespace(name)
     installed.run("delete", "namespace", name, "--wait=false")

@@ -55,9 +55,7 @@ class RunningJob:
 def job(installed: Kubectl) -> Iterator[RunningJob]:
     """The job of examples/reverse.yaml with two rollouts, without an end."""
     namespace = "e2e-cluster-operations"
-    installed.run("delete", "namespace", namespace, "--ignore-not-found", seconds=120)
-    installed.run("create", "namespace", namespace)
-    kubectl = installed.within(namespace)
+    kubectl = installed.fresh_namespace(namespace)
     kubectl.apply(example("reverse.yaml", maxSteps=1_000_000))
     watcher = JobWatcher(kubectl, JOB)
     watcher.until(lambda seen: seen.step >= 5 and seen.ready == 2, seconds=180)

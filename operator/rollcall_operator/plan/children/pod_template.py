@@ -9,14 +9,18 @@ from rollcall_operator.api import labels
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
-TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME = (
+TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME = (
     "rollcall-token",
     "rollcall-state",
     "rollcall-checkpoints",
+    "rollcall-tmp",
 )
-RESERVED_VOLUMES = (TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME)
+RESERVED_VOLUMES = (TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME)
 TOKEN_PATH = "/var/run/rollcall/token"  # noqa: S105 - a folder
 STATE_PATH = "/var/lib/rollcall/state"
+TMP_PATH = "/tmp"  # noqa: S108 - a mount of the container's own
+STATE_SIZE, TMP_SIZE = "64Mi", "10Gi"
+"""A pod that writes more is evicted, before it fills the node's disk."""
 LOST_NODE_SECONDS = 30
 """How long a worker stays on a node that does not respond; the default of Kubernetes is 300 s."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -71,7 +75,9 @@ def worker_template(template: Manifest, extras: WorkerAdditions) -> Manifest:
         spec["readinessGates"] = [*gates, {"conditionType": extras.readiness_gate}]
     spec["tolerations"] = _with_outages(spec.get("tolerations") or [])
     _complete(worker, extras)
-    _restrict(worker, spec.get("securityContext") or {})
+    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+        _restrict(container, spec.get("securityContext") or {})
+    _protect_root(worker, spec)
     return result
 
 
@@ -87,7 +93,7 @@ def common_volumes() -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
         {"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True},
         {"name": STATE_VOLUME, "mountPath": STATE_PATH},
     )
-    return ({"name": STATE_VOLUME, "emptyDir": {}},), mounts
+    return ({"name": STATE_VOLUME, "emptyDir": {"sizeLimit": STATE_SIZE}},), mounts
 
 
 def _with_outages(given: Any) -> Any:
@@ -154,9 +160,9 @@ def _probe(path: str, *, period: int, failures: int) -> Manifest:
     }
 
 
-def _restrict(worker: Manifest, pod: Mapping[str, Any]) -> None:
-    """The restricted security profile for the worker, where its template sets nothing else."""
-    context: Manifest = dict(worker.get("securityContext") or {})
+def _restrict(container: Manifest, pod: Mapping[str, Any]) -> None:
+    """The restricted Pod Security level, where the template sets nothing else."""
+    context: Manifest = dict(container.get("securityContext") or {})
     if context.get("privileged"):
         return
     context.setdefault("allowPrivilegeEscalation", False)
@@ -165,4 +171,14 @@ def _restrict(worker: Manifest, pod: Mapping[str, Any]) -> None:
         context.setdefault("seccompProfile", {"type": "RuntimeDefault"})
     if context.get("runAsUser", pod.get("runAsUser")) != 0 and "runAsNonRoot" not in pod:
         context.setdefault("runAsNonRoot", True)
-    worker["securityContext"] = context
+    container["securityContext"] = context
+
+
+def _protect_root(worker: Manifest, spec: Manifest) -> None:
+    """A read-only root file system for the worker, and a volume at /tmp, unless it has one."""
+    context = worker.get("securityContext") or {}
+    if context.get("privileged") or not context.setdefault("readOnlyRootFilesystem", True):
+        return
+    if all(mount.get("mountPath", "").rstrip("/") != TMP_PATH for mount in worker["volumeMounts"]):
+        spec["volumes"].append({"name": TMP_VOLUME, "emptyDir": {"sizeLimit": TMP_SIZE}})
+        worker["volumeMounts"].append({"name": TMP_VOLUME, "mountPath": TMP_PATH})

@@ -17,6 +17,7 @@ RESTRICTED = {
     "seccompProfile": {"type": "RuntimeDefault"},
     "runAsNonRoot": True,
 }
+WRITABLE = {"readOnlyRootFilesystem": False}
 
 
 def template(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -107,7 +108,8 @@ def test_variables_volumes_and_ports_are_added_after_the_users() -> None:
         pod_contract.POD_UID,
         pod_contract.POD_IP,
     }
-    assert [item["name"] for item in result["volumeMounts"]] == ["data", "rollcall-state"]
+    mounts = [item["name"] for item in result["volumeMounts"]]
+    assert mounts == ["data", "rollcall-state", "rollcall-tmp"]
     assert result["ports"] == [{"containerPort": 9090, "name": "my-metrics"}], "no port twice"
 
 
@@ -153,8 +155,37 @@ def test_each_probe_is_added_where_the_user_gave_none() -> None:
 def test_security_contexts(
     container: dict[str, Any], pod: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    given = template({"securityContext": container}, securityContext=pod)
-    assert worker(given)["securityContext"] == expected
+    given = template({"securityContext": {**container, **WRITABLE}}, securityContext=pod)
+    assert worker(given)["securityContext"] == {**expected, **WRITABLE}
+
+
+def test_init_containers_and_sidecars_are_restricted_too() -> None:
+    given = template(initContainers=[{"name": "fetch", "image": "i"}])
+    given["spec"]["containers"].append({"name": "sidecar", "image": "i"})
+    spec = built(given)["spec"]
+    for container in (spec["initContainers"][0], spec["containers"][1]):
+        assert container["securityContext"] == RESTRICTED, container["name"]
+
+
+def test_the_worker_cannot_write_its_root_file_system_but_a_bounded_tmp() -> None:
+    spec = built(template())["spec"]
+    worker = spec["containers"][0]
+    assert worker["securityContext"] == {**RESTRICTED, "readOnlyRootFilesystem": True}
+    assert {"name": "rollcall-tmp", "mountPath": "/tmp"} in worker["volumeMounts"]
+    assert {"name": "rollcall-tmp", "emptyDir": {"sizeLimit": "10Gi"}} in spec["volumes"]
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"volumeMounts": [{"name": "scratch", "mountPath": "/tmp/"}]},
+        {"securityContext": WRITABLE},
+        {"securityContext": {"privileged": True}},
+    ],
+    ids=["tmp of its own", "writable root", "privileged"],
+)
+def test_no_tmp_is_added_where_the_template_has_one(container: dict[str, Any]) -> None:
+    assert "rollcall-tmp" not in str(built(template(container)))
 
 
 PATIENCE = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
