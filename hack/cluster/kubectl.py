@@ -60,7 +60,7 @@ class Kubectl:
         return done.stdout
 
     def fresh_namespace(self, name: str) -> "Kubectl":
-        """This cluster in an empty namespace, which takes pods of the restricted level alone."""
+        """An empty namespace of this cluster, which takes pods of the restricted level alone."""
         self.run("delete", "namespace", name, "--ignore-not-found", seconds=180)
         self.run("create", "namespace", name)
         self.run("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
