@@ -40,8 +40,9 @@ class BadMessage:
 
 def check_hello(hello: Hello, *, roster: Roster | None, senders: int) -> BadMessage | None:
     """The first problem of a Hello; None if it may register. `senders`: ranks that send."""
-    names = (hello.member.pod_uid, hello.member.boot_id, hello.pod, hello.pool, hello.address)
-    if not all(0 < len(name) <= MAX_NAME for name in names):
+    names = (hello.member.pod_uid, hello.member.boot_id, hello.pod, hello.address)
+    pool = hello.pool if hello.sender is None else "none"  # a trainer rank is of no pool
+    if not all(0 < len(name) <= MAX_NAME for name in (*names, pool)):
         problem = f"a name or address is empty or has more than {MAX_NAME} characters"
         return BadMessage(MessageFault.HELLO, problem)
     if max(len(hello.descriptor), len(hello.shard)) > MAX_DESCRIPTOR:

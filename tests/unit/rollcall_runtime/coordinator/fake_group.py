@@ -296,7 +296,8 @@ class Group:
             headers={"Authorization": f"Bearer {TOKENS.member}"},
         )
         worker = Worker(member, socket)
-        hello = Hello("job-uid", group, member, pod, "pool", ADDRESS, "", sender=sender)
+        pool = "pool" if sender is None else ""  # as a trainer rank says
+        hello = Hello("job-uid", group, member, pod, pool, ADDRESS, "", sender=sender)
         await worker.say(hello)
         self._workers.append(worker)
         self._tasks.append(asyncio.create_task(worker.run()))
