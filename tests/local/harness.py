@@ -143,10 +143,11 @@ class LocalJob:
         await self.operator.until(lambda s: in_sync(s, *self.rollouts), seconds=START_SECONDS)
         await self.steps(5, seconds=STEP_SECONDS)
 
-    def launch(self, *, group: str = DEFAULT_GROUP, **variables: str) -> Pod:
+    def launch(self, *, group: str = DEFAULT_GROUP, imports: str = "", **variables: str) -> Pod:
         """A new rollout pod with `variables` of its own; `push_roster` puts it on the roster."""
         pod = self._pod(f"reverse-cpu-{len(self.rollouts)}", "rollout", group=group)
         pod.variables.update(variables)
+        pod.imports = imports
         self.rollouts.append(pod)
         pod.start()
         return pod

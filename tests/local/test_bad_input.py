@@ -1,4 +1,4 @@
-"""Models and rewards that give no numbers: the worker names the field, and no step is lost."""
+"""Models that give no numbers: the trainer names the field, and no step is lost."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +11,8 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.algorithm_settings import preset
 from rollcall_protocol.job_config import CheckpointConfig, CriticConfig, RewardModelConfig
 from rollcall_protocol.pod_contract import ExitCode
-from rollcall_protocol.wire.roster import EpochCause
 from rollcall_runtime.models.export import export_model
 from rollcall_runtime.models.open_model import open_model
-from tests.local import nan_reward
 from tests.local.harness import FAST, START_SECONDS, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -41,20 +39,15 @@ def broken_reward_model(folder: Path) -> dict[str, Any]:
     return {"reward_model": RewardModelConfig(broken_model(folder / "scorer"))}
 
 
-def broken_reward(_: Path) -> dict[str, Any]:
-    return {"reward_function": nan_reward.REWARD}
-
-
 @pytest.mark.parametrize(
-    ("make", "role", "says"),
+    ("make", "says"),
     [
-        (broken_reward, "rollout", ("spec.reward.function: ", "returned nan, not a finite number")),
-        (broken_critic, "trainer", ("spec.critic.learningRate: ", "another spec.critic.path")),
-        (broken_reward_model, "trainer", ("spec.rewardModel.path: ", "use another one")),
+        (broken_critic, ("spec.critic.learningRate: ", "another spec.critic.path")),
+        (broken_reward_model, ("spec.rewardModel.path: ", "use another one")),
     ],
 )
-async def test_what_is_no_number_ends_the_worker_before_a_step(
-    tmp_path: Path, make: Callable[[Path], dict[str, Any]], role: str, says: tuple[str, ...]
+async def test_what_is_no_number_ends_the_trainer_before_a_step(
+    tmp_path: Path, make: Callable[[Path], dict[str, Any]], says: tuple[str, ...]
 ) -> None:
     checkpoints, message = tmp_path / "checkpoints", tmp_path / "exit-message"
     message.touch()
@@ -62,14 +55,9 @@ async def test_what_is_no_number_ends_the_worker_before_a_step(
         membership=FAST, checkpoint=CheckpointConfig(1, str(checkpoints)), **make(tmp_path)
     )
     async with LocalJob(tmp_path, config) as job:
-        said = {pod_contract.EXIT_MESSAGE: str(message)}
-        if role == "trainer":
-            job.trainer.variables.update(said)
-        await job.start(rollouts=0)
-        rollout = job.launch(**(said if role == "rollout" else {}))
-        await job.push_roster(EpochCause.MEMBERS_JOINED)
-        worker = rollout if role == "rollout" else job.trainer
-        assert await worker.exited(seconds=START_SECONDS) == ExitCode.BAD_CONFIG
+        job.trainer.variables[pod_contract.EXIT_MESSAGE] = str(message)
+        await job.start(rollouts=1)
+        assert await job.trainer.exited(seconds=START_SECONDS) == ExitCode.BAD_CONFIG
         assert message.read_text().startswith(says[0])
         assert says[1] in message.read_text()
         assert not list(checkpoints.glob("step-*")), "no step was made"

@@ -1,13 +1,13 @@
 """Deltas in a whole job: it learns by them, less is sent, and a damaged base is replaced."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rollcall_protocol.job_config import DeltaConfig, JobConfig, OptimizerConfig
 from rollcall_protocol.wire.job_snapshot import SessionCause
-from tests.local.corrupting_reward import DAMAGED, REWARD
+from rollcall_protocol.wire.roster import EpochCause
+from tests.local import damaged_weights
 from tests.local.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -21,12 +21,11 @@ ALWAYS = DeltaConfig(max_share=1.0)
 SMALL_STEPS = OptimizerConfig("adamw", 1e-11)
 
 
-def job(delta: DeltaConfig | None, **changes: Any) -> JobConfig:
+def job(delta: DeltaConfig | None, *, min_rollouts: int = 1) -> JobConfig:
     return job_config(
         algorithm={"max_steps": STEPS, "optimizer": SMALL_STEPS},
-        membership=FAST,
+        membership=FAST | {"min_rollouts": min_rollouts},
         weight_sync={"delta": delta},
-        **changes,
     )
 
 
@@ -67,13 +66,16 @@ async def test_it_learns_from_deltas_of_two_ranks(tmp_path: Path) -> None:
 async def test_a_rollout_whose_base_is_damaged_refuses_the_delta_and_gets_all(
     tmp_path: Path,
 ) -> None:
-    """Its reward function flips a bit of what it serves from."""
-    config = job(DeltaConfig(), reward_function=REWARD)
-    async with LocalJob(tmp_path, config) as running:
-        await running.start(rollouts=2)
+    """It flips a bit of what it serves from."""
+    async with LocalJob(tmp_path, job(DeltaConfig(), min_rollouts=2)) as running:
+        await running.start(rollouts=1)
+        damaged = running.launch(
+            imports=damaged_weights.__name__, **{damaged_weights.DAMAGES: "yes"}
+        )
+        await running.push_roster(EpochCause.MEMBERS_JOINED)
         seen = await running.operator.until(lambda s: s.finished is not None, seconds=120)
         assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
         refused = [pod for pod in running.rollouts if "wrong checksum in buckets [0]" in pod.log()]
-        assert [pod.name.endswith(DAMAGED) for pod in refused] == [True]
+        assert refused == [damaged]
         trainer = await running.trainer.metrics()
         assert 0 < trainer["weight_sync_deltas_total"] < STEPS

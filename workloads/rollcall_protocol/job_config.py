@@ -159,6 +159,28 @@ class RewardModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RewardErrorConfig:
+    """What a sample is whose reward function gives no usable reward, within `timeout` seconds.
+
+    `on_error`: Reject (its group is not trained on), Zero (its reward is 0) or Fail (the job ends).
+    The job also ends when more than `max_share` of the recent samples are such.
+    """
+
+    on_error: str = "Reject"
+    max_share: float = 0.1
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if self.on_error not in ("Reject", "Zero", "Fail"):
+            raise ValueError("onError must be Reject, Zero or Fail")
+        if not 0 < self.max_share <= 1:
+            raise ValueError("maxErrorShare must be above 0 and at most 1")
+        if not self.timeout > 0:
+            raise ValueError("timeoutSeconds must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
 class HealthConfig:
     """When training ends, or warns, because its figures are wrong.
 
@@ -239,6 +261,7 @@ class JobConfig:
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     reward_model: RewardModelConfig | None = None
+    reward_errors: RewardErrorConfig = field(default_factory=RewardErrorConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     evaluation: EvaluationConfig | None = None
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

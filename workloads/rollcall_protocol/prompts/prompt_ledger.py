@@ -47,6 +47,7 @@ class RejectionReason(StrEnum):
     ABANDONED_LINEAGE = "AbandonedLineage"
     UNIFORM_REWARDS = "UniformRewards"
     BAD_SAMPLES = "BadSamples"
+    NO_REWARD = "NoReward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +169,12 @@ class PromptLedger:
         held = self._leases.current(lease, member)
         return held.lease if held is not None else None
 
-    def reject(self, lease: str, member: MemberId) -> None:
+    def reject(self, lease: str, member: MemberId, why: RejectionReason) -> None:
         """`member` sent samples of a lease that it holds, and they cannot be trained on."""
         held = self._leases.current(lease, member)
         if held is not None:
             self._leases.drop(held)
-            self.rejected[RejectionReason.BAD_SAMPLES] += 1
+            self.rejected[why] += 1
 
     def report_progress(self, report: PartialReport, member: MemberId, now: float) -> bool:
         """Renew a lease and keep its new tokens; False if it is not current any more."""

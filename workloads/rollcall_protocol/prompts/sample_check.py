@@ -1,7 +1,7 @@
 """What a rollout's samples and tokens must be before anything is computed with them.
 
 The bounds follow from the job and from the lease. A reward that is not a number, or a token outside
-the model's vocabulary, would otherwise end the trainer; a bug in a user's reward can send one.
+the model's vocabulary, would otherwise end the trainer; a faulty inference engine can send one.
 """
 
 import math
@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rollcall_protocol.prompts.reward_error_check import reward_errors_problem
 from rollcall_protocol.wire.ids import MAX_VERSION_NUMBER, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
+from rollcall_protocol.wire.reward_errors import MAX_REWARD
 
-MAX_REWARD = 1e6  # its square is far below what float32 holds
 MAX_LOGPROB = 0.01  # of a probability of 1, with the rounding of an inference engine
 MAX_POSITIONS = 2**18  # of prompt and response, if the model has no bound of its own
 
@@ -27,6 +28,7 @@ class SampleFault(StrEnum):
     LOGPROB = "logprob"
     VERSION = "version"
     REWARD = "reward"
+    REWARD_ERROR = "reward_error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,12 @@ class SampleBounds:
         """
         count = len(completion.samples)
         if count != lease.group_size:
-            problem = f"{count} samples were sent, and {lease.group_size} asked for"
-            return BadSamples(SampleFault.GROUP_SIZE, problem)
+            wrong = f"{count} samples were sent, and {lease.group_size} asked for"
+            return BadSamples(SampleFault.GROUP_SIZE, wrong)
         if not 0 <= completion.version.number <= _limit(newest):
             return BadSamples(SampleFault.VERSION, _version(completion.version.number, newest))
+        if (problem := reward_errors_problem(completion)) is not None:
+            return BadSamples(SampleFault.REWARD_ERROR, problem)
         for number, sample in enumerate(completion.samples):
             columns = sample.tokens, sample.logprobs, sample.versions
             for fault, problem in self._problems(*columns, newest, before=len(lease.tokens)):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.reward_errors import RewardFailure
 
 KEPT_SESSIONS = 20  # the newest ones that a report lists
 
@@ -120,7 +121,7 @@ class JobSnapshot:
     """The whole state of a job, sent to the operator first and after each change.
 
     The default group comes first in `groups`. A group whose members stay the same keeps its epoch
-    while the job's grows.
+    while the job's grows. `reward_failure` is an error of the reward function that still happens.
     """
 
     pod_uid: str
@@ -131,6 +132,7 @@ class JobSnapshot:
     progress: TrainingProgress
     finished: TrainingResult | None = None
     groups: tuple[GroupReport, ...] = ()
+    reward_failure: RewardFailure | None = None
 
     @property
     def session(self) -> SessionReport | None:

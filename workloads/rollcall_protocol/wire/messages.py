@@ -14,6 +14,7 @@ from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, parse, to_json
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses
+from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 # --- member -> coordinator ---------------------------------------------------------------------
@@ -258,13 +259,18 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """All samples of one lease; idempotent by `lease_id`, `version` is the oldest token's."""
+    """All samples of one lease; idempotent by `lease_id`, `version` is the oldest token's.
+
+    `reward_errors` are about samples whose reward is not usable, and 0 here. Unless such a reward
+    counts as 0, the samples after the first of these are not scored.
+    """
 
     job_uid: str
     member: MemberId
     lease_id: str
     version: Version
     samples: tuple[Sample, ...]
+    reward_errors: tuple[RewardError, ...] = ()
 
 
 MemberMessage = (

@@ -103,6 +103,7 @@ class Coordinator:
             metrics=metrics,
             bounds=bounds,
             suspicious=self._suspicious,
+            reward_failure_changed=self._reward_failure_changed,
         )
         self._bad_messages = BadMessageCounter()
         self.parts = SenderParts(senders, self.connections.send)
@@ -272,9 +273,10 @@ class Coordinator:
         """A member's stream opened and its Hello arrived."""
         log.info("member %s of pool %s registered", hello.pod, hello.pool)
         group = self._group_of[hello.member] = self.groups[hello.group]
-        self.prompts.member_connected(hello.member)
         if hello.sender is not None:
             self.parts.connected(hello.member, hello.sender)
+        else:
+            self.prompts.member_connected(hello.member)
         group.run(group.machine.hello(hello, time.monotonic()))
         self._connected.set()
 
@@ -326,7 +328,8 @@ class Coordinator:
 
     def report(self) -> JobSnapshot:
         """The whole state of the job, for the operator."""
-        return self._reporter.snapshot(self._state, self.prompts.running())
+        prompts = self.prompts
+        return self._reporter.snapshot(self._state, prompts.running(), prompts.rewards.shown)
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -417,6 +420,9 @@ class Coordinator:
             for member in group.machine.seated
             if group.machine.serving(member)
         ]
+
+    def _reward_failure_changed(self) -> None:
+        self.stream.changed()
 
     def _set_timer(self) -> None:
         if self._timer is not None:

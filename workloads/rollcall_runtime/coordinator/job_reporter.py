@@ -18,6 +18,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
     TrainingResult,
 )
+from rollcall_protocol.wire.reward_errors import RewardFailure
 from rollcall_runtime.coordinator.persistent_state import CoordinatorState
 from rollcall_runtime.coordinator.sync_group_driver import SyncGroup
 
@@ -48,7 +49,12 @@ class JobReporter:
         """Whether samples are wanted: training goes on, and minRollouts are in session."""
         return self._finished is None and not self._paused()
 
-    def snapshot(self, state: CoordinatorState, running: Mapping[str, int]) -> JobSnapshot:
+    def snapshot(
+        self,
+        state: CoordinatorState,
+        running: Mapping[str, int],
+        reward_failure: RewardFailure | None,
+    ) -> JobSnapshot:
         """The whole state; `running` is the number of leased prompts by pod uid."""
         roster = state.roster
         return JobSnapshot(
@@ -63,6 +69,7 @@ class JobReporter:
             progress=replace(self._progress, paused=self._paused()),
             finished=self._finished,
             groups=tuple(group.report() for group in self._groups.values()),
+            reward_failure=reward_failure,
         )
 
     def urgent(self, effects: Iterable[CoordinatorEffect]) -> bool:

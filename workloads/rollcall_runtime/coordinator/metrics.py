@@ -4,6 +4,7 @@ from typing import Protocol
 
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
+from rollcall_protocol.wire.reward_errors import RewardErrorKind
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 
 
@@ -12,6 +13,9 @@ class CoordinatorMetrics(Protocol):
 
     def refused(self, what: str) -> None:
         """A request or message of the kind `what` was refused."""
+
+    def reward_failed(self, kind: RewardErrorKind) -> None:
+        """A sample has no usable reward."""
 
     def session_formed(self, report: SessionReport) -> None:
         """A session is usable."""

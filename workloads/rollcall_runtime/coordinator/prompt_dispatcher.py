@@ -12,8 +12,12 @@ from rollcall_protocol.job_config import EvaluationConfig, JobConfig
 from rollcall_protocol.membership.message_check import MessageFault
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
-from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt, PromptLedger
-from rollcall_protocol.prompts.sample_check import BadSamples, SampleBounds, SampleFault
+from rollcall_protocol.prompts.prompt_ledger import (
+    CompletedPrompt,
+    PromptLedger,
+    RejectionReason,
+)
+from rollcall_protocol.prompts.sample_check import BadSamples, SampleBounds
 from rollcall_protocol.prompts.state_check import without_bad_samples
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
@@ -26,6 +30,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
+from rollcall_runtime.coordinator.reward_failures import RewardFailures
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +44,8 @@ class PromptDispatcher:
 
     `eligible` returns the members that may get prompts now; `send` sends a message to one. Samples
     and tokens beyond `bounds` do not count; `suspicious` is called with their sender and the
-    problem, once they have had their effect here.
+    problem, once they have had their effect here. `rewards.shown` is the reward error that users
+    should see.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class PromptDispatcher:
         metrics: CoordinatorMetrics,
         bounds: SampleBounds,
         suspicious: Callable[[MemberId, str], None],
+        reward_failure_changed: Callable[[], None],
     ) -> None:
         algorithm = config.algorithm
         settings = algorithm.settings
@@ -83,6 +90,7 @@ class PromptDispatcher:
             shared_credits=self._credits,
         )
         self._eligible, self._send = eligible, send
+        self.rewards = RewardFailures(config, metrics, reward_failure_changed)
         self._batch_ready = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # for the next lease that expires
 
@@ -100,8 +108,12 @@ class PromptDispatcher:
         self._ledger.age_by(versions)
 
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
-        """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
+        """Wait for `promptsPerStep` completions fresh enough to train version `number`.
+
+        SpecError when the reward function fails for more samples than the job allows.
+        """
         while True:
+            self.rewards.raise_if_too_many()
             batch = self._ledger.take_batch(number)
             self.dispatch()
             if batch is not None:
@@ -115,7 +127,8 @@ class PromptDispatcher:
         """Have rollouts answer the first prompts of `source`; the rewards of each one's samples.
 
         These leases go out before those for training, with the weights that are served meanwhile.
-        RuntimeError before the first version, or during another evaluation.
+        RuntimeError before the first version, or during another evaluation; SpecError as
+        `next_batch`.
         """
         if self._version is None or self._evaluation is not None:
             raise RuntimeError("an evaluation needs a published version, and no other beside it")
@@ -124,6 +137,7 @@ class PromptDispatcher:
         self._evaluation, number = ledger, self._version.number
         try:
             while (answered := ledger.take_batch(number)) is None:
+                self.rewards.raise_if_too_many()
                 self.dispatch()
                 self._batch_ready.clear()
                 await self._batch_ready.wait()
@@ -145,6 +159,7 @@ class PromptDispatcher:
     def member_connected(self, member: MemberId) -> None:
         """A stream opened: its credit starts at 0; the member keeps its leases."""
         self._ledger.reset_credit(member)
+        self.rewards.connected(member)
 
     def member_message(self, member: MemberId, message: PromptMessage) -> None:
         """A message of `member` about prompts arrived."""
@@ -171,10 +186,14 @@ class PromptDispatcher:
         lease = ledger.lease(completion.lease_id, completion.member)
         bad = None if lease is None else self._bounds.check(completion, lease, newest=self._newest)
         if bad is not None:
-            ledger.reject(completion.lease_id, completion.member)
+            reason = RejectionReason.BAD_SAMPLES
+            ledger.reject(completion.lease_id, completion.member, reason)
             self._are_bad(completion.member, bad, what="sample")
             verdict = CompletionVerdict.BAD_SAMPLES
-        elif ledger.complete(completion):
+        elif lease is not None and not self.rewards.count(completion, lease):
+            ledger.reject(lease.lease_id, completion.member, RejectionReason.NO_REWARD)
+            verdict = CompletionVerdict.COUNTED
+        elif ledger.complete(replace(completion, reward_errors=())):
             verdict = CompletionVerdict.COUNTED
         else:
             return CompletionVerdict.DUPLICATE
@@ -187,6 +206,7 @@ class PromptDispatcher:
 
         Without `keep_tokens` they do not go on from what it reported.
         """
+        self.rewards.disconnected(member)
         for ledger in self._ledgers:
             ledger.rollout_lost(member, keep_tokens=keep_tokens)
         self._batch_ready.set()
@@ -226,11 +246,10 @@ class PromptDispatcher:
         return replace(self._version, number=self._version.number + 1)
 
     def _are_bad(self, member: MemberId, bad: BadSamples, *, what: str) -> None:
-        """Count by kind, and log with the sender. A reward may be bad by a bug of the user's."""
+        """Count by kind, and log with the sender, which should have refused them itself."""
         self._metrics.refused(f"bad_{what}_{bad.fault.value}")
         log.warning("a %s of member %s is refused: %s", what, member, bad.problem)
-        if bad.fault is not SampleFault.REWARD:
-            self._suspicious(member, bad.problem)
+        self._suspicious(member, bad.problem)
 
     def _progressed(self, member: MemberId, message: GenerationProgress) -> None:
         now = time.monotonic()

@@ -36,12 +36,12 @@ from rollcall_runtime.rollout.generation_worker import (
 from rollcall_runtime.rollout.inference_engine import InferenceEngine, PauseMode
 from rollcall_runtime.rollout.lease_progress import LeaseProgressReporter
 from rollcall_runtime.rollout.readiness_probe import Readiness
+from rollcall_runtime.rollout.reward_process import RewardScorer
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.tasks.reward_function import Reward
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.environment import RolloutEnvironment
 from rollcall_runtime.worker.telemetry import MetricsServer, RolloutMetrics
@@ -72,7 +72,7 @@ class AgentDependencies:
 
     engine: InferenceEngine
     sync: OpenEngine
-    reward: Reward
+    reward: RewardScorer
     settings: AgentSettings
     metrics: RolloutMetrics
     bounds: SampleBounds
@@ -293,7 +293,12 @@ class Agent:
         job = self._environment.job
         self._sender.offer(
             Completion(
-                job.uid, self._member, finished.lease.lease_id, finished.version, finished.samples
+                job.uid,
+                self._member,
+                finished.lease.lease_id,
+                finished.version,
+                finished.samples,
+                finished.reward_errors,
             )
         )
         # Later, so that a batch gives one request instead of one for each prompt.

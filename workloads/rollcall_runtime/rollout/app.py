@@ -16,9 +16,9 @@ from rollcall_runtime.rollout.inference_engine import (
     PauseMode,
     inference_engines,
 )
+from rollcall_runtime.rollout.reward_process import RewardProcess, RewardScorer
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import open_engine
-from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import RolloutEnvironment, new_member
@@ -37,12 +37,32 @@ def run(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
 
 
 async def _serve(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
+    job = environment.job
+    engine = _inference_engine(environment)
+    reward = RewardProcess(
+        job.reward_function,
+        timeout=job.reward_errors.timeout,
+        stop_at_error=job.reward_errors.on_error != "Zero",
+    )
+    await reward.start()
+    try:
+        await _run_agent(environment, engine, reward, log_fields)
+    finally:
+        await reward.close()
+
+
+async def _run_agent(
+    environment: RolloutEnvironment,
+    engine: InferenceEngine,
+    reward: RewardScorer,
+    log_fields: dict[str, Any],
+) -> None:
     pod = environment.pod
     member = new_member(pod)
     agent = Agent(
         environment=environment,
         member=member,
-        dependencies=_open_dependencies(environment, member, log_fields),
+        dependencies=_open_dependencies(environment, member, engine, reward, log_fields),
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -52,19 +72,18 @@ async def _serve(environment: RolloutEnvironment, log_fields: dict[str, Any]) ->
 
 
 def _open_dependencies(
-    environment: RolloutEnvironment, member: MemberId, log_fields: dict[str, Any]
+    environment: RolloutEnvironment,
+    member: MemberId,
+    engine: InferenceEngine,
+    reward: RewardScorer,
+    log_fields: dict[str, Any],
 ) -> AgentDependencies:
     job, pool = environment.job, environment.pool
     own = {key: value for key, value in pool.engine.config.items() if key in AGENT_KEYS}
-    modes = [mode.value for mode in PauseMode]
-    if job.weight_sync.pause_mode not in modes:
-        problem = f"{job.weight_sync.pause_mode!r} is not one of {', '.join(modes)}"
-        raise SpecError("spec.weightSync.pauseMode", problem)
-    engine = _inference_engine(environment)
     model = open_model(job.model)
     return AgentDependencies(
         settings=read_settings(AgentSettings, own, field=f"{FIELD}.config"),
-        reward=load_reward(job.reward_function),
+        reward=reward,
         sync=open_engine(
             _group(environment),
             member=member,
@@ -92,6 +111,10 @@ def _group(environment: RolloutEnvironment) -> GroupConfig:
 
 
 def _inference_engine(environment: RolloutEnvironment) -> InferenceEngine:
+    modes, mode = [mode.value for mode in PauseMode], environment.job.weight_sync.pause_mode
+    if mode not in modes:
+        problem = f"{mode!r} is not one of {', '.join(modes)}"
+        raise SpecError("spec.weightSync.pauseMode", problem)
     chosen = environment.pool.engine
     config = {key: value for key, value in chosen.config.items() if key not in AGENT_KEYS}
     found = inference_engines.get(chosen.name)

@@ -3,18 +3,20 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import PromptLease, Sample
 from rollcall_protocol.wire.partial_responses import Response
+from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_runtime.rollout.active_lease import ActiveLease
 from rollcall_runtime.rollout.inference_engine import InferenceEngine, PartialOutputCallback
 from rollcall_runtime.rollout.lease_progress import LeaseProgress
+from rollcall_runtime.rollout.reward_process import RewardScorer, Score
 from rollcall_runtime.rollout.served_versions import ServedVersions
-from rollcall_runtime.tasks.reward_function import Reward
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
@@ -25,11 +27,15 @@ STUCK_SECONDS = 30.0  # without a new token beyond the slice: the liveness probe
 
 @dataclass(frozen=True, slots=True)
 class FinishedLease:
-    """A finished lease: its samples, and the version of the oldest token among them."""
+    """A finished lease: its samples, and the version of the oldest token among them.
+
+    Samples of `reward_errors`, and those that were not scored after one, have the reward 0.
+    """
 
     lease: PromptLease
     version: Version
     samples: tuple[Sample, ...]
+    reward_errors: tuple[RewardError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +50,19 @@ class PartialRollouts:
     keep: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    group: list[Response]
-    rewards: tuple[float, ...]  # empty: not finished
-
-
 class GenerationWorker:
     """Works on leases in the order of their arrival, up to `concurrency` in one engine call.
 
-    Belongs to the event loop that runs `run`; only sampling and rewards run in its thread.
-    `lease_progress` returns the responses so far of all leases; `partial.report` is called when
-    there is something new.
+    Belongs to the event loop that runs `run`; only sampling runs in its thread. `reward` scores the
+    responses of one lease after the other. `lease_progress` returns the responses so far of all
+    leases; `partial.report` is called when there is something new.
     """
 
     def __init__(
         self,
         *,
         engine: InferenceEngine,
-        reward: Reward,
+        reward: RewardScorer,
         concurrency: int,
         partial: PartialRollouts,
         served: ServedVersions,
@@ -133,7 +133,7 @@ class GenerationWorker:
         return ""
 
     async def run(self) -> None:
-        """Work until cancelled. SpecError for an unusable prompt or a reward that fails."""
+        """Work until cancelled. SpecError for an unusable prompt."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -146,11 +146,14 @@ class GenerationWorker:
                 self._mark(self._running)
                 self._alive = time.monotonic()
                 on_partial = self._callback(self._running, loop)
-                results = await loop.run_in_executor(
+                groups = await loop.run_in_executor(
                     self._thread, self._generate, self._running, on_partial
                 )
                 self._alive = None
-                self._finish(results)
+                finished = self._take_finished(groups)
+                async with self._reports():  # leases are held while their responses are scored
+                    for active in finished:
+                        await self._finish(active)
         finally:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -192,15 +195,15 @@ class GenerationWorker:
 
     def _generate(
         self, batch: list[ActiveLease], on_partial: PartialOutputCallback
-    ) -> list[_Result]:
-        """Runs in the thread."""
+    ) -> list[list[Response]]:
+        """Runs in the thread. The responses of each lease of the batch."""
         if not batch:
             return []
         first = batch[0]
         group_size = first.lease.group_size
         fresh = [Response()] * group_size
         try:
-            groups = self._engine.generate(
+            return self._engine.generate(
                 [active.lease.tokens for active in batch],
                 group_size=group_size,
                 # Another seed for each slice: the same one would repeat its random numbers.
@@ -215,44 +218,70 @@ class GenerationWorker:
             numbers = ", ".join(str(active.lease.prompt) for active in batch)
             problem = f"one of the prompts {numbers} does not fit the model: {error}"
             raise SpecError("spec.data.prompts", problem) from error
-        return [
-            _Result(group, self._rewards(active.lease, group))
-            for active, group in zip(batch, groups, strict=True)
-        ]
 
-    def _rewards(self, lease: PromptLease, group: list[Response]) -> tuple[float, ...]:
-        if not all(response.finished for response in group):
-            return ()
-        return tuple(self._reward(lease.tokens, response.tokens, lease.row) for response in group)
-
-    def _finish(self, results: list[_Result]) -> None:
-        batch, self._running = self._running, []
-        for active, result in zip(batch, results, strict=True):
+    def _take_finished(self, groups: list[list[Response]]) -> list[ActiveLease]:
+        """The leases that are to be scored; they stay in `_running`, the others wait again."""
+        batch, finished = self._running, []
+        for active, group in zip(batch, groups, strict=True):
             if self._is_revoked(active):
                 self._revoked.discard(active.lease.lease_id)
-            elif result.rewards:
-                active.group = result.group
-                self._done(self._finished(active, result.rewards))
+            elif all(response.finished for response in group):
+                active.group = group
+                finished.append(active)
             else:
-                active.group = result.group if self._partial.keep else []
+                active.group = group if self._partial.keep else []
                 active.attempts += 1
                 self._waiting.appendleft(active)
+        self._running = list(finished)
+        self._changed()
+        return finished
+
+    async def _finish(self, active: ActiveLease) -> None:
+        """Score a lease's responses and hand it over, unless it is revoked meanwhile."""
+        scores: list[Score] = []
+        if not self._is_revoked(active):
+            responses = [response.tokens for response in active.group]
+            scores = await self._reward.score(active.lease.tokens, responses, active.lease.row)
+        self._running = [other for other in self._running if other is not active]
+        if self._is_revoked(active):
+            self._revoked.discard(active.lease.lease_id)
+        else:
+            self._done(self._finished(active, scores))
         self._changed()
 
-    def _finished(self, active: ActiveLease, rewards: tuple[float, ...]) -> FinishedLease:
+    @asynccontextmanager
+    async def _reports(self) -> AsyncIterator[None]:
+        """Report progress meanwhile, as the engine's callback does while it samples."""
+
+        async def report() -> None:
+            while True:
+                await asyncio.sleep(self._partial.interval)
+                self._partial.report()
+
+        reporting = asyncio.create_task(report())
+        try:
+            yield
+        finally:
+            reporting.cancel()
+
+    def _finished(self, active: ActiveLease, scores: Sequence[Score]) -> FinishedLease:
+        errors = tuple(score for score in scores if isinstance(score, RewardError))
+        rewards = [0.0 if isinstance(score, RewardError) else score for score in scores]
+        rewards += [0.0] * (len(active.group) - len(scores))
         samples = tuple(
             Sample(g.tokens, g.logprobs, g.versions, reward)
             for g, reward in zip(active.group, rewards, strict=True)
         )
         own = active.own_tokens()
+        scored = zip(scores, own, strict=False)
         self._metrics.sampled(
-            rewards=[reward for reward, tokens in zip(rewards, own, strict=True) if tokens],
+            rewards=[s for s, tokens in scored if tokens and not isinstance(s, RewardError)],
             tokens=sum(own),
         )
         version = active.version(self._served)
         if version is None:
             raise RuntimeError(f"the engine sampled no token for lease {active.lease.lease_id}")
-        return FinishedLease(active.lease, version, samples)
+        return FinishedLease(active.lease, version, samples, errors)
 
     def _progress_of(self, active: ActiveLease) -> LeaseProgress:
         return LeaseProgress(active.lease, active.version(self._served), tuple(active.group))

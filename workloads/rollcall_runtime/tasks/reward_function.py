@@ -1,41 +1,85 @@
-"""Finding the reward function that a job names."""
+"""Finding the reward function that a job names, and calling it."""
 
+import asyncio
 import importlib
 import inspect
-import math
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
+from rollcall_protocol.wire.reward_errors import RewardErrorKind, kind_of_number, printable
 from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.exit import user_frame
 
 FIELD = "spec.reward.function"
 
 _NO_ROW: Mapping[str, Any] = MappingProxyType({})
 
 
-class Reward(Protocol):
-    """Scores a response: higher is better, always finite."""
+class UnusableRewardError(ValueError):
+    """A call gave no usable reward. `value` is printable; `file` is empty if it is not known."""
+
+    def __init__(self, kind: RewardErrorKind, value: str, file: str, line: int) -> None:
+        super().__init__(f"{kind}: {value} ({file}:{line})")
+        self.kind, self.value, self.file, self.line = kind, printable(value), file, line
+
+
+class RewardFunction:
+    """Scores responses: higher is better. It may be a coroutine function (`async def`).
+
+    It is called with prompt and response, both sequences of tokens, and with `row`, the prompt's
+    row of the data by column, if it has a parameter of that name. SpecError if it cannot be called
+    so. `file` and `line` are where it is defined; empty and 0 for one that is not Python.
+    """
+
+    def __init__(self, function: Callable[..., object], name: str) -> None:
+        self._function, self._wants_row = function, _wants_row(function, name)
+        self.file, self.line = _definition(function)
+        self._loop: asyncio.Runner | None = None  # for coroutines
 
     def __call__(
         self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any] = _NO_ROW, /
     ) -> float:
-        """Both sequences are tokens; `row` is the prompt's row of the data, by column."""
+        """A usable reward: a number within MAX_REWARD. UnusableRewardError if there is none."""
+        try:
+            value = self._call(prompt, response, row)
+        except BaseException as error:
+            # Also SystemExit: the user's code may raise anything, and nothing is swallowed.
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            file, line = _place(error)
+            raise UnusableRewardError(RewardErrorKind.RAISED, text, file, line) from error
+        number = _as_number(value)
+        kind = RewardErrorKind.NOT_A_NUMBER if number is None else kind_of_number(number)
+        if number is None or kind is not None:
+            kind = kind or RewardErrorKind.NOT_A_NUMBER
+            raise UnusableRewardError(kind, _shown(value), self.file, self.line)
+        return number
+
+    def _call(
+        self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any]
+    ) -> object:
+        value = self._function(prompt, response, **({"row": row} if self._wants_row else {}))
+        if not inspect.isawaitable(value):
+            return value
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+        return self._loop.run(_awaited(value))
 
 
-def load_reward(function: str) -> Reward:
+def load_reward(function: str) -> RewardFunction:
     """The function that `function` names as "module:callable".
 
-    It is called with prompt and response, and with `row` by name if it has such a parameter.
-    SpecError if the name does not lead to a callable, and later, from the function returned, if a
-    call raises or gives anything but a finite number. The cause is kept as `__cause__`.
+    SpecError if the name does not lead to a callable of the right parameters. The cause is kept as
+    `__cause__`.
     """
     module_name, colon, attribute = function.partition(":")
     if not (colon and module_name and attribute):
         raise SpecError(FIELD, f"{function!r} is not of the form module:callable")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # the user's code may raise anything; nothing is swallowed
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         problem = f"cannot import {module_name!r}: {type(error).__name__}: {error}"
         advice = "is it in the image, or mounted in a folder of PYTHONPATH?"
         raise SpecError(FIELD, f"{problem}; {advice}") from error
@@ -47,28 +91,56 @@ def load_reward(function: str) -> Reward:
             raise SpecError(FIELD, f"module {module_name!r} has no {attribute!r}") from error
     if not callable(found):
         raise SpecError(FIELD, f"{function!r} is a {type(found).__name__}, not a function")
-    return _checked(found, function)
+    return RewardFunction(found, function)
 
 
-def _checked(reward: Callable[..., object], name: str) -> Reward:
-    wants_row = _has_parameter(reward, "row")
-
-    def checked(
-        prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any] = _NO_ROW, /
-    ) -> float:
-        try:
-            value = reward(prompt, response, **({"row": row} if wants_row else {}))
-        except Exception as error:  # likewise
-            raise SpecError(FIELD, f"{name} raised {type(error).__name__}: {error}") from error
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise SpecError(FIELD, f"{name} returned {value!r}, not a finite number")
-        return float(value)
-
-    return checked
+async def _awaited(value: Awaitable[object]) -> object:
+    return await value
 
 
-def _has_parameter(function: Callable[..., object], name: str) -> bool:
+def _wants_row(function: Callable[..., object], name: str) -> bool:
     try:
-        return name in inspect.signature(function).parameters
-    except ValueError:  # a builtin without a signature
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # a builtin without a signature
         return False
+    row = {"row": _NO_ROW} if "row" in signature.parameters else {}
+    try:
+        signature.bind((), (), **row)
+    except TypeError as error:
+        called = "(prompt, response, row=...)" if row else "(prompt, response)"
+        raise SpecError(FIELD, f"{name}{signature} cannot be called as {called}: {error}") from None
+    return bool(row)
+
+
+def _definition(function: Callable[..., object]) -> tuple[str, int]:
+    found: Any = inspect.unwrap(function)
+    if not hasattr(found, "__code__"):  # an object that can be called
+        found = type(found).__call__
+    code = getattr(found, "__code__", None)
+    return (Path(code.co_filename).name, code.co_firstlineno) if code is not None else ("", 0)
+
+
+def _place(error: BaseException) -> tuple[str, int]:
+    """Where the user's code raised; the last frame if none is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = user_frame(error) or (frames[-1] if frames else None)
+    return (Path(frame.filename).name, frame.lineno or 0) if frame is not None else ("", 0)
+
+
+def _as_number(value: object) -> float | None:
+    """Of an int, float or bool, or of a scalar of NumPy, torch and the like; None of others."""
+    if isinstance(value, (str, bytes, bytearray)) or not hasattr(type(value), "__float__"):
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return float("inf")
+    except (TypeError, ValueError, RuntimeError):  # an array or tensor of several numbers
+        return None
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - the user's own class may raise anything
+        return f"a {type(value).__name__} whose repr raises {type(error).__name__}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
+from rollcall_protocol.wire.reward_errors import RewardErrorKind
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
@@ -24,6 +25,10 @@ class PrometheusCoordinatorMetrics:
     def refused(self, what: str) -> None:
         """Count a refused request or message."""
         self._metrics.refused(what=what).inc()
+
+    def reward_failed(self, kind: RewardErrorKind) -> None:
+        """Count a sample without a usable reward."""
+        self._metrics.reward_errors(kind=kind.value).inc()
 
     def session_formed(self, report: SessionReport) -> None:
         """Record the session; all later log lines carry its epoch."""

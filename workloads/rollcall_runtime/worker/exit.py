@@ -64,7 +64,7 @@ def summary(error: BaseException) -> str:
     message = _shorten(" ".join(str(error).split()))
     if not explained:
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    frame = _user_frame(error)
+    frame = user_frame(error)
     if frame is None and not explained:
         frame = next(iter(reversed(_frames(error))), None)
     if frame is None:
@@ -75,7 +75,7 @@ def summary(error: BaseException) -> str:
 def termination_message(error: BaseException) -> bytes:
     """The summary, then the end of the traceback, within MESSAGE_BYTES of UTF-8."""
     first = summary(error)
-    if isinstance(error, (SpecError, FencedError)) and _user_frame(error) is None:
+    if isinstance(error, (SpecError, FencedError)) and user_frame(error) is None:
         return first.encode()[:MESSAGE_BYTES]
     head = f"{first}\n\n".encode()
     text = "".join(traceback.format_exception(error)).rstrip("\n").encode()
@@ -106,7 +106,7 @@ def exit_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
+def user_frame(error: BaseException) -> traceback.FrameSummary | None:
     """The last frame of the user's code, of the outermost exception that has one."""
     for cause in _chain(error):
         for frame in reversed(_frames(cause)):

@@ -233,6 +233,9 @@ class TrainerMetrics(Metrics):
         self.refused = self.counters(
             "refused", "Requests that the coordinator refused, by reason.", "what"
         )
+        self.reward_errors = self.counters(
+            "reward_errors", "Samples for which the reward function gave no usable reward.", "kind"
+        )
         self.weight_version.set(-1)
         for unknown in (self.reward, self.evaluation_reward, *self._figures.values()):
             unknown.set(math.nan)

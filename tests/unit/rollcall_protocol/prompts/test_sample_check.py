@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from rollcall_protocol.prompts.sample_check import MAX_REWARD, SampleBounds, SampleFault
+from rollcall_protocol.prompts.sample_check import SampleBounds, SampleFault
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
+from rollcall_protocol.wire.reward_errors import MAX_REWARD
 
 NEWEST = Version(Lineage(1, 1), 7)
 LEASE = PromptLease("1.1.1", 0, tokens=(1, 2, 3), group_size=2, seed=0)

@@ -43,6 +43,7 @@ from rollcall_protocol.wire.messages import (
     dumps,
     loads,
 )
+from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.coordinator import Coordinator
@@ -134,12 +135,16 @@ class Counts:
 
     def __init__(self) -> None:
         self.refusals: list[str] = []
+        self.reward_errors: list[str] = []
         self.sessions: list[SessionReport] = []
         self.suspicions: list[tuple[SuspicionCause, float]] = []
         self.publications: list[Publication] = []
 
     def refused(self, what: str) -> None:
         self.refusals.append(what)
+
+    def reward_failed(self, kind: RewardErrorKind) -> None:
+        self.reward_errors.append(kind.value)
 
     def suspected(self, cause: SuspicionCause, seconds: float) -> None:
         self.suspicions.append((cause, seconds))
@@ -312,11 +317,13 @@ class Group:
         token: str = TOKENS.member,
         job_uid: str = "job-uid",
         sample: Sample | None = None,
+        errors: tuple[RewardError, ...] = (),
     ) -> int:
         lineage = self.coordinator.lineage
         assert lineage is not None
         samples = (sample or Sample((3,), (-1.0,), (number,), 0.5),) * lease.group_size
-        body = Completion(job_uid, worker.member, lease.lease_id, Version(lineage, number), samples)
+        version = Version(lineage, number)
+        body = Completion(job_uid, worker.member, lease.lease_id, version, samples, errors)
         async with self.http.post(
             self.url(pod_contract.COMPLETIONS_ROUTE, pod_contract.COMPLETIONS_PORT),
             data=dumps(body),

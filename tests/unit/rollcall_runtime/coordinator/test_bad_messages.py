@@ -18,6 +18,7 @@ from rollcall_protocol.wire.messages import (
     Sample,
 )
 from rollcall_protocol.wire.partial_responses import PartialReport, Response
+from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     Group,
     Worker,
@@ -26,7 +27,7 @@ from tests.unit.rollcall_runtime.coordinator.fake_group import (
 )
 
 BAD = Sample((64,), (-1.0,), (0,), 0.5)
-OUT_OF_BOUNDS = Sample((3,), (-1.0,), (0,), 1e9)
+NO_REWARD = RewardError(0, RewardErrorKind.RAISED, "KeyError: 'answer'", "task.py", 12)
 
 
 @asynccontextmanager
@@ -123,7 +124,8 @@ async def test_late_doubled_and_returned_prompts_and_rewards_of_a_users_function
             await honest.say(PromptLeaseReturned(lease.lease_id))
             await honest.say(GenerationProgress((PartialReport(lease.lease_id),)))
             group.coordinator.prompts._ledger.take_batch(0)
-            await lie(group, honest, 1, OUT_OF_BOUNDS)
+            lease = await leased(honest)
+            assert await group.complete(honest, lease, errors=(NO_REWARD,)) == 200
         await group.publish(1)
         assert not group.counts.suspicions
         assert states(group) == {"liar": MemberState.IN_SYNC, "b": MemberState.IN_SYNC}

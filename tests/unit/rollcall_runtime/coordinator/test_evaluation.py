@@ -46,6 +46,7 @@ class Rollouts:
             metrics=Counts(),
             bounds=SampleBounds(vocabulary=64),
             suspicious=lambda *_: None,
+            reward_failure_changed=lambda: None,
         )
 
     def held_out(self) -> list[tuple[MemberId, PromptLease]]:

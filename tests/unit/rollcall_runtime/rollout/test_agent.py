@@ -43,11 +43,11 @@ from rollcall_protocol.wire.partial_responses import PartialResponses, Response
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.rollout.inference_engine import WeightMismatchError
 from rollcall_runtime.sync.open_engine import OpenEngine
-from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import MANIFEST, MemoryEngine
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, lease, rollout_metrics
+from tests.unit.rollcall_runtime.rollout.function_scorer import REVERSE
 
 MEMBER = MemberId("uid-1", "boot-1")
 SESSION = SessionId(1, 1, 1)
@@ -143,7 +143,7 @@ class Bench:
                 bounds=SampleBounds(64),
                 engine=engine,
                 sync=OpenEngine("default", MemoryEngine(), "here"),
-                reward=load_reward("rollcall_runtime.tasks.reverse:reward"),
+                reward=REVERSE,
                 settings=AgentSettings(concurrency=2),
                 metrics=self.metrics,
             ),

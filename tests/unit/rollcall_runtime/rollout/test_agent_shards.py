@@ -24,11 +24,11 @@ from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.shards import RowShard, Shard
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
-from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, TOKENS, Group
 from tests.unit.rollcall_runtime.jobs import pool_config
 from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics
+from tests.unit.rollcall_runtime.rollout.function_scorer import REVERSE
 
 BUCKET = 1 << 10
 WHOLE = 6 * 16 << 10  # bytes of six tensors
@@ -101,7 +101,7 @@ class Rank:
                 bounds=SampleBounds(64),
                 engine=self.engine,
                 sync=self.sync,
-                reward=load_reward("rollcall_runtime.tasks.reverse:reward"),
+                reward=REVERSE,
                 settings=AgentSettings(concurrency=1),
                 metrics=rollout_metrics(),
             ),

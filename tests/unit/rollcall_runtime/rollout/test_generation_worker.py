@@ -9,6 +9,7 @@ import pytest
 
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.partial_responses import PartialResponses, Response
+from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
 from rollcall_runtime.rollout.generation_worker import (
     FinishedLease,
     GenerationWorker,
@@ -22,6 +23,7 @@ from tests.unit.rollcall_runtime.rollout.fake_engine import (
     lease,
     rollout_metrics,
 )
+from tests.unit.rollcall_runtime.rollout.function_scorer import FunctionScorer
 
 V0, V1 = Version(Lineage(1, 1), 0), Version(Lineage(1, 1), 1)
 
@@ -36,7 +38,7 @@ class Bench:
         self.served.add(V0)
         values: dict[str, Any] = {
             "engine": engine,
-            "reward": lambda _, response, row: len(response) / row.get("of", 4),
+            "reward": FunctionScorer(lambda _, response, row: len(response) / row.get("of", 4)),
             "concurrency": 4,
             "partial": PartialRollouts(0.01, self.reported.set, keep=keep),
             "served": self.served,
@@ -95,6 +97,48 @@ async def test_the_reward_function_gets_the_row_of_its_prompt() -> None:
         bench.generator.add(replace(lease(1), row={"of": 6}))
         await bench.generator.idle()
     assert [done.samples[0].reward for done in bench.finished] == [1.0, 0.5]
+
+
+async def test_a_sample_without_a_reward_goes_out_with_its_error() -> None:
+    error = RewardError(0, RewardErrorKind.RAISED, "KeyError: 'answer'", "task.py", 3)
+    bench = Bench(FakeEngine(), reward=FunctionScorer(lambda *_: error))
+    async with bench.running():
+        bench.generator.add(lease(0, group_size=2))
+        await bench.generator.idle()
+    (done,) = bench.finished
+    assert done.reward_errors == (error,)
+    assert [(sample.tokens, sample.reward) for sample in done.samples] == [(TOKENS, 0.0)] * 2
+    value, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
+    assert value("rollcall_rollout_samples_total", labels) == 0
+
+
+class SlowScorer:
+    """Waits for `go` in each call."""
+
+    def __init__(self) -> None:
+        self.called, self.go = asyncio.Event(), asyncio.Event()
+
+    async def score(self, *_: Any) -> list[float]:
+        self.called.set()
+        await self.go.wait()
+        return [1.0]
+
+
+async def test_leases_are_held_and_reported_while_their_responses_are_scored() -> None:
+    scorer = SlowScorer()
+    bench = Bench(FakeEngine(), reward=scorer)
+    async with bench.running():
+        bench.generator.add(lease(0, group_size=1))
+        bench.generator.add(lease(1, group_size=1))
+        await scorer.called.wait()
+        bench.reported.clear()
+        await bench.reported.wait()
+        assert [held.lease.prompt for held in bench.generator.lease_progress()] == [0, 1]
+        assert bench.generator.stuck() == ""
+        bench.generator.revoke(lease(0).lease_id)
+        scorer.go.set()
+        await bench.generator.idle()
+    assert [done.lease.prompt for done in bench.finished] == [1]
 
 
 async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token() -> None:

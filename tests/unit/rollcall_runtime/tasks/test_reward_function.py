@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_runtime.tasks.reward_function import load_reward
+from rollcall_protocol.wire.reward_errors import RewardErrorKind
+from rollcall_runtime.tasks.reward_function import UnusableRewardError, load_reward
 from rollcall_runtime.worker.errors import SpecError
 
 
@@ -74,15 +75,23 @@ def test_the_import_error_is_kept() -> None:
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nan", "users_rewards:nan returned nan, not a finite number"),
-        ("text", "users_rewards:text returned 'good', not a finite number"),
-        ("broken", "users_rewards:broken raised IndexError"),
-    ],
-)
-def test_a_result_that_is_no_number_is_refused(user_module: str, name: str, message: str) -> None:
-    reward = load_reward(f"{user_module}:{name}")
-    with pytest.raises(SpecError, match=f"^spec.reward.function: {re.escape(message)}"):
+def test_an_error_of_a_call_says_what_and_where(user_module: str) -> None:
+    reward = load_reward(f"{user_module}:broken")
+    with pytest.raises(UnusableRewardError) as unusable:
         reward((0,), (1, 2))
+    error = unusable.value
+    assert (error.kind, error.value) == (
+        RewardErrorKind.RAISED,
+        "IndexError: tuple index out of range",
+    )
+    assert (error.file, error.line) == ("users_rewards.py", 6)
+    assert isinstance(error.__cause__, IndexError)
+
+
+def test_a_builtin_is_called_without_a_row() -> None:
+    assert load_reward("builtins:max").file == ""
+
+
+def test_a_class_is_called_as_its_instances_are_made(user_module: str) -> None:
+    with pytest.raises(SpecError, match=r"cannot be called as \(prompt, response\)"):
+        load_reward(f"{user_module}:Verifier")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import pod_contract
-from rollcall_runtime.tasks.reward_function import load_reward
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import (
     MESSAGE_BYTES,
@@ -44,12 +43,12 @@ def reward_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "own_reward"
 
 
-def error_of_reward(function: str, response: tuple[int, ...] = ()) -> SpecError:
-    """What a worker catches: the traceback begins in Rollcall's code, not in this file."""
-    with pytest.raises(SpecError) as caught:
-        load_reward(function)((), response)
-    assert caught.value.__traceback__ is not None
-    return caught.value.with_traceback(caught.value.__traceback__.tb_next)
+def error_of_reward(module: str, response: tuple[int, ...] = ()) -> BaseException:
+    """What the user's own function raises."""
+    score = importlib.import_module(module).score
+    with pytest.raises((ZeroDivisionError, json.JSONDecodeError)) as caught:
+        score((), response)
+    return caught.value
 
 
 def crash(error: Exception) -> BaseException:
@@ -60,22 +59,25 @@ def crash(error: Exception) -> BaseException:
 
 
 def test_an_error_in_a_users_reward_names_the_line_in_the_users_file(reward_module: str) -> None:
-    error = error_of_reward(f"{reward_module}:score", (1,))
-    assert summary(error) == (
-        "spec.reward.function: own_reward:score raised ZeroDivisionError: division by zero "
-        "(own_reward.py:11 in parse)"
-    )
+    error = error_of_reward(reward_module, (1,))
+    assert summary(error) == "ZeroDivisionError: division by zero (own_reward.py:11 in parse)"
     lines = termination_message(error).decode().splitlines()
     assert lines[0] == summary(error)
     assert lines[2] == "Traceback (most recent call last):"
-    assert "ZeroDivisionError: division by zero" in lines
-    assert lines[-1].endswith("raised ZeroDivisionError: division by zero")
+    assert lines[-1] == "ZeroDivisionError: division by zero"
 
 
 def test_frames_of_the_standard_library_below_the_users_are_passed_over(reward_module: str) -> None:
-    line = summary(error_of_reward(f"{reward_module}:score"))
-    assert "raised JSONDecodeError: Expecting property name" in line
+    line = summary(error_of_reward(reward_module))
+    assert line.startswith("JSONDecodeError: Expecting property name")
     assert line.endswith("(own_reward.py:12 in parse)")
+
+
+def test_an_error_with_an_advice_names_the_users_line_that_caused_it(reward_module: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        raise SpecError("spec.data", "wrong") from error_of_reward(reward_module, (1,))
+    caught.value.__traceback__ = None  # this test's own line
+    assert summary(caught.value) == "spec.data: wrong (own_reward.py:11 in parse)"
 
 
 def test_a_crash_without_a_users_frame_names_the_last_frame() -> None:
@@ -91,9 +93,7 @@ def test_a_crash_without_a_users_frame_names_the_last_frame() -> None:
 
 
 def test_an_error_that_says_what_to_do_stands_alone() -> None:
-    assert termination_message(error_of_reward("nonsense")) == (
-        b"spec.reward.function: 'nonsense' is not of the form module:callable"
-    )
+    assert termination_message(SpecError("spec.x", "wrong")) == b"spec.x: wrong"
     assert termination_message(FencedError("another trainer runs")) == b"another trainer runs"
 
 

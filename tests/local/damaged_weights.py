@@ -1,33 +1,38 @@
-"""A reward function that flips a bit of the weights from which its rollout makes the next ones.
+"""Has a rollout flip a bit of the weights from which it makes the next ones, whenever it scores.
 
-Rewards are user code in the rollout's own process, so nothing in the product helps with this. One
-flip may miss: it meets threads that make, copy and patch buffers just then. So there are several.
+Import it before the program. One flip may miss: it meets threads that make, copy and patch buffers
+just then. So there are several. A process without DAMAGES keeps its weights.
 """
 
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 
-from rollcall_protocol import pod_contract
+from rollcall_runtime.rollout import app
+from rollcall_runtime.rollout.reward_process import RewardProcess, Score
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.tasks import reverse
 
-REWARD = f"{__name__}:reward"
-DAMAGED = "-0"  # how the name of the pod ends
+DAMAGES = "DAMAGES_ITS_WEIGHTS"  # a variable of the process
 _EVERY, _LAST = 5, 25  # versions; those after the last bring the damaged rollout back
 
 _damaged = [0]  # the numbers of versions
 
 
-def reward(prompt: Sequence[int], response: Sequence[int]) -> float:
-    """As the task's, after the damage."""
-    if os.environ.get(pod_contract.POD_NAME, "").endswith(DAMAGED):
+class _DamagingProcess(RewardProcess):
+    async def score(
+        self, prompt: Sequence[int], responses: Sequence[Sequence[int]], row: Mapping[str, Any]
+    ) -> list[Score]:
         _damage()
-    return reverse.reward(prompt, response)
+        return await super().score(prompt, responses, row)
+
+
+if DAMAGES in os.environ:
+    setattr(app, "RewardProcess", _DamagingProcess)  # noqa: B010 - not an exported name
 
 
 @cache

@@ -1,0 +1,25 @@
+"""Reward functions as people write them by mistake."""
+
+import os
+from collections.abc import Sequence
+
+from rollcall_runtime.tasks import reverse
+
+SOMETIMES = f"{__name__}:sometimes"
+ALWAYS = f"{__name__}:always"
+LINE_OF_ALWAYS = 25
+
+
+def sometimes(prompt: Sequence[int], response: Sequence[int]) -> float | None:
+    """The task's reward; for one sample in 50 it raises, returns None, or ends its process."""
+    chance = hash((*prompt, *response)) % 150
+    if chance < 2:
+        return {0: None, 1: float("nan")}[chance]
+    if chance == 2:
+        os._exit(3)
+    return reverse.reward(prompt, response)
+
+
+def always(prompt: Sequence[int], response: Sequence[int]) -> float:
+    """As if a column were missing."""
+    return {"answers": 1.0}["answer"]

@@ -1,0 +1,85 @@
+"""Reward functions with faults: training goes on as far as the settings allow, and says so."""
+
+from pathlib import Path
+
+import pytest
+
+from rollcall_protocol import pod_contract
+from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.pod_contract import ExitCode
+from rollcall_protocol.wire.reward_errors import RewardErrorKind
+from rollcall_protocol.wire.roster import EpochCause
+from tests.local import rewards_with_faults
+from tests.local.harness import FAST, START_SECONDS, LocalJob
+from tests.unit.rollcall_runtime.jobs import job_config
+
+pytestmark = pytest.mark.slow
+
+FINISH_SECONDS = 200.0
+
+
+async def test_a_reward_that_fails_for_some_samples_costs_their_groups_alone(
+    tmp_path: Path,
+) -> None:
+    config = job_config(membership=FAST, reward_function=rewards_with_faults.SOMETIMES)
+    async with LocalJob(tmp_path, config) as job:
+        await job.start(rollouts=2)
+        seen = await job.operator.until(lambda s: s.finished is not None, seconds=FINISH_SECONDS)
+        assert seen.snapshot.finished is not None
+        assert seen.snapshot.finished.error == ""
+        rewards = [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]
+        assert min(rewards) >= 0.9, rewards
+        assert all(pod.running and len(pod.logs) == 1 for pod in job.rollouts), "none restarted"
+        values = await job.trainer.metrics()
+        counted = {
+            kind: values.get(f"reward_errors_total{{{kind.value}}}", 0) for kind in RewardErrorKind
+        }
+        kinds = (
+            RewardErrorKind.NOT_A_NUMBER,
+            RewardErrorKind.NOT_FINITE,
+            RewardErrorKind.PROCESS_DIED,
+        )
+        assert all(counted[kind] > 0 for kind in kinds), counted
+        assert values["prompts_total{rejected_NoReward}"] == sum(counted.values())
+        failure = seen.snapshot.reward_failure
+        assert failure is not None
+        assert failure.function == rewards_with_faults.SOMETIMES
+        assert (await job.prompts()).balanced
+
+
+async def test_the_job_ends_with_the_functions_line_when_too_many_samples_have_no_reward(
+    tmp_path: Path,
+) -> None:
+    checkpoints, message = tmp_path / "checkpoints", tmp_path / "exit-message"
+    message.touch()
+    config = job_config(
+        membership=FAST,
+        checkpoint=CheckpointConfig(1, str(checkpoints)),
+        reward_function=rewards_with_faults.ALWAYS,
+    )
+    async with LocalJob(tmp_path, config) as job:
+        job.trainer.variables[pod_contract.EXIT_MESSAGE] = str(message)
+        await job.start(rollouts=2)
+        assert await job.trainer.exited(seconds=START_SECONDS) == ExitCode.BAD_CONFIG
+        text = message.read_text()
+        assert text.startswith("spec.reward.function: ")
+        assert "more than spec.reward.maxErrorShare (0.1) allows" in text
+        line = rewards_with_faults.LINE_OF_ALWAYS
+        assert f"always raised KeyError: 'answer' (rewards_with_faults.py:{line}), for" in text
+        assert all(pod.running for pod in job.rollouts), "their weights are not lost"
+        assert not list(checkpoints.glob("step-*")), "no step was made"
+
+
+async def test_a_function_that_cannot_be_loaded_ends_the_rollout_before_a_step(
+    tmp_path: Path,
+) -> None:
+    message = tmp_path / "exit-message"
+    message.touch()
+    config = job_config(membership=FAST, reward_function="tests.local.rewards_with_faults:none")
+    async with LocalJob(tmp_path, config) as job:
+        await job.start(rollouts=0)
+        rollout = job.launch(**{pod_contract.EXIT_MESSAGE: str(message)})
+        await job.push_roster(EpochCause.MEMBERS_JOINED)
+        assert await rollout.exited(seconds=START_SECONDS) == ExitCode.BAD_CONFIG
+        assert message.read_text().startswith("spec.reward.function: module 'tests.local.rewards")
+        assert job.operator.last.progress.step == 0
