@@ -16,6 +16,7 @@ from rollcall_protocol.wire.job_snapshot import (
     SuspicionCause,
     TrainingResult,
 )
+from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind, RewardFailure
 from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
 from tests.integration.bad_manifests.refused_at_apply import NO_ALGORITHM, REFUSED_AT_APPLY
 from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
@@ -70,6 +71,31 @@ def training_fails() -> JobSimulator:
     simulator.report(step=7, finished=TrainingResult(step=7, error="the loss is not a number"))
     simulator.converge(1)
     return simulator
+
+
+def rewards_fail(error: RewardError, on_error: str = "Reject") -> Scenario:
+    """For a while, and no more."""
+
+    def scenario() -> JobSimulator:
+        simulator = running({"spec.reward.onError": on_error})
+        failure = RewardFailure("my_task:score", error, 17, (0, 4, 9, 1))
+        simulator.report(step=7, reward_failure=failure)
+        simulator.converge(5)
+        simulator.report(step=9)
+        simulator.converge(5)
+        return simulator
+
+    return scenario
+
+
+REWARD_ERRORS = {
+    RewardErrorKind.RAISED: "KeyError: 'answer'",
+    RewardErrorKind.NOT_FINITE: "nan",
+    RewardErrorKind.NOT_A_NUMBER: "None",
+    RewardErrorKind.TOO_LARGE: "2000000.0",
+    RewardErrorKind.TIMED_OUT: "30 s",
+    RewardErrorKind.PROCESS_DIED: "signal SIGKILL",
+}
 
 
 def deadline_passes() -> JobSimulator:
@@ -604,6 +630,19 @@ SCENARIOS: dict[str, Scenario] = {
     "trainer template changes": trainer_template_changes(),
     "trainer template changes with a checkpoint": trainer_template_changes(
         {"spec.trainer.checkpoint": {"everySteps": 5, "volume": {"emptyDir": {}}}}
+    ),
+    **{
+        f"reward function: {kind}": rewards_fail(RewardError(0, kind, value, "my_task.py", 12))
+        for kind, value in REWARD_ERRORS.items()
+    },
+    "reward function: zero": rewards_fail(
+        RewardError(3, RewardErrorKind.RAISED, "KeyError: 'answer'", "my_task.py", 12), "Zero"
+    ),
+    "too many rewards fail": trainer_exits(
+        ExitCode.BAD_CONFIG,
+        "spec.reward.function: 31 of the last 120 samples have no usable reward, more than "
+        "spec.reward.maxErrorShare (0.1) allows; the last: my_task:score raised KeyError: 'answer' "
+        "(my_task.py:12), for prompt 17 (tokens 0 4 9 1)",
     ),
     "trainer raises": trainer_exits(1, "ValueError: bad batch (my_task.py:12 in score)"),
     "trainer is fenced": trainer_exits(ExitCode.FENCED),

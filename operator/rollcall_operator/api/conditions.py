@@ -14,6 +14,7 @@ class JobCondition(StrEnum):
     COORDINATOR_CONNECTED = "CoordinatorConnected"
     REFERENCE_READY = "ReferenceReady"
     WEIGHTS_IN_SYNC = "WeightsInSync"
+    REWARDS_USABLE = "RewardsUsable"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -93,6 +94,14 @@ class Reason(StrEnum):
     WAITING_FOR_TRAINER = "WaitingForTrainer"
     WAITING_FOR_REFERENCE = "WaitingForReference"
     TOO_FEW_ROLLOUTS = "TooFewRollouts"
+    # rewards
+    REWARDS_USABLE = "RewardsUsable"
+    REWARD_RAISED = "RewardRaised"
+    REWARD_NOT_FINITE = "RewardNotFinite"
+    REWARD_NOT_A_NUMBER = "RewardNotANumber"
+    REWARD_TOO_LARGE = "RewardTooLarge"
+    REWARD_TIMED_OUT = "RewardTimedOut"
+    REWARD_PROCESS_DIED = "RewardProcessDied"
     # pools
     JOB_FOUND = "JobFound"
     JOB_NOT_FOUND = "JobNotFound"
@@ -114,6 +123,12 @@ PROBLEM_REASONS = frozenset(
         Reason.COORDINATOR_SILENT,
         Reason.COORDINATOR_REFUSES,
         Reason.COORDINATOR_INCOMPATIBLE,
+        Reason.REWARD_RAISED,
+        Reason.REWARD_NOT_FINITE,
+        Reason.REWARD_NOT_A_NUMBER,
+        Reason.REWARD_TOO_LARGE,
+        Reason.REWARD_TIMED_OUT,
+        Reason.REWARD_PROCESS_DIED,
         Reason.JOB_NOT_FOUND,
     }
 )

@@ -6,7 +6,15 @@ from pydantic import Field
 
 from rollcall_operator.api.rolloutpool import EngineConfig
 from rollcall_operator.api.rules import Model, Rule
-from rollcall_operator.api.scalars import Count, Device, Folder, ModelPath, TrainEngineName, matches
+from rollcall_operator.api.scalars import (
+    Count,
+    Device,
+    Folder,
+    ModelPath,
+    Ratio,
+    TrainEngineName,
+    matches,
+)
 from rollcall_operator.api.template import PodTemplate
 from rollcall_protocol.pod_contract import MAX_PROCESSES
 
@@ -38,6 +46,15 @@ class RewardSpec(Model):
     ]
     """module:callable that the rollout containers can import, or the name of a builtin verifier. It
     is called with prompt tokens and response tokens, and returns a number."""
+    on_error: Literal["Reject", "Zero", "Fail"] = "Reject"
+    """What happens to a sample for which the function raises, hangs, ends its process, or returns
+    anything but a finite number within 1e6. Reject: the samples of its prompt are not trained on.
+    Zero: its reward is 0. Fail: the job fails."""
+    max_error_share: Ratio = "0.1"
+    """The job fails when more than this share of the recent samples (at least 20) has no usable
+    reward, and not on one rollout alone; a decimal string. 1: never."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    """Longest time of one call. A call that takes longer is ended with its process."""
 
 
 class TrainEngineSpec(Model):

@@ -311,6 +311,7 @@ def _urgent(snapshot: JobSnapshot) -> tuple[Any, ...]:
         snapshot.groups,
         snapshot.progress.paused,
         snapshot.progress.warning,
+        snapshot.reward_failure,
         snapshot.progress.max_steps,
     )
 

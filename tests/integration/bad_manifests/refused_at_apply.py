@@ -285,6 +285,21 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.reward.function": "my_package/rewards.py"},
     ),
     _apply(
+        "an unknown outcome of a reward that fails",
+        ("spec.reward.onError", 'supported values: "Reject", "Zero", "Fail"'),
+        {"spec.reward.onError": "Ignore"},
+    ),
+    _apply(
+        "no share of rewards that may fail",
+        ("spec.reward.maxErrorShare", "must be a decimal string above 0.0 and at most 1.0"),
+        {"spec.reward.maxErrorShare": "0"},
+    ),
+    _apply(
+        "no time for a reward",
+        ("spec.reward.timeoutSeconds", "should be greater than or equal to 1"),
+        {"spec.reward.timeoutSeconds": 0},
+    ),
+    _apply(
         "relative model folder",
         ("spec.model.path", "an absolute path such as /models/mine"),
         {"spec.model.path": "./checkpoints/model"},

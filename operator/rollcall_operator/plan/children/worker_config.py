@@ -12,6 +12,7 @@ from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
 from rollcall_operator.api.roles import ReferenceSpec, RewardModelSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.supervised import SupervisedSpec
+from rollcall_operator.api.training import RewardSpec
 from rollcall_operator.plan.children import trainer_ranks
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import job_config as wire
@@ -82,6 +83,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             learning_rate=float(parse_decimal(spec.critic.learning_rate)),
             warmup_steps=spec.critic.warmup_steps,
         ),
+        reward_errors=_reward_errors(spec.reward) if spec.reward else wire.RewardErrorConfig(),
         reward_model=_reward_model(spec.reward_model) if spec.reward_model else None,
         health=_health(spec.health),
         evaluation=_evaluation(spec.evaluation, spec.data) if spec.evaluation else None,
@@ -123,6 +125,14 @@ def _supervised(spec: SupervisedSpec, data: DataSpec) -> SupervisedConfig:
         max_steps=spec.max_steps,
         evaluation=_rows(data, (_source(held_out.source),)) if held_out else None,
         evaluate_every=held_out.every_steps if held_out else 0,
+    )
+
+
+def _reward_errors(spec: RewardSpec) -> wire.RewardErrorConfig:
+    return wire.RewardErrorConfig(
+        on_error=spec.on_error,
+        max_share=float(parse_decimal(spec.max_error_share)),
+        timeout=float(spec.timeout_seconds),
     )
 
 

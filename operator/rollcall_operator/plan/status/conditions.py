@@ -21,6 +21,7 @@ from rollcall_operator.plan.status.coordinator_contact import (
 )
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
 from rollcall_operator.plan.status.refused_pods import refused_pods
+from rollcall_operator.plan.status.usable_rewards import rewards_usable
 from rollcall_operator.plan.timestamps import to_time
 from rollcall_operator.plan.trainer_restart import after_restart, outdated_pods
 from rollcall_protocol.wire.job_snapshot import MemberState
@@ -126,7 +127,11 @@ def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[Con
     found += [_trainer_up_to_date(view), *coordinator_connected(view)]
     if view.spec.algorithm is None:  # a supervised job has no rollouts
         return [*found, trainer, _running(view, trainer, None)]
-    of_rollouts = (_rollouts_ready(view), *_weights_in_sync(view, epoch))
+    of_rollouts = (
+        _rollouts_ready(view),
+        *_weights_in_sync(view, epoch),
+        *rewards_usable(view),
+    )
     reference = _reference_ready(view)
     of_reference = () if reference is None else (reference,)
     running = _running(view, trainer, reference)

@@ -14,6 +14,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
     TrainingResult,
 )
+from rollcall_protocol.wire.reward_errors import RewardFailure
 from rollcall_protocol.wire.roster import Roster
 
 
@@ -29,6 +30,7 @@ def snapshot_of(
     silent: Sequence[str] = (),
     finished: TrainingResult | None = None,
     boot: int = 1,
+    reward_failure: RewardFailure | None = None,
 ) -> JobSnapshot:
     """Every member of the roster is InSync unless `states` says otherwise; `silent` never came."""
     members = tuple(
@@ -62,4 +64,5 @@ def snapshot_of(
         groups=tuple(
             GroupReport(name, roster.epoch, session, roster.epoch, formed=True) for name in groups
         ),
+        reward_failure=reward_failure,
     )

@@ -23,6 +23,7 @@ from rollcall_protocol.job_config import (
     JobConfig,
     PoolConfig,
     ReferenceConfig,
+    RewardErrorConfig,
     RewardModelConfig,
     TrackingConfig,
 )
@@ -159,6 +160,16 @@ def test_a_worker_reads_which_models_there_are_beside_the_policy() -> None:
     assert config.reference == ReferenceConfig("org/base", update_every=50)
     assert config.critic == CriticConfig(learning_rate=0.002, warmup_steps=5)
     assert config.reward_model == RewardModelConfig("org/reward", weight=0.5)
+
+
+def test_a_worker_reads_what_becomes_of_samples_without_a_reward() -> None:
+    changes = {
+        "spec.reward.onError": "Zero",
+        "spec.reward.maxErrorShare": "0.25",
+        "spec.reward.timeoutSeconds": 5,
+    }
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    assert config.reward_errors == RewardErrorConfig("Zero", 0.25, 5.0)
 
 
 def test_a_worker_reads_what_is_measured_while_it_trains() -> None:

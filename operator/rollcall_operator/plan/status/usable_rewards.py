@@ -1,0 +1,35 @@
+"""Whether the reward function gives usable rewards."""
+
+from rollcall_operator.api.conditions import JobCondition, Reason
+from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.plan.status.condition_state import ConditionState
+from rollcall_protocol.wire.reward_errors import RewardErrorKind
+
+_REASONS = {
+    RewardErrorKind.RAISED: Reason.REWARD_RAISED,
+    RewardErrorKind.NOT_FINITE: Reason.REWARD_NOT_FINITE,
+    RewardErrorKind.NOT_A_NUMBER: Reason.REWARD_NOT_A_NUMBER,
+    RewardErrorKind.TOO_LARGE: Reason.REWARD_TOO_LARGE,
+    RewardErrorKind.TIMED_OUT: Reason.REWARD_TIMED_OUT,
+    RewardErrorKind.PROCESS_DIED: Reason.REWARD_PROCESS_DIED,
+}
+_OUTCOMES = {
+    "Reject": "the prompts of such samples are not trained on",
+    "Zero": "such samples get the reward 0",
+    "Fail": "the job ends",
+}
+
+
+def rewards_usable(view: JobView) -> list[ConditionState]:
+    """The condition RewardsUsable; without a report of the coordinator it stays as it was."""
+    reward = view.spec.reward
+    if view.snapshot is None or reward is None:
+        return []
+    kind, failure = JobCondition.REWARDS_USABLE, view.snapshot.reward_failure
+    if failure is None:
+        text = "the reward function gives usable rewards"
+        return [ConditionState(kind, True, Reason.REWARDS_USABLE, text)]
+    text = (
+        f"{failure.message}. spec.reward.onError is {reward.on_error}: {_OUTCOMES[reward.on_error]}"
+    )
+    return [ConditionState(kind, False, _REASONS[failure.error.kind], text)]
