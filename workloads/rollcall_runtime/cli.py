@@ -18,6 +18,7 @@ from rollcall_runtime.worker import environment
 from rollcall_runtime.worker.environment import Pod
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import exit_process, report_failure
+from rollcall_runtime.worker.file_limit import raise_file_limit
 from rollcall_runtime.worker.logs import configure_logs
 from rollcall_runtime.worker.memory_errors import (
     REFERENCE_MEMORY,
@@ -137,6 +138,7 @@ def _parse(name: str, description: str, arguments: Sequence[str] | None) -> None
 
 def _guarded(run: Callable[[], int], memory: MemoryAdvice) -> int:
     configure_logs(level=_level())
+    raise_file_limit()
     try:
         return run()
     except SpecError as error:

@@ -55,6 +55,7 @@ from rollcall_runtime.coordinator.sync_group_driver import Publication, SyncGrou
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
+from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
 
@@ -308,7 +309,7 @@ class Coordinator:
     def refuse(self, member: MemberId, bad: BadMessage) -> None:
         """Count a message that has no effect, and log its sender; too many exclude its pod."""
         self._metrics.refused(bad.fault.value)
-        log.warning("a message of member %s is refused: %s", member, bad.problem)
+        log.warning("a message of member %s is refused: %s", member, bad.problem, extra=REPEATED)
         self._suspicious(member, bad.problem)
 
     def missing(self) -> tuple[RosterMember, ...]:

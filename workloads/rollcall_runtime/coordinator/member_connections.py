@@ -23,6 +23,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.long_messages import dump_message, load_message
 from rollcall_runtime.worker.asyncio_helpers import first_of
+from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class MemberConnections:
         bad = self._listener.hello_problem(hello)
         if bad is not None:
             self._refused(bad.fault.value)
-            log.warning("pod %.253s may not register: %s", hello.pod, bad.problem)
+            log.warning("pod %.253s may not register: %s", hello.pod, bad.problem, extra=REPEATED)
             await socket.close(message=bad.problem.encode()[:120])
             return socket
         member, connection = hello.member, MemberConnection(socket, liveness)

@@ -31,6 +31,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.reward_failures import RewardFailures
+from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
 
@@ -248,7 +249,7 @@ class PromptDispatcher:
     def _are_bad(self, member: MemberId, bad: BadSamples, *, what: str) -> None:
         """Count by kind, and log with the sender, which should have refused them itself."""
         self._metrics.refused(f"bad_{what}_{bad.fault.value}")
-        log.warning("a %s of member %s is refused: %s", what, member, bad.problem)
+        log.warning("a %s of member %s is refused: %s", what, member, bad.problem, extra=REPEATED)
         self._suspicious(member, bad.problem)
 
     def _progressed(self, member: MemberId, message: GenerationProgress) -> None:

@@ -13,6 +13,7 @@ from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.operator_stream import handle_roster_push
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.worker.auth import Handler, Tokens, guard
+from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
 
 STOP_SECONDS = 2.0
 
@@ -100,7 +101,7 @@ class CoordinatorServer:
         return app
 
     async def _listen(self, app: web.Application, port: int) -> None:
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
+        runner = BoundedRunner(app, refused=self._metrics.refused, shutdown_timeout=STOP_SECONDS)
         await runner.setup()
         self._runners.append(runner)
-        await web.TCPSite(runner, self._address, port).start()
+        await web.TCPSite(runner, self._address, port, backlog=BACKLOG).start()

@@ -44,7 +44,8 @@ from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.environment import RolloutEnvironment
-from rollcall_runtime.worker.telemetry import MetricsServer, RolloutMetrics
+from rollcall_runtime.worker.metrics_server import MetricsServer
+from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.worker.auth import guard
+from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
 
 STOP_SECONDS = 2.0
 
@@ -50,13 +51,13 @@ class AgentServer:
         )
         weights = guard(token, weights_handler(held, shard=shard), refused)
         application.router.add_get(pod_contract.WEIGHTS_ROUTE, weights)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
+        self._runner = BoundedRunner(application, refused=refused, shutdown_timeout=STOP_SECONDS)
 
     async def start(self, *addresses: str, port: int = pod_contract.AGENT_PORT) -> None:
         """Listen on `addresses`; OSError if the port is taken."""
         await self._runner.setup()
         for address in addresses:
-            await web.TCPSite(self._runner, address, port).start()
+            await web.TCPSite(self._runner, address, port, backlog=BACKLOG).start()
 
     async def stop(self) -> None:
         """Stop listening, and end downloads within STOP_SECONDS."""

@@ -36,7 +36,9 @@ from rollcall_runtime.sync.weights.delta import DeltaEncoder, EncodedDelta
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.auth import guard
+from rollcall_runtime.worker.doors import BoundedRunner
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
+from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +139,10 @@ def _same(held: WeightManifest, part: WeightManifest) -> bool:
     return (held.total_bytes, held.checksums) == (part.total_bytes, part.checksums)
 
 
+def _log_refusal(what: str) -> None:
+    log.warning("refused a request: %s", what, extra=REPEATED)
+
+
 class SenderRank:
     """Streams, engine sessions and the weights route of one rank. Belongs to one event loop."""
 
@@ -150,14 +156,10 @@ class SenderRank:
         self._drafts: asyncio.Queue[WeightSnapshotDraft] = asyncio.Queue()
         app = web.Application()
         handler = weights_handler(self._parts.held)
-        guarded = guard(
-            environment.member_token,
-            handler,
-            lambda what: log.warning("refused a request: %s", what),
-        )
+        guarded = guard(environment.member_token, handler, _log_refusal)
         app.router.add_get(pod_contract.WEIGHTS_ROUTE, guarded)
         self._port = pod_contract.weights_port(environment.local_rank)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
+        self._runner = BoundedRunner(app, refused=_log_refusal, shutdown_timeout=STOP_SECONDS)
 
     async def run(self) -> None:
         """Serve until cancelled."""

@@ -9,7 +9,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rollcall_runtime.worker.telemetry import MetricsServer, TrainerMetrics
+from rollcall_runtime.worker.metrics_server import MetricsServer
+from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

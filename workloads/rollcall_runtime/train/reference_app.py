@@ -21,7 +21,7 @@ from rollcall_runtime.train.roles.reference import Reference
 from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
 from rollcall_runtime.worker.devices import device_of
-from rollcall_runtime.worker.telemetry import MetricsServer
+from rollcall_runtime.worker.metrics_server import MetricsServer
 
 if TYPE_CHECKING:
     from rollcall_protocol.job_config import JobConfig

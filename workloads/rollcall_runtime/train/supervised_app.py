@@ -27,6 +27,7 @@ from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from rollcall_runtime.worker.auth import guard
 from rollcall_runtime.worker.devices import choose_device
+from rollcall_runtime.worker.doors import BoundedRunner
 from rollcall_runtime.worker.exit import report_stop
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ class _Leader:
             suspect_after=bounds.suspect_after,
             refused=self._refused,
         )
-        runner = web.AppRunner(self._routes(gang), access_log=None, shutdown_timeout=STOP_SECONDS)
+        runner = BoundedRunner(
+            self._routes(gang), refused=self._refused, shutdown_timeout=STOP_SECONDS
+        )
         watch = asyncio.create_task(end_if_broken(gang.watch()))
         try:
             await runner.setup()

@@ -8,6 +8,8 @@ from typing import Any
 
 from pythonjsonlogger.json import JsonFormatter
 
+from rollcall_runtime.worker.log_rate import RepeatedLines
+
 _NAMES = {"asctime": "time", "levelname": "level", "name": "logger", "exc_info": "exception"}
 
 
@@ -39,5 +41,6 @@ def configure_logs(*, level: int = logging.INFO, **fields: Any) -> JobLogFormatt
     formatter = JobLogFormatter(fields)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
+    handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     return formatter

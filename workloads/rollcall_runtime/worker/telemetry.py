@@ -1,4 +1,4 @@
-"""A worker's metrics, and the port that serves them with the probes.
+"""A worker's metrics.
 
 Labels are the job's coordinates and small sets such as causes; never pod uids or prompts.
 """
@@ -6,26 +6,19 @@ Labels are the job's coordinates and small sets such as causes; never pod uids o
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
-from aiohttp import web
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from rollcall_protocol.pod_contract import METRICS_PORT
-
 PREFIX = "rollcall_"
-STOP_SECONDS = 1.0
 REWARD_WINDOW = 256  # samples that rollout_reward is the mean of
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -254,40 +247,3 @@ class TrainerMetrics(Metrics):
             "outcome",
             read,
         )
-
-
-Check = Callable[[], str]
-"""Returns an empty string, or why the probe fails."""
-
-
-class MetricsServer:
-    """/metrics, /healthz and /readyz on a pod's address."""
-
-    def __init__(self, metrics: Metrics, *, healthy: Check, ready: Check) -> None:
-        self._metrics = metrics
-        application = web.Application()
-        application.router.add_get("/metrics", self._serve)
-        application.router.add_get("/healthz", _answer(healthy))
-        application.router.add_get("/readyz", _answer(ready))
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
-
-    async def start(self, address: str, port: int = METRICS_PORT) -> None:
-        """Listen on `address`; OSError if the port is taken."""
-        await self._runner.setup()
-        await web.TCPSite(self._runner, address, port).start()
-
-    async def stop(self) -> None:
-        """Stop listening; does nothing if it never listened."""
-        await self._runner.cleanup()
-
-    async def _serve(self, _: web.Request) -> web.Response:
-        body = generate_latest(self._metrics.registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-
-def _answer(check: Check) -> Callable[[web.Request], Any]:
-    async def answer(_: web.Request) -> web.Response:
-        problem = check()
-        return web.Response(text=problem or "ok", status=503 if problem else 200)
-
-    return answer

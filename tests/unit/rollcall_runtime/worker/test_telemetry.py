@@ -1,13 +1,11 @@
 """Metrics carry the job's labels; the probes say what is wrong."""
 
-import aiohttp
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rollcall_runtime.worker.telemetry import (
     REWARD_WINDOW,
     Metrics,
-    MetricsServer,
     RolloutMetrics,
     TrainerMetrics,
 )
@@ -52,25 +50,3 @@ def test_counters_have_their_cause_as_a_label() -> None:
     values = served(metrics)
     assert values["rollcall_rebuilds_total{MemberLost}"] == 1
     assert values["rollcall_refused_total{unauthenticated}"] == 2
-
-
-async def test_health_says_what_is_wrong(unused_tcp_port: int) -> None:
-    problem = ""
-    metrics = RolloutMetrics(pool="cpu", **JOB)
-    server = MetricsServer(metrics, healthy=lambda: problem, ready=lambda: "no stream")
-    await server.start("127.0.0.1", unused_tcp_port)
-    base = f"http://127.0.0.1:{unused_tcp_port}"
-    try:
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"{base}/healthz") as answer:
-                assert (answer.status, await answer.text()) == (200, "ok")
-            problem = "generation is stuck"
-            async with session.get(f"{base}/healthz") as answer:
-                assert (answer.status, await answer.text()) == (503, problem)
-            async with session.get(f"{base}/readyz") as answer:
-                assert answer.status == 503
-            async with session.get(f"{base}/metrics") as answer:
-                assert "rollcall_weight_version" in await answer.text()
-                assert "process_cpu_seconds_total" in await answer.text()
-    finally:
-        await server.stop()

@@ -1,0 +1,154 @@
+"""Strangers that hold connections cost other clients nothing, and little memory."""
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rollcall_runtime.worker.doors import MAX_HEADER_BYTES, BoundedRunner, DoorBounds
+from rollcall_runtime.worker.file_limit import file_limit, raise_file_limit
+
+SMALL = DoorBounds(open_of_peer=20, waiting=8, waiting_of_peer=4, header_seconds=30.0)
+
+
+@asynccontextmanager
+async def door(port: int, bounds: DoorBounds = SMALL) -> AsyncIterator[list[str]]:
+    """A listener on 127.0.0.1; yields what it refused."""
+    refused: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        known = "Authorization" in request.headers
+        return web.Response(text="ok", status=200 if known else 401)
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    runner = BoundedRunner(app, refused=refused.append, bounds=bounds, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        async with asyncio.timeout(20):
+            yield refused
+    finally:
+        await runner.cleanup()
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+OPENED: list[asyncio.StreamWriter] = []
+
+
+@pytest.fixture(autouse=True)
+async def close_streams() -> AsyncIterator[None]:
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+async def connect(port: int, source: str = "127.0.0.1") -> Stream:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+    OPENED.append(writer)
+    return reader, writer
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the other end closes or resets the connection, without an answer."""
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+async def get(port: int, **headers: str) -> int:
+    url = f"http://127.0.0.1:{port}/"
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+        return answer.status
+
+
+async def test_a_newcomer_gets_through_while_strangers_hold_all_that_they_can(
+    unused_tcp_port: int,
+) -> None:
+    async with door(unused_tcp_port) as refused:
+        sources = [f"127.0.1.{number}" for number in range(1, 51)]
+        idle = [await connect(unused_tcp_port, source) for source in sources]
+        assert await get(unused_tcp_port, Authorization="member") == 200
+        first, _ = idle[0]
+        assert await ended(first), "the one that waited longest was closed"
+        assert set(refused) == {"slow_header"}
+        assert len(refused) >= len(sources) - SMALL.waiting
+
+
+async def test_one_address_may_not_have_all_that_wait(unused_tcp_port: int) -> None:
+    async with door(unused_tcp_port) as refused:
+        other, _ = await connect(unused_tcp_port, "127.0.1.2")
+        for _ in range(30):
+            await connect(unused_tcp_port, "127.0.1.1")
+        await asyncio.sleep(0.1)
+        assert len(refused) == 30 - SMALL.waiting_of_peer
+        assert not other.at_eof()
+
+
+async def test_one_address_may_not_have_all_that_are_open(unused_tcp_port: int) -> None:
+    async with door(unused_tcp_port) as refused:
+        request = b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: b\r\n\r\n"
+        streams = []
+        for _ in range(SMALL.open_of_peer):
+            reader, writer = await connect(unused_tcp_port, "127.0.1.1")
+            writer.write(request)
+            assert b"200" in await reader.readline()
+            streams.append((reader, writer))
+        reader, _ = await connect(unused_tcp_port, "127.0.1.1")
+        assert await ended(reader)
+        assert refused == ["too_many_connections"]
+        assert await get(unused_tcp_port, Authorization="member") == 200
+        streams[0][1].close()
+        await asyncio.sleep(0.1)
+        reader, writer = await connect(unused_tcp_port, "127.0.1.1")
+        writer.write(request)
+        assert b"200" in await reader.readline()
+
+
+@pytest.mark.parametrize("header", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"])
+async def test_a_header_that_does_not_end_is_not_waited_for(
+    unused_tcp_port: int, header: bytes
+) -> None:
+    async with door(unused_tcp_port, DoorBounds(header_seconds=0.1)) as refused:
+        reader, writer = await connect(unused_tcp_port)
+        writer.write(header)
+        async with asyncio.timeout(5):
+            assert await ended(reader)
+        assert refused == ["slow_header"]
+
+
+async def test_a_header_longer_than_the_bound_is_refused(unused_tcp_port: int) -> None:
+    async with door(unused_tcp_port) as refused:
+        for piece in (1, MAX_HEADER_BYTES):
+            reader, writer = await connect(unused_tcp_port)
+            head = b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * MAX_HEADER_BYTES
+            for start in range(0, MAX_HEADER_BYTES * 2, piece * 100):
+                writer.write(head[start : start + piece * 100])
+            assert await ended(reader)
+        assert refused == ["long_header"] * 2
+
+
+async def test_a_refused_requests_connection_is_closed(unused_tcp_port: int) -> None:
+    async with door(unused_tcp_port):
+        for path, status in (("/", b"401"), ("/unknown", b"404")):
+            reader, writer = await connect(unused_tcp_port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            assert status in await reader.readline()
+            await reader.read()  # to its end
+
+
+def test_the_soft_limit_of_files_becomes_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        raise_file_limit()
+        assert file_limit() == min(hard, 2**20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,62 @@
+"""The probes say what is wrong, whatever the worker's own event loop and doors do."""
+
+import asyncio
+import time
+from urllib.request import urlopen
+
+import aiohttp
+import pytest
+
+from rollcall_runtime.worker import metrics_server
+from rollcall_runtime.worker.metrics_server import MetricsServer
+from rollcall_runtime.worker.telemetry import RolloutMetrics
+
+JOB = {"namespace": "default", "job": "reverse", "group": "default"}
+
+
+async def test_health_says_what_is_wrong(unused_tcp_port: int) -> None:
+    problem = ""
+    metrics = RolloutMetrics(pool="cpu", **JOB)
+    server = MetricsServer(metrics, healthy=lambda: problem, ready=lambda: "no stream")
+    await server.start("127.0.0.1", unused_tcp_port)
+    base = f"http://127.0.0.1:{unused_tcp_port}"
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{base}/healthz") as answer:
+                assert (answer.status, await answer.text()) == (200, "ok")
+            problem = "generation is stuck"
+            async with session.get(f"{base}/healthz") as answer:
+                assert (answer.status, await answer.text()) == (503, problem)
+            async with session.get(f"{base}/readyz") as answer:
+                assert answer.status == 503
+            async with session.get(f"{base}/metrics") as answer:
+                assert "rollcall_weight_version" in await answer.text()
+                assert "process_cpu_seconds_total" in await answer.text()
+    finally:
+        await server.stop()
+
+
+async def test_a_worker_that_is_busy_is_healthy_until_it_is_stuck(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "STUCK_SECONDS", 1.0)
+    server = MetricsServer(RolloutMetrics(pool="cpu", **JOB), healthy=lambda: "", ready=lambda: "")
+    await server.start("127.0.0.1", unused_tcp_port)
+    statuses: list[int] = []
+
+    def probe() -> None:
+        for seconds in (0.3, 1.5):
+            time.sleep(seconds)
+            try:
+                with urlopen(f"http://127.0.0.1:{unused_tcp_port}/healthz", timeout=5) as answer:
+                    statuses.append(answer.status)
+            except OSError as error:
+                statuses.append(getattr(error, "code", 0))
+
+    try:
+        probing = asyncio.get_running_loop().run_in_executor(None, probe)
+        time.sleep(2.5)  # noqa: ASYNC251 - the worker's loop does not run
+        await probing
+        assert statuses == [200, 503]
+    finally:
+        await server.stop()

@@ -1,0 +1,183 @@
+"""Listeners that strangers cannot fill: what a connection costs before its request is read.
+
+A connection waits until the header of its first request is whole. Only so many wait, in all and of
+one address; when there are more the one that has waited longest is closed, so that a newcomer, who
+sends its header at once, gets through. A refused request's connection is closed.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from aiohttp import web
+
+from rollcall_runtime.worker.file_limit import file_limit
+
+MAX_HEADER_BYTES = 4096
+HEADER_SECONDS = 5.0
+WAITING, WAITING_OF_PEER = 256, 64  # connections whose header is not whole yet
+OPEN_OF_PEER = 1024
+BACKLOG = 1024
+_HEADER_END = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class DoorBounds:
+    """Numbers of connections, and the seconds in which the first header has to be whole."""
+
+    open_of_peer: int = OPEN_OF_PEER
+    waiting: int = WAITING
+    waiting_of_peer: int = WAITING_OF_PEER
+    header_seconds: float = HEADER_SECONDS
+
+
+class BoundedRunner(web.AppRunner):
+    """Runs `app` behind a door. `refused` counts by kind what was closed or not accepted."""
+
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        refused: Callable[[str], None],
+        bounds: DoorBounds | None = None,
+        shutdown_timeout: float,
+    ) -> None:
+        app.middlewares.append(_close_refused)
+        super().__init__(
+            app,
+            access_log=None,
+            shutdown_timeout=shutdown_timeout,
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+            lingering_time=0.0,  # what follows a refused request's header is not read
+        )
+        self._door = _Door(bounds or DoorBounds(), refused)
+
+    @property
+    def server(self) -> Any:
+        """The factory of connections, for a site."""
+        server = super().server
+        return None if server is None else lambda: _Connection(self._door, server())
+
+
+@web.middleware
+async def _close_refused(request: web.Request, handler: Any) -> web.StreamResponse:
+    try:
+        response: web.StreamResponse = await handler(request)
+    except web.HTTPException as refusal:
+        refusal.force_close()
+        raise
+    if response.status in {401, 403, 404} and not response.prepared:
+        response.force_close()
+    return response
+
+
+class _Door:
+    """The connections of one listener."""
+
+    def __init__(self, bounds: DoorBounds, refused: Callable[[str], None]) -> None:
+        self.bounds, self.refused = bounds, refused
+        self._waiting: dict[_Connection, str] = {}  # and its peer, in the order of their arrival
+        self._waiting_of: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
+        self._most = file_limit() // 4  # a worker has three listeners
+
+    def enter(self, connection: "_Connection", peer: str) -> bool:
+        """Let a connection in, and close the one that waited longest if there are too many."""
+        if self._open[peer] >= self.bounds.open_of_peer or self._open.total() >= self._most:
+            return False
+        self._open[peer] += 1
+        self._waiting[connection] = peer
+        self._waiting_of[peer] += 1
+        if self._waiting_of[peer] > self.bounds.waiting_of_peer:
+            oldest = next(c for c, other in self._waiting.items() if other == peer)
+            oldest.refuse("slow_header")
+        elif len(self._waiting) > self.bounds.waiting:
+            next(iter(self._waiting)).refuse("slow_header")
+        return True
+
+    def header_read(self, connection: "_Connection") -> None:
+        """A connection waits no longer."""
+        peer = self._waiting.pop(connection, None)
+        if peer is not None:
+            _count_down(self._waiting_of, peer)
+
+    def leave(self, connection: "_Connection", peer: str) -> None:
+        """A connection that was let in has ended."""
+        self.header_read(connection)
+        _count_down(self._open, peer)
+
+
+def _count_down(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]
+
+
+class _Connection(asyncio.Protocol):
+    """Passes every call on to `inner`, aiohttp's protocol, once the door has let it in."""
+
+    def __init__(self, door: _Door, inner: asyncio.Protocol) -> None:
+        self._door, self._inner = door, inner
+        self._header: bytearray | None = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._entered = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refuse(self, what: str) -> None:
+        """Count, and drop the connection."""
+        self._door.refused(what)
+        self._door.header_read(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._peer = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._door.enter(self, self._peer):
+            self.refuse("too_many_connections")
+            return
+        self._entered = True
+        self._inner.connection_made(transport)
+        loop, seconds = asyncio.get_running_loop(), self._door.bounds.header_seconds
+        self._timer = loop.call_later(seconds, self.refuse, "slow_header")
+
+    def data_received(self, data: bytes) -> None:
+        if self._header is None or self._take_header(self._header, data):
+            self._inner.data_received(data)
+
+    def _take_header(self, header: bytearray, data: bytes) -> bool:
+        """Whether to pass `data` on, which begins in the header."""
+        header += data[: MAX_HEADER_BYTES + len(_HEADER_END)]
+        end = header.find(_HEADER_END)
+        if 0 <= end <= MAX_HEADER_BYTES:
+            self._header = None
+            self._end_wait()
+        elif len(header) > MAX_HEADER_BYTES:
+            self.refuse("long_header")
+            return False
+        return True
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._entered else None
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._entered:
+            self._end_wait()
+            self._door.leave(self, self._peer)
+            self._inner.connection_lost(exc)
+
+    def _end_wait(self) -> None:
+        self._door.header_read(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
