@@ -23,7 +23,9 @@ HERE = "not gpu and not alone"
 # Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
 SHOW_SLOWEST = "--durations-cpu 20"
-LONGEST_E2E = "tests/e2e/test_elastic_rollouts.py tests/e2e/test_hugging_face_model.py"
+LONGEST_E2E = " ".join(
+    f"tests/e2e/test_{name}.py" for name in ("elastic_rollouts", "day_two", "hugging_face_model")
+)
 
 USUAL_E2E = "not alone and not every_engine"
 

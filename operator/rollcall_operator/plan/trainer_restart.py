@@ -20,13 +20,14 @@ def restart_request(job: Manifest) -> str:
 
 
 def outdated_pods(view: JobView) -> list[PodFacts]:
-    """Trainer pods that the StatefulSet made from a former template."""
+    """Trainer pods that the StatefulSet made from a former template, while they still run."""
     live = _live_stateful_set(view.observed)
     status: Manifest = (live or {}).get("status") or {}
     newest = status.get("updateRevision", "")
     if live is None or not newest or not _is_observed(live):
         return []
-    return [pod for pod in view.trainers if pod.revision and pod.revision != newest]
+    pods = pods_of_role(view.observed, labels.TRAINER)
+    return [pod for pod in pods if pod.revision and pod.revision != newest]
 
 
 def pods_to_restart(view: JobView) -> list[PodFacts]:

@@ -205,10 +205,10 @@ def _trainer_up_to_date(view: JobView) -> ConditionState:
         text = "no trainer pod runs with an earlier template"
         return ConditionState(kind, True, Reason.UP_TO_DATE, text)
     text = (
-        f"spec.trainer.template or settings of the job have changed, and {len(outdated)} of "
-        f"{len(view.trainers)} trainer pods run with the former ones until they restart. kubectl "
-        f"annotate rljob {view.name} -n {view.observed.namespace} {labels.RESTART_TRAINER}="
-        f'"$(date)" --overwrite restarts them; {after_restart(view)}'
+        "spec.trainer.template or settings of the job have changed, and trainer pods run with the "
+        f"former ones until they restart: {len(outdated)}, the first is {outdated[0].name}. "
+        f"kubectl annotate rljob {view.name} -n {view.observed.namespace} "
+        f'{labels.RESTART_TRAINER}="$(date)" --overwrite restarts them; {after_restart(view)}'
     )
     return _false(kind, Reason.RESTART_NEEDED, text)
 

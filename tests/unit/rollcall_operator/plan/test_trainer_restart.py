@@ -92,6 +92,15 @@ def test_pods_are_deleted_only_once_their_successors_get_the_new_template() -> N
     assert deleted(simulator.reconcile()) == {"bad-trainer-0"}
 
 
+def test_a_pod_that_still_ends_runs_with_the_former_template() -> None:
+    simulator = running()
+    simulator.edit({IMAGE: "rollcall/worker:2"})
+    simulator.converge(2)
+    simulator.change(simulator.trainer, terminating=True)
+    simulator.converge(2)
+    assert simulator.condition("TrainerUpToDate")["reason"] == "RestartNeeded"
+
+
 def test_removing_the_annotation_restarts_nothing() -> None:
     simulator = running()
     annotate(simulator, "now")
