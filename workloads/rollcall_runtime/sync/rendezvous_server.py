@@ -27,6 +27,7 @@ from rollcall_runtime.sync.rendezvous_connection import (
 _MAX_FRAME_BYTES = 16 << 20
 _MAX_HELLO_BYTES = 4 << 10  # the first frame of a client that may be a stranger
 _HELLO_SECONDS = 10.0
+_MAX_STRANGERS = 64  # clients that have not proved that they know the secret
 _IDLE_SECONDS = 60.0  # a client that sends nothing for so long is disconnected
 _HANGUP_POLL_SECONDS = 0.02  # how often a waiting client's connection is checked
 _ACCEPT_RETRY_SECONDS = 0.01  # after an accept that failed
@@ -56,6 +57,7 @@ class RendezvousServer:
         self._changed = threading.Condition()  # guards all that follows
         self._tables: dict[str, _SessionTable] = {}
         self._clients: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, None] = {}  # in the order of their arrival
         self._closed = False
         self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
         self._thread.start()
@@ -84,7 +86,18 @@ class RendezvousServer:
                 except OSError:  # closed, or out of descriptors for a while
                     time.sleep(_ACCEPT_RETRY_SECONDS)
                     continue
+                self._admit(client)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _admit(self, client: socket.socket) -> None:
+        """Of too many strangers the one that came first is disconnected: a member is quicker."""
+        with self._changed:
+            self._strangers[client] = None
+            if len(self._strangers) > _MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):  # it is disconnected already
+                    oldest.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, client: socket.socket) -> None:
         with client:
@@ -96,13 +109,16 @@ class RendezvousServer:
                 given, secret = str(hello["secret"]), self.address.secret
                 if not hmac.compare_digest(given.encode(), secret.encode()):
                     return
+                with self._changed:
+                    self._strangers.pop(client, None)
                 client.settimeout(_IDLE_SECONDS)
                 self._serve_session(str(hello["session"]), client)
-            except (OSError, EOFError, ValueError, KeyError, TypeError):
+            except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError):
                 return  # it disconnected, or is no member; either way its connection ends
             finally:
                 with self._changed:
                     self._clients.discard(client)
+                    self._strangers.pop(client, None)
 
     def _serve_session(self, name: str, client: socket.socket) -> None:
         with self._changed:

@@ -175,3 +175,16 @@ def test_a_descriptor_that_is_not_a_senders_is_refused(descriptor: str) -> None:
     with pytest.raises(JoinFailedError, match="descriptor") as caught:
         address_of(seat)
     assert caught.value.peer == seat.member
+
+
+def test_members_meet_while_strangers_hold_all_the_connections_that_they_can(
+    server: RendezvousServer,
+) -> None:
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(200):
+            place = (HOST, server.address.port)
+            open_ones.enter_context(socket.create_connection(place, timeout=5))
+        member = enter(server.address, size=1)
+        member.wait_for_all_seats(0)
+        member.close()
+        assert len(server._strangers) <= 64
