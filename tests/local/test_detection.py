@@ -13,6 +13,7 @@ from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState, SessionCause
 from rollcall_protocol.wire.job_snapshot import SuspicionCause as Cause
 from rollcall_protocol.wire.roster import EpochCause
+from tests.local import busy_interpreter
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, Lag, LocalJob, in_sync
 from tests.local.pods import ROOT, Pod
 from tests.local.tcp_proxy import Proxy
@@ -209,15 +210,17 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
 
 
 async def test_a_rollout_that_is_busy_is_not_accused(tmp_path: Path) -> None:
-    """It decodes with all cores, and its reward keeps the interpreter to itself."""
-    config = job_config(
-        algorithm=ENDLESS, membership=QUICK, reward_function="tests.local.slow_reward:busy"
-    )
-    busy = {"PYTHONPATH": f"{ROOT / 'workloads'}:{ROOT}", "OMP_NUM_THREADS": "8"}
+    """It decodes with all cores, and a thread keeps the interpreter to itself."""
+    config = job_config(algorithm=ENDLESS, membership=QUICK)
+    busy = {
+        "PYTHONPATH": f"{ROOT / 'workloads'}:{ROOT}",
+        "OMP_NUM_THREADS": "8",
+        busy_interpreter.BUSY: "yes",
+    }
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=0)
         for _ in range(2):
-            job.launch(**busy)
+            job.launch(imports=busy_interpreter.__name__, **busy)
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         began = len(job.operator.history)
