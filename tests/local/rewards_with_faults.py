@@ -11,12 +11,12 @@ LINE_OF_ALWAYS = 25
 
 
 def sometimes(prompt: Sequence[int], response: Sequence[int]) -> float | None:
-    """The task's reward; for one sample in 50 it raises, returns None, or ends its process."""
-    chance = hash((*prompt, *response)) % 150
+    """The task's reward; for one sample in 50 it returns no number, or ends its process."""
+    chance = hash((*prompt, *response)) % 1000
     if chance < 2:
-        return {0: None, 1: float("nan")}[chance]
-    if chance == 2:
         os._exit(3)
+    if chance < 20:
+        return None if chance < 11 else float("nan")
     return reverse.reward(prompt, response)
 
 

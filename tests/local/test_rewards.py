@@ -15,20 +15,25 @@ from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
 
-FINISH_SECONDS = 200.0
+STEPS = 100
+FINISH_SECONDS = 100.0
 
 
 async def test_a_reward_that_fails_for_some_samples_costs_their_groups_alone(
     tmp_path: Path,
 ) -> None:
-    config = job_config(membership=FAST, reward_function=rewards_with_faults.SOMETIMES)
+    config = job_config(
+        algorithm={"max_steps": STEPS},
+        membership=FAST,
+        reward_function=rewards_with_faults.SOMETIMES,
+    )
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=2)
         seen = await job.operator.until(lambda s: s.finished is not None, seconds=FINISH_SECONDS)
         assert seen.snapshot.finished is not None
         assert seen.snapshot.finished.error == ""
         rewards = [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]
-        assert min(rewards) >= 0.9, rewards
+        assert min(rewards) >= 0.6, rewards  # without new weights it stays under 0.3
         assert all(pod.running and len(pod.logs) == 1 for pod in job.rollouts), "none restarted"
         values = await job.trainer.metrics()
         counted = {
