@@ -135,7 +135,7 @@ async def _monitored_peer(url: str, bound: float) -> None:
     member = MemberId("uid", "boot")
     stream = MemberStream(
         url=url,
-        token="",
+        token=lambda: "",
         hello=lambda: Hello("job", "default", member, "pod", "pool", "127.0.0.1", ""),
         opened=lambda: None,
         received=lambda _: None,

@@ -21,13 +21,16 @@ from rollcall_operator.control.leader_election import (
     LeadershipLostError,
 )
 from rollcall_operator.control.node_watch import NodeWatch
+from rollcall_operator.control.operator_tokens import OperatorTokens
 from rollcall_operator.control.reconciler import Reconciler
 from rollcall_operator.control.startup import may_watch_nodes, wait_for_definitions
+from rollcall_operator.control.trust_keys import TrustKeys
 from rollcall_operator.control.work_queue import QueueSettings, WorkQueue
 from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.connection import ConfigurationError, Connection, connect
 from rollcall_operator.kube.event_recorder import EventRecorder
 from rollcall_operator.kube.pod_dialer import PodDialer
+from rollcall_operator.kube.service_account import own_service_account
 from rollcall_operator.kube.transport import Transport
 from rollcall_operator.telemetry.logs import configure
 from rollcall_operator.telemetry.metrics import OperatorMetrics
@@ -125,12 +128,20 @@ class Operator:
             client, namespaces=settings.namespaces, report=self._wait_on
         )
         await self._race(_start(stack, definitions, "definitions"), *vital)
-        await self._watch(connection, client, stack, vital)
+        account = await own_service_account(connection, setting=settings.service_account)
+        log.info("Coordinators know this operator as %s", account.subject)
+        keys = TrustKeys(client, operator=account.subject)
+        await self._race(_start(stack, keys.wait_until_known(self._wait_on), "keys"), *vital)
+        vital.append(_start(stack, keys.run(), "keys"))
+        tokens = OperatorTokens(client, account)
+        await self._watch(connection, client, tokens, keys, stack, vital)
 
     async def _watch(
         self,
         connection: Connection,
         client: KubeClient,
+        tokens: OperatorTokens,
+        keys: TrustKeys,
         stack: AsyncExitStack,
         vital: list[asyncio.Task[None]],
     ) -> None:
@@ -155,6 +166,8 @@ class Operator:
             applier=Applier(client, recorder, timestamp=_timestamp),
             nodes=nodes,
             dialer=dialer,
+            tokens=tokens,
+            keys=keys,
             metrics=self._metrics,
             enqueue=lambda key, delay: queue.add(key, delay=delay),
         )

@@ -32,6 +32,7 @@ class Settings:
     http_host: address of probes and metrics; empty means all addresses, IPv4 and IPv6.
     reach: how coordinators are reached; auto is direct inside the cluster, else the pod proxy.
     drain: how long running reconciles may take to end at shutdown.
+    service_account: whose tokens coordinators are shown, as namespace/name; empty: the operator's.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Settings:
     reach: str = "auto"
     request_timeout: float = 15.0
     drain: float = 10.0
+    service_account: str = ""
     preemption_taints: tuple[str, ...] = PREEMPTION_TAINTS
     log_level: str = "info"
     log_format: str = "json"
@@ -115,6 +117,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--request-timeout", help="seconds until a request to the API server fails (default: 15)")
     add("--drain", help="seconds that running reconciles may take at shutdown (default: 10)")
+    add(
+        "--service-account",
+        metavar="NAMESPACE/NAME",
+        help="service account that the operator shows to coordinators, for which it may create "
+        "tokens (default: its own; needed where its kubeconfig is a person's)",
+    )
     add("--log-level", help="debug, info, warning or error (default: info)")
     add("--log-format", help="json or text (default: json)")
 

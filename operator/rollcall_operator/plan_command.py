@@ -29,8 +29,8 @@ class InvalidManifestError(ValueError):
 def children(text: str, *, namespace: str) -> str:
     """YAML of everything that the RLJobs and RolloutPools in a YAML text would get.
 
-    Pools that name a job of the same text get their Deployment. The Secret's values are empty: the
-    operator makes them up. Raises InvalidManifestError.
+    Pools that name a job of the same text get their Deployment. The ConfigMap with the cluster's
+    public keys is left out, as only a cluster has them. Raises InvalidManifestError.
     """
     jobs, pools = _read(text, namespace)
     documents: list[Manifest] = []
@@ -76,8 +76,7 @@ def _of_job(job: Manifest, pools: list[Manifest]) -> list[Manifest]:
     own_pools = [manifest for manifest in first.applies if manifest["kind"] == "RolloutPool"]
     deployments = [manifest for manifest in own if manifest["kind"] == "Deployment"]
     others = [manifest for manifest in own if manifest["kind"] != "Deployment"]
-    secret = [first.token] if first.token else []
-    return [*secret, *others, *own_pools, *deployments]
+    return [*others, *own_pools, *deployments]
 
 
 def _created(manifest: Manifest, number: int) -> Manifest:

@@ -17,11 +17,11 @@ from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.connection import connect
 from rollcall_operator.kube.errors import NotFoundError
 from rollcall_operator.kube.resources import (
+    CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
     RL_JOBS,
     ROLLOUT_POOLS,
-    SECRETS,
     SERVICES,
     STATEFUL_SETS,
     Resource,
@@ -31,7 +31,7 @@ from rollcall_operator.kube.transport import APPLY_PATCH, Transport
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-CHILDREN = (SECRETS, SERVICES, STATEFUL_SETS, ROLLOUT_POOLS, DEPLOYMENTS)
+CHILDREN = (CONFIG_MAPS, SERVICES, STATEFUL_SETS, ROLLOUT_POOLS, DEPLOYMENTS)
 SYSTEM = "rollcall-system"
 ACCOUNT = "rollcall-operator"
 USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
@@ -140,13 +140,11 @@ class ClusterUser:
         return await self.client.list(resource, namespace=self.namespace, labels=labels)
 
     async def children(self, job: str) -> dict[str, Object]:
-        """What is there of a job, by kind and name (of a Secret without the uid part)."""
+        """What is there of a job, by kind and name."""
         found = {}
         for resource in CHILDREN:
             for item in await self.listed(resource, f"rollcall.dev/job={job}"):
-                name = str(item["metadata"]["name"])
-                name = name.rsplit("-", 1)[0] if resource is SECRETS else name
-                found[f"{resource.kind}/{name}"] = item
+                found[f"{resource.kind}/{item['metadata']['name']}"] = item
         return found
 
     async def events(self, name: str, reason: str) -> list[Object]:
@@ -218,7 +216,7 @@ async def quiet(count: Callable[[], int], *, seconds: float = 1.0) -> None:
 async def all_children(
     user: ClusterUser, job: str = "reverse", *, pools: int = 1
 ) -> dict[str, Object]:
-    """Wait for a job's Secret, Service, StatefulSet, pools and Deployments."""
+    """Wait for a job's ConfigMap, Service, StatefulSet, pools and Deployments."""
 
     async def there() -> dict[str, Object] | None:
         found = await user.children(job)
@@ -228,11 +226,11 @@ async def all_children(
 
 
 def operator_writes(events: list[dict[str, Any]], *, namespace: str = "") -> list[str]:
-    """The operator's writes in an audit log, its Lease and events aside, as short texts."""
+    """The operator's writes in an audit log, as short texts: not its Lease, events and tokens."""
     found = []
     for event in events:
         about = event.get("objectRef") or {}
-        if about.get("resource") in {"leases", "events"}:
+        if about.get("resource") in {"leases", "events", "serviceaccounts"}:
             continue
         if namespace and about.get("namespace") != namespace:
             continue

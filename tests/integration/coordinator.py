@@ -24,6 +24,9 @@ from rollcall_protocol.wire.job_snapshot import (
 )
 from rollcall_protocol.wire.roster import Roster
 from rollcall_runtime.coordinator.operator_stream import OperatorStream, handle_roster_push
+from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.identity.roles import RoleBook
+from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Member:
 
 @dataclass(slots=True)
 class Coordinator:
-    """One pod's. `rosters` are those that counted; `refused` counts the others.
+    """One pod's. `rosters` are those that counted; `refused` counts the others, and `strangers`
+    requests without a token of the operator, which `verifier` checks, by reason.
 
     Every member of the roster is InSync unless `members` (by pod uid) says otherwise.
     """
@@ -45,8 +49,10 @@ class Coordinator:
     pod_uid: str
     address: str
     job_uid: str
+    verifier: TokenVerifier
     rosters: list[Roster] = field(default_factory=list)
     refused: int = 0
+    strangers: list[str] = field(default_factory=list)
     sessions: list[SessionReport] = field(default_factory=list)  # after the first of the roster
     _members: dict[str, Member] = field(default_factory=dict)
     _stream: OperatorStream = field(init=False)
@@ -58,8 +64,10 @@ class Coordinator:
     async def start(self) -> None:
         """Listen on the pod's address."""
         app = web.Application()
-        app.router.add_get(pod_contract.OPERATOR_STREAM_ROUTE, self._stream.serve)
-        app.router.add_put(pod_contract.ROSTER_ROUTE, self._take)
+        guard = Doorkeeper(self.verifier, RoleBook("job", 1), self.strangers.append).guard
+        stream, roster = pod_contract.OPERATOR_STREAM_ROUTE, pod_contract.ROSTER_ROUTE
+        app.router.add_get(stream, guard(stream, self._stream.serve))
+        app.router.add_put(roster, guard(roster, self._take))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.address, pod_contract.MEMBERSHIP_PORT).start()

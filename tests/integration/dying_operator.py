@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-_UNCOUNTED = {"leases", "events"}
+_UNCOUNTED = {"leases", "events", "serviceaccounts/token"}
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["__main__", "rollcall_operator.app"])
 _ROOT = Path(__file__).parents[2]

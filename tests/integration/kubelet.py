@@ -6,16 +6,21 @@ Trainer rank 0 gets an address of this machine, where its coordinator listens.
 import asyncio
 import contextlib
 import datetime as dt
+import itertools
 import random
+import tempfile
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
-from rollcall_operator.kube.resources import PODS, RL_JOBS
+from rollcall_operator.kube.resources import CONFIG_MAPS, PODS, RL_JOBS
 from rollcall_operator.kube.transport import STRATEGIC_PATCH
-from rollcall_protocol.pod_contract import READINESS_GATE
+from rollcall_protocol.pod_contract import READINESS_GATE, TRUST_FILE, audience
+from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
+from rollcall_runtime.worker.identity.trust_file import TrustFile
 from tests.integration.cluster_user import ClusterUser, eventually
 from tests.integration.coordinator import Coordinator
 
@@ -33,8 +38,10 @@ class Kubelet:
         self._user = user
         self._node_of = node_of
         self._network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+        self._numbers = itertools.count(1)
         self._addresses: dict[str, str] = {}
         self.coordinators: dict[str, Coordinator] = {}
+        self._folder = tempfile.TemporaryDirectory()
         self.stuck: set[str] = set()
         self.failed: set[str] = set()
 
@@ -55,6 +62,8 @@ class Kubelet:
         """End all coordinators."""
         for coordinator in self.coordinators.values():
             await coordinator.stop()
+            assert not coordinator.strangers, "the operator's token was refused"
+        self._folder.cleanup()
 
     async def _look(self, pod: Object) -> None:
         meta = pod["metadata"]
@@ -83,10 +92,14 @@ class Kubelet:
         if node and not pod["spec"].get("nodeName"):
             await self._bind(meta["name"], node)
         uid = meta["uid"]
-        address = f"{self._network}.{len(self._addresses) + 1}"
+        address = f"{self._network}.{next(self._numbers)}"
+        if uid in self.coordinators:  # its pod's status could not be written the last time
+            address = self.coordinators[uid].address
         if meta["labels"][labels.ROLE] == labels.TRAINER and uid not in self.coordinators:
             job = await self._user.get(RL_JOBS, meta["labels"][labels.JOB])
-            coordinator = Coordinator(uid, address, job["metadata"]["uid"])
+            coordinator = Coordinator(
+                uid, address, job["metadata"]["uid"], await self._verifier(job)
+            )
             await coordinator.start()
             self.coordinators[uid] = coordinator
         container = {
@@ -106,6 +119,16 @@ class Kubelet:
         }
         await self._patch(meta["name"], {**status, **_conditions(pod)})
         self._addresses[uid] = address
+
+    async def _verifier(self, job: Object) -> TokenVerifier:
+        """What a coordinator makes of the mounted ConfigMap; NotFoundError while that is away."""
+        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+        mounted = await self._user.get(CONFIG_MAPS, labels.trust_name(name))
+        path = Path(self._folder.name) / uid
+        path.write_text(mounted["data"][TRUST_FILE])
+        return TokenVerifier(
+            TrustFile(path), audience=audience(uid), namespace=self._user.namespace
+        )
 
     async def _probe(self, pod: Object) -> None:
         before = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}

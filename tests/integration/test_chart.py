@@ -11,6 +11,7 @@ from hack.cluster import go_build
 from rollcall_operator.plan.membership.nodes import PREEMPTION_TAINTS
 from tests.integration.cluster import Cluster, rendered
 from tests.integration.cluster_user import (
+    ACCOUNT,
     ROOT,
     SYSTEM,
     ClusterUser,
@@ -84,7 +85,10 @@ def test_rights_are_few() -> None:
     own = [b for b in roles if not b["metadata"]["name"].endswith(("-view", "-edit"))]
     rules = [(b["kind"], rule) for b in own for rule in b["rules"]]
     granted = {resource: set(rule["verbs"]) for _, rule in rules for resource in rule["resources"]}
-    assert granted["secrets"] == {"get", "create"}
+    assert "secrets" not in granted
+    assert granted["configmaps"] == {"get", "create", "patch"}
+    (own_token,) = (rule for _, rule in rules if "serviceaccounts/token" in rule["resources"])
+    assert (own_token["verbs"], own_token["resourceNames"]) == (["create"], [ACCOUNT])
     assert granted["pods"] == {"get", "list", "watch", "patch", "delete"}
     assert granted["nodes"] == {"get", "list", "watch"}
     assert granted["pods/status"] == {"patch"}

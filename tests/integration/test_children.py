@@ -1,22 +1,26 @@
 """A job gets its children, quickly and once; with nothing to do nothing is written."""
 
 import asyncio
+import base64
 import copy
+import json
 import time
 from typing import Any
 
 import pytest
 
 from rollcall_operator.kube.resources import (
+    CONFIG_MAPS,
     DEPLOYMENTS,
     RL_JOBS,
     ROLLOUT_POOLS,
-    SECRETS,
     SERVICES,
     STATEFUL_SETS,
+    Resource,
 )
 from tests.integration.cluster import Cluster
 from tests.integration.cluster_user import (
+    USER,
     ClusterUser,
     all_children,
     eventually,
@@ -25,6 +29,9 @@ from tests.integration.cluster_user import (
     quiet,
 )
 from tests.integration.operator_process import OperatorProcess
+
+TRUST = "ConfigMap/reverse-rollcall-trust"
+SECRETS = Resource("v1", "Secret", "secrets")
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -66,7 +73,7 @@ async def test_all_children_are_there_within_a_second_of_the_apply(
         print(f"\napply to all children created: {seconds:.3f} s")
     assert seconds < 1.0
     assert set(children) == {
-        "Secret/reverse-token",
+        TRUST,
         "Service/reverse-trainer",
         "StatefulSet/reverse-trainer",
         "RolloutPool/reverse-cpu",
@@ -80,18 +87,38 @@ async def test_all_children_are_there_within_a_second_of_the_apply(
     assert owners(children["StatefulSet/reverse-trainer"])[0][1] == job["metadata"]["name"]
 
 
-async def test_the_token_is_random_immutable_and_made_once(
+async def test_workers_get_the_clusters_public_keys_and_again_when_they_are_deleted(
     user: ClusterUser, operator: OperatorProcess
 ) -> None:
     await user.apply(example())
-    children = await all_children(user)
-    secret = children["Secret/reverse-token"]
-    assert secret["immutable"] is True
-    assert set(secret["data"]) == {"member", "operator"}
-    assert secret["data"]["member"] != secret["data"]["operator"]
-    assert all(len(value) > 40 for value in secret["data"].values())
+    made = (await all_children(user))[TRUST]
+    trust = json.loads(made["data"]["trust.json"])
+    keys = json.loads(user.kubectl("get", "--raw", "/openid/v1/jwks"))["keys"]
+    assert trust["keys"] == sorted(keys, key=lambda key: str(key["kid"]))
+    assert trust["operator"] == USER
+    claims = claims_of(user.kubectl("create", "token", "default", "-n", user.namespace))
+    assert trust["issuer"] == claims["iss"]
+    await user.delete(CONFIG_MAPS, made["metadata"]["name"])
     await reconciled_again(user, operator)
-    assert (await user.get(SECRETS, secret["metadata"]["name"]))["data"] == secret["data"]
+    assert (await user.children("reverse"))[TRUST]["data"] == made["data"]
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    """What a token says, unchecked."""
+    body = token.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return claims
+
+
+async def test_no_secret_is_made_and_the_operator_may_read_none(
+    user: ClusterUser, cluster: Cluster
+) -> None:
+    await user.apply(example())
+    await all_children(user)
+    assert await user.listed(SECRETS) == ()
+    rights = user.kubectl("auth", "can-i", "--list", "--as", USER)
+    assert "configmaps" in rights
+    assert "secrets" not in rights
 
 
 async def test_a_start_takes_few_writes_and_a_second_look_none(

@@ -113,8 +113,8 @@ async def test_even_without_a_lease_a_second_operator_is_harmless(
             await all_children(user, job)
         await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
         writes = operator_writes(cluster.writes(), namespace=user.namespace)
-        tokens = [text for text in writes if text.startswith("create secrets") and "201" in text]
-        assert len(tokens) == len(jobs)
+        made = [text for text in writes if text.startswith("patch configmaps/") and "201" in text]
+        assert len(made) == len(jobs)
         for operator in both:
             operator.assert_healthy()
             assert operator.terminate() == 0

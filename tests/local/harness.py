@@ -11,12 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import EngineRef, JobConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, EpochCause, RosterMember
 from tests.local.fake_operator import FakeOperator
-from tests.local.pods import TOKENS, Pod, variables
+from tests.local.pods import ISSUER, Pod, variables
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 FAST = {"settle": 0.2}
@@ -104,7 +103,7 @@ class LocalJob:
             job_uid=self.config.uid,
             coordinator_uid=self.trainer.uid,
             address=self.trainer.address,
-            token=TOKENS[pod_contract.OPERATOR_TOKEN_FILE],
+            token=ISSUER.operator_token(job_uid=self.config.uid),
             ended=lambda: "" if self.trainer.running else self.trainer.log()[-2000:],
         )
 
@@ -145,11 +144,16 @@ class LocalJob:
 
     def launch(self, *, group: str = DEFAULT_GROUP, imports: str = "", **variables: str) -> Pod:
         """A new rollout pod with `variables` of its own; `push_roster` puts it on the roster."""
-        pod = self._pod(f"reverse-cpu-{len(self.rollouts)}", "rollout", group=group)
+        pod = self.place(group=group)
         pod.variables.update(variables)
         pod.imports = imports
-        self.rollouts.append(pod)
         pod.start()
+        return pod
+
+    def place(self, *, group: str = DEFAULT_GROUP) -> Pod:
+        """A new rollout pod that does not start."""
+        pod = self._pod(f"reverse-cpu-{len(self.rollouts)}", "rollout", group=group)
+        self.rollouts.append(pod)
         return pod
 
     async def push_roster(self, cause: EpochCause, *, without: tuple[Pod, ...] = ()) -> None:

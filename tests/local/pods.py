@@ -18,12 +18,11 @@ from rollcall_protocol.job_config import JobConfig, PoolConfig, ReferencePodConf
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from tests.local.worker_processes import ForkedWorker, WorkerForkServer
+from tests.token_issuer import TokenIssuer
 
 ROOT = Path(__file__).parents[2]
-TOKENS = {
-    pod_contract.MEMBER_TOKEN_FILE: "member-secret",
-    pod_contract.OPERATOR_TOKEN_FILE: "operator-secret",
-}
+ISSUER = TokenIssuer()
+"""The API server of all local jobs of this process."""
 COMMAND = "{1}from rollcall_runtime.cli import {0}_program; {0}_program()"
 
 AT_IMPORT = {"PYTHONPATH": str(ROOT / "workloads"), "OMP_NUM_THREADS": "1"}
@@ -99,6 +98,10 @@ class Pod:
             assert time.monotonic() < deadline, f"{self.name} has not said {text!r}"
             await asyncio.sleep(0.1)
 
+    def token(self, job_uid: str) -> str:
+        """The token that it shows to its coordinator."""
+        return ISSUER.pod_token(job_uid=job_uid, pod=self.name, pod_uid=self.uid)
+
     async def metrics(self) -> dict[str, float]:
         """Metrics by name, without the prefix; those with a cause, outcome or kind as name{it}."""
         async with (
@@ -143,13 +146,15 @@ def variables(
     pool: PoolConfig | None = None,
 ) -> dict[str, str]:
     """What the operator would write into the container of `pod`."""
-    tokens, state = folder / "tokens", folder / "state" / pod
+    state = folder / "state" / pod
     state.mkdir(parents=True, exist_ok=True)
-    tokens.mkdir(exist_ok=True)
-    for name, token in TOKENS.items():
-        path = tokens / name
-        if not path.exists():  # a worker that runs may be reading it
-            path.write_text(token)
+    mounted = ISSUER.mount(
+        folder / "mounted" / uid,
+        job_uid=config.uid,
+        pod=pod,
+        pod_uid=uid,
+        namespace=config.namespace,
+    )
     values = {
         pod_contract.CONFIG: json.dumps(encode(config)),
         pod_contract.REFERENCE_CONFIG: json.dumps(encode(ReferencePodConfig(device="cpu"))),
@@ -157,7 +162,7 @@ def variables(
         pod_contract.POD_NAME: pod,
         pod_contract.POD_UID: uid,
         pod_contract.POD_IP: address,
-        pod_contract.TOKEN_DIR: str(tokens),
+        **mounted,
         pod_contract.STATE_DIR: str(state),
         "PATH": os.environ["PATH"],
         **AT_IMPORT,

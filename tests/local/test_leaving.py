@@ -10,7 +10,7 @@ import pytest
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
-from tests.local.pods import TOKENS, Pod
+from tests.local.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ async def test_a_rollout_drained_by_a_call_finishes_its_work_and_stays_out(tmp_p
         leaving = job.rollouts[0]
         assert await becomes_ready(leaving) == set()
         url = f"http://{leaving.address}:{pod_contract.AGENT_PORT}{pod_contract.DRAIN_ROUTE}?reason=spot+notice"
-        token = {"Authorization": f"Bearer {TOKENS[pod_contract.MEMBER_TOKEN_FILE]}"}
+        token = {"Authorization": f"Bearer {leaving.token(job.config.uid)}"}
         async with aiohttp.ClientSession() as session, session.post(url, headers=token) as answer:
             assert answer.status == 202
         await job.operator.until(

@@ -12,12 +12,12 @@ import pytest
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import CheckpointConfig, JobConfig
 from rollcall_protocol.pod_contract import ExitCode, weights_port
-from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_runtime.sync.errors import CatchUpError
+from rollcall_protocol.wire.roster import EpochCause
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
-from tests.local.pods import TOKENS, Pod
+from tests.local.newcomer import catch_up_of
+from tests.local.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
 # Each rank is the pod's command again, which a forked worker has not.
@@ -78,15 +78,14 @@ async def assert_all_parts_are_served(job: LocalJob) -> None:
     donor = "+".join(
         f"{pod.address}:{weights_port(local_rank)}" for pod in job.trainers for local_rank in (0, 1)
     )
-    token = TOKENS[pod_contract.MEMBER_TOKEN_FILE]
+    newcomer = job.place()
+    await job.push_roster(EpochCause.MEMBERS_JOINED)
+    asked = await catch_up_of(job, newcomer, seconds=FETCH_SECONDS)
+    assert asked.donors == (donor,)
     async with asyncio.timeout(FETCH_SECONDS):
-        while True:
-            version = Version(Lineage(1, 1), job.operator.last.progress.weight_version)
-            with suppress(CatchUpError):  # what was reported is older than what is held
-                return await fetch(
-                    version=version, donors=[donor], token=token, stage=StagingArea()
-                )
-            await asyncio.sleep(0.2)
+        await fetch(
+            version=asked.version, donors=[donor], tickets=asked.tickets, stage=StagingArea()
+        )
 
 
 async def test_a_killed_rank_ends_all_ranks_and_the_gang_starts_again(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
-from tests.local.pods import TOKENS, Pod
+from tests.local.pods import Pod
+from tests.local.ticket_giver import TicketGiver
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -93,16 +94,21 @@ async def test_a_stopped_rank_is_found_within_the_bound(tmp_path: Path, victim: 
         assert await stopped.exited(seconds=10) == ExitCode.FAILED, "it cannot go on alone"
 
 
-async def weights_of(pod: Pod, lineage: Lineage) -> tuple[Version, bytes]:
+async def weights_of(pod: Pod, lineage: Lineage, keys: TicketGiver) -> tuple[Version, bytes]:
     """The version of `lineage` that a rollout serves, and the whole of its weights."""
     values = await pod.metrics()
     version, stage = Version(lineage, int(values["weight_version"])), StagingArea()
     donor = f"{pod.address}:{pod_contract.AGENT_PORT}"
-    await fetch(
-        version=version, donors=[donor], token=TOKENS[pod_contract.MEMBER_TOKEN_FILE], stage=stage
-    )
+    tickets = [await keys.ticket(pod.uid, version)]
+    await fetch(version=version, donors=[donor], tickets=tickets, stage=stage)
     with stage.committing(version) as snapshot:
         return version, bytes(snapshot.host.memory)
+
+
+async def held_weights(job: LocalJob, lineage: Lineage) -> list[tuple[Version, bytes]]:
+    """What each rollout serves, now that the trainer is dead."""
+    async with TicketGiver(job.trainer.address) as keys:
+        return [await weights_of(pod, lineage, keys) for pod in job.rollouts]
 
 
 def recovering(folder: Path, *, replicas: int, recover_from: str, max_steps: int) -> JobConfig:
@@ -122,8 +128,7 @@ async def kill_and_look(job: LocalJob) -> tuple[Version, bytes]:
     job.trainer.send(signal.SIGKILL)
     for pod in job.trainers:
         await pod.exited(seconds=20)
-    held = [await weights_of(pod, Lineage(1, 1)) for pod in job.rollouts]
-    return max(held, key=lambda found: found[0])
+    return max(await held_weights(job, Lineage(1, 1)), key=lambda found: found[0])
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -144,7 +149,10 @@ async def test_weights_come_back_from_rollouts_bit_by_bit_if_they_may(
             lambda s: s.boot == 2 and s.finished is not None, seconds=START_SECONDS
         )
         assert seen.snapshot.finished is not None
-        published = await weights_of(job.rollouts[0], Lineage(1, 2))
+        for pod in job.trainers:
+            pod.send(signal.SIGKILL)
+            await pod.exited(seconds=20)
+        published = (await held_weights(job, Lineage(1, 2)))[0]
         assert published[0].number == version.number + 1
         if recover_from == "Rollouts":
             assert seen.snapshot.finished.step == version.number, "no step is lost"

@@ -18,8 +18,6 @@ STATE_DIR = "ROLLCALL_STATE_DIR"  # emptyDir that outlives a container restart (
 LOCAL_RANK = "ROLLCALL_LOCAL_RANK"  # number of the process in its pod, from 0
 EXIT_MESSAGE = "ROLLCALL_EXIT_MESSAGE"  # file that takes the place of TERMINATION_LOG
 
-MEMBER_TOKEN_FILE = "member"  # noqa: S105 - in every worker pod
-OPERATOR_TOKEN_FILE = "operator"  # noqa: S105 - in trainer pods only: who may push rosters
 TOKEN_FILE = "token"  # noqa: S105 - of trainers and rollouts, for the coordinator
 REFERENCE_TOKEN_FILE = "reference-token"  # noqa: S105 - of trainers, for reference pods
 TRUST_FILE = "trust.json"  # TrustBundle as JSON

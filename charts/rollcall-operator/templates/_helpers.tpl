@@ -49,9 +49,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""]
   resources: [services] # delete: as above
   verbs: [get, list, create, patch, delete]
-- apiGroups: [""]
-  resources: [secrets]
-  verbs: [get, create]
+- apiGroups: [""] # the cluster's public keys, by which workers check tokens
+  resources: [configmaps]
+  verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch, delete] # patch: deletion costs; delete: replaced and moved rollouts

@@ -1,6 +1,5 @@
 """The job that the trials are made with: 64 MiB of weights, on the local cluster."""
 
-import base64
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from hack.bench.recovery.job_state_stream import JobStateStream, StreamedState
 from hack.bench.recovery.worker_log import LoggedStep, WorkerLog
 from hack.bench.recovery.worker_processes import WorkerProcess, worker, workers
+from hack.cluster.installation import RELEASE, SYSTEM_NAMESPACE
 from hack.cluster.kubectl import Kubectl, example, wait_for
 from rollcall_protocol import pod_contract
 
@@ -88,14 +88,12 @@ class BenchJob:
     def __init__(self, cluster: Kubectl, settings: BenchJobSettings) -> None:
         self._cluster, self.settings = cluster, settings
         self.kubectl = cluster.within(NAMESPACE)
-        self._token = ""
 
     def __enter__(self) -> "BenchJob":
         self._remove()
         self._cluster.run("create", "namespace", NAMESPACE)
         self.kubectl.apply(*manifests(self.settings))
         try:
-            self._token = wait_for("the job's token", self._read_token, seconds=60)
             self.follow()
             self.serving(self.settings.rollouts)
             self.steps(SETTLE_STEPS + 2)
@@ -120,7 +118,9 @@ class BenchJob:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                self.stream = JobStateStream(self.trainer, address=address, token=self._token)
+                self.stream = JobStateStream(
+                    self.trainer, address=address, token=self._make_token()
+                )
             except OSError:
                 if time.monotonic() > deadline or not self.trainer.alive():
                     raise
@@ -170,10 +170,18 @@ class BenchJob:
         here = pod["status"].get("podIP") and "deletionTimestamp" not in pod["metadata"]
         return pod if here else None
 
-    def _read_token(self) -> str | None:
-        for secret in self.kubectl.items("secrets", "--selector", f"rollcall.dev/job={JOB}"):
-            return base64.b64decode(secret["data"][pod_contract.OPERATOR_TOKEN_FILE]).decode()
-        return None
+    def _make_token(self) -> str:
+        """A token of the operator for the job, which coordinators take."""
+        job = self.kubectl.get("rljob", JOB)
+        return self._cluster.run(
+            "create",
+            "token",
+            RELEASE,
+            "--namespace",
+            SYSTEM_NAMESPACE,
+            "--audience",
+            pod_contract.audience(job["metadata"]["uid"]),
+        ).strip()
 
     def _remove(self) -> None:
         self._cluster.run(

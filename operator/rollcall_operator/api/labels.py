@@ -54,13 +54,9 @@ def reference_host(job: str, namespace: str) -> str:
     return f"{reference_name(job)}.{namespace}.svc"
 
 
-def token_name(job: str, uid: str) -> str:
-    """Name of the Secret with the job's tokens.
-
-    No two jobs share one: a kubelet keeps an immutable Secret that it has seen, and would mount an
-    earlier job's tokens into the pods of a job that takes over the name.
-    """
-    return f"{job}-token-{uid[:8]}"
+def trust_name(job: str) -> str:
+    """Name of the ConfigMap with the cluster's public keys, by which workers check tokens."""
+    return f"{job}-rollcall-trust"
 
 
 def pool_name(job: str, rollout: str) -> str:

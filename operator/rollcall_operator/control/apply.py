@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -17,7 +16,7 @@ from rollcall_operator.kube.errors import (
     TerminatingError,
 )
 from rollcall_operator.kube.event_recorder import EventRecorder
-from rollcall_operator.kube.resources import PODS, ROLLOUT_POOLS, SECRETS, resource_of
+from rollcall_operator.kube.resources import PODS, ROLLOUT_POOLS, resource_of
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.model import (
     DeletionCost,
@@ -56,15 +55,13 @@ class Applier:
         self._refused: dict[Key, RefusedChildren] = {}
 
     async def write_objects(self, observed: ObservedJob, plan: JobPlan) -> Versions:
-        """First half: deletion costs, token, children, deletes, and the job's status.
+        """First half: deletion costs, children, deletes, and the job's status.
 
         Once it returns, a new epoch is in status. Raises ConflictError, TerminatingError, and the
         client's other errors, except RefusedError for children.
         """
         key = (observed.namespace, observed.name)
         await self._concurrently(self._set_cost(key, cost) for cost in plan.costs)
-        if plan.token is not None:
-            await self._unless_refused(key, plan.token, self._create_token(plan.token))
         versions: dict[str, str] = {}
         for body in plan.applies:
             await self._unless_refused(key, body, self._apply(body, versions))
@@ -139,10 +136,6 @@ class Applier:
             refused.discard(body)
 
     # --- one object ----------------------------------------------------------------------------
-
-    async def _create_token(self, body: Object) -> None:
-        filled = {name: secrets.token_urlsafe(32) for name in body["stringData"]}
-        await self._client.create(SECRETS, {**body, "stringData": filled})
 
     async def _apply(self, body: Object, versions: dict[str, str]) -> None:
         written = await self._client.apply(body)

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import aiohttp
 
 from rollcall_operator.control.backoff import BackoffPolicy
-from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
+from rollcall_operator.kube.errors import ApiError, UnreachableError
+from rollcall_operator.kube.pod_dialer import Endpoint, PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
@@ -55,6 +56,16 @@ class LinkSettings:
     progress_delay: float = 5.0
 
 
+class LinkCredentials(Protocol):
+    """What a link shows to the coordinator."""
+
+    async def token(self) -> str:
+        """A token that is valid now. Raises ApiError or UnreachableError."""
+
+    def refused(self) -> None:
+        """The coordinator refused the token."""
+
+
 class LinkError(Exception):
     """The coordinator's answer ends this connection; `final`: only a reconcile can help."""
 
@@ -70,14 +81,24 @@ class LinkError(Exception):
         self.failure = failure
 
 
+_FAILURES = (
+    aiohttp.ClientError,
+    TimeoutError,
+    OSError,
+    LinkError,
+    ApiError,
+    UnreachableError,
+)
+
+
 class CoordinatorLink:
-    """One stream and one task that pushes rosters, for one pod and token."""
+    """One stream and one task that pushes rosters, for one pod."""
 
     def __init__(
         self,
         *,
         pod: PodAddress,
-        token: str,
+        credentials: LinkCredentials,
         dialer: PodDialer,
         notify: Callable[[float], None],
         metrics: LinkMetrics,
@@ -88,7 +109,7 @@ class CoordinatorLink:
         seconds.
         """
         self.pod = pod
-        self._token = token
+        self._credentials = credentials
         self._dialer = dialer
         self._notify = notify
         self._metrics = metrics
@@ -124,9 +145,9 @@ class CoordinatorLink:
             detail=self._detail,
         )
 
-    def serves(self, pod: PodAddress, token: str) -> bool:
-        """Whether this link is the one for `pod` and `token`."""
-        return pod == self.pod and token == self._token
+    def serves(self, pod: PodAddress) -> bool:
+        """Whether this link is the one for `pod`."""
+        return pod == self.pod
 
     def start(self) -> None:
         """Open the stream; call inside a running loop."""
@@ -164,7 +185,7 @@ class CoordinatorLink:
                 await self._read()
                 problem = "the coordinator closed the stream"
                 self._fail(LinkFailure.UNREACHABLE, problem)
-            except (aiohttp.ClientError, TimeoutError, OSError, LinkError) as error:
+            except _FAILURES as error:
                 problem = f"{type(error).__name__}: {error}"
                 self._fail(_failure_of(error), str(error) or type(error).__name__)
             failures = 0 if self._snapshot is not before else failures + 1
@@ -199,13 +220,14 @@ class CoordinatorLink:
 
     async def _read(self) -> None:
         settings = self._settings
-        endpoint = await self._dialer.endpoint(self.pod, port=settings.port, token=self._token)
+        endpoint = await self._endpoint()
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=settings.connect_timeout, sock_read=settings.silence_timeout
         )
         async with self._dialer.session.get(
             endpoint.url + OPERATOR_STREAM_ROUTE, headers=endpoint.headers, timeout=timeout
         ) as response:
+            self._note_refusal(response)
             if response.status != 200:
                 text = f"{response.status} {await _error_text(response)}"
                 raise LinkError(text, failure=_failure_of_status(response.status))
@@ -235,6 +257,15 @@ class CoordinatorLink:
             self._notify(self._settings.progress_delay)
         self._changed.set()
 
+    async def _endpoint(self) -> Endpoint:
+        """With a token that is valid now; a link outlives any token."""
+        token = await self._credentials.token()
+        return await self._dialer.endpoint(self.pod, port=self._settings.port, token=token)
+
+    def _note_refusal(self, response: aiohttp.ClientResponse) -> None:
+        if response.status in {401, 403}:
+            self._credentials.refused()
+
     # --- the roster ----------------------------------------------------------------------------
 
     def _roster_to_push(self) -> Roster | None:
@@ -263,7 +294,7 @@ class CoordinatorLink:
         where = {"epoch": roster.epoch, "pod": self.pod.name}
         try:
             await self._put(roster)
-        except (aiohttp.ClientError, TimeoutError, OSError, LinkError) as error:
+        except _FAILURES as error:
             final = isinstance(error, LinkError) and error.final
             self._metrics.roster_pushed("refused" if final else "failed")
             log.warning("Roster push failed: %s: %s", type(error).__name__, error, extra=where)
@@ -286,18 +317,17 @@ class CoordinatorLink:
 
     async def _put(self, roster: Roster) -> None:
         settings = self._settings
-        endpoint = await self._dialer.endpoint(self.pod, port=settings.port, token=self._token)
+        endpoint = await self._endpoint()
         async with self._dialer.session.put(
             endpoint.url + ROSTER_ROUTE,
             headers=endpoint.headers,
             json=encode(roster),
             timeout=aiohttp.ClientTimeout(total=settings.push_timeout),
         ) as response:
+            self._note_refusal(response)
             if response.status != 200:
                 text = await _error_text(response)
-                raise LinkError(
-                    f"{response.status} {text}", final=response.status in {400, 401, 409}
-                )
+                raise LinkError(f"{response.status} {text}", final=response.status in {400, 409})
 
 
 def _urgent(snapshot: JobSnapshot) -> tuple[Any, ...]:

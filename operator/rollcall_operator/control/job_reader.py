@@ -1,20 +1,18 @@
 """Reads everything that exists for one job, live: an event may be old by the time it is handled."""
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Callable
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_state import Key
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.resources import (
+    CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
     PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
-    SECRETS,
     SERVICES,
     STATEFUL_SETS,
 )
@@ -22,7 +20,6 @@ from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.model import ObservedJob
 from rollcall_operator.plan.pod_facts import pod_facts
 from rollcall_operator.plan.timestamps import from_time
-from rollcall_protocol.pod_contract import OPERATOR_TOKEN_FILE
 
 # The controller tries again after 1000 s at most, so that an older failure was overcome.
 _FAILURE_SECONDS = 1200.0
@@ -38,15 +35,15 @@ class JobReader:
         self._clock = clock
 
     async def read(self, key: Key) -> ObservedJob:
-        """What the API server holds for the job. Its memory, snapshot, refusals and nodes are
-        added by the reconciler. Raises the client's errors.
+        """What the API server holds for the job. Its memory, snapshot, refusals, nodes and keys
+        are added by the reconciler. Raises the client's errors.
         """
         namespace, name = key
         selector = f"{labels.JOB}={name}"
         job = await self._client.find(RL_JOBS, namespace=namespace, name=name)
         try:
             async with asyncio.TaskGroup() as group:
-                secret = group.create_task(self._secret(namespace, job))
+                trust = group.create_task(self._trust(namespace, job))
                 pools = group.create_task(
                     self._client.list(
                         ROLLOUT_POOLS, namespace=namespace, fields=f"{_JOB_OF_POOL}={name}"
@@ -70,9 +67,8 @@ class JobReader:
             now=self._clock(),
             job=job,
             pools=pools.result(),
-            children=found,
+            children=(*trust.result(), *found),
             creation_failures=await self._creation_failures(namespace, found),
-            operator_token=_operator_token(secret.result()),
             pods=tuple(pod_facts(pod) for pod in pods.result()),
         )
 
@@ -91,11 +87,13 @@ class JobReader:
                 failures[apply_needed.key(child)] = max(recent, key=_last_seen).get("note") or ""
         return failures
 
-    async def _secret(self, namespace: str, job: Object | None) -> Object | None:
+    async def _trust(self, namespace: str, job: Object | None) -> tuple[Object, ...]:
+        """The ConfigMap by its name: the operator lists no others."""
         if job is None:
-            return None
-        name = labels.token_name(job["metadata"]["name"], job["metadata"]["uid"])
-        return await self._client.find(SECRETS, namespace=namespace, name=name)
+            return ()
+        name = labels.trust_name(job["metadata"]["name"])
+        found = await self._client.find(CONFIG_MAPS, namespace=namespace, name=name)
+        return () if found is None else (found,)
 
 
 def _lacks_pods(stateful_set: Object) -> bool:
@@ -108,13 +106,3 @@ def _last_seen(event: Object) -> float:
     series = (event.get("series") or {}).get("lastObservedTime")
     text = series or event.get("deprecatedLastTimestamp") or event.get("eventTime")
     return from_time(text or event["metadata"]["creationTimestamp"])
-
-
-def _operator_token(secret: Object | None) -> str | None:
-    if secret is None:
-        return None
-    encoded = (secret.get("data") or {}).get(OPERATOR_TOKEN_FILE, "")
-    try:
-        return base64.b64decode(encoded, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return ""  # not the operator's Secret: the coordinator will answer 401

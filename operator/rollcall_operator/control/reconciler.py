@@ -11,6 +11,8 @@ from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkMetr
 from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.node_watch import NodeWatch
+from rollcall_operator.control.operator_tokens import JobCredentials, OperatorTokens
+from rollcall_operator.control.trust_keys import TrustKeys
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.errors import (
     ConflictError,
@@ -45,6 +47,8 @@ class Reconciler:
         applier: Applier,
         nodes: NodeWatch,
         dialer: PodDialer,
+        tokens: OperatorTokens,
+        keys: TrustKeys,
         metrics: OperatorMetrics,
         enqueue: Callable[[Key, float], None],
         link_settings: LinkSettings | None = None,
@@ -53,6 +57,8 @@ class Reconciler:
         self._applier = applier
         self._nodes = nodes
         self._dialer = dialer
+        self._tokens = tokens
+        self._keys = keys
         self._metrics = metrics
         self._enqueue = enqueue
         self._link_settings = link_settings or LinkSettings()
@@ -102,6 +108,7 @@ class Reconciler:
         """What the API server holds, with what the operator itself knows of the job."""
         observed = await self._reader.read(key)
         if observed.job_uid != state.uid:
+            self._tokens.forget(state.uid)
             state.uid, state.memory = observed.job_uid, ReconcileMemory()
             self._applier.forget(key)
         await self._relink(key, state, observed)
@@ -112,28 +119,28 @@ class Reconciler:
             snapshot=state.link.snapshot if state.link is not None else None,
             link=state.link.facts if state.link is not None else None,
             memory=state.memory,
+            trust=self._keys.current,
             refusals=self._applier.refusals(key),
             nodes=self._nodes.troubled(nodes),
         )
 
     async def _relink(self, key: Key, state: JobState, observed: ObservedJob) -> None:
         """Have a link to the pod that is the coordinator now, and to no other."""
-        pod, token, link = find_coordinator(observed), observed.operator_token, state.link
-        address = None
+        pod, link, address = find_coordinator(observed), state.link, None
         if pod is not None:
             address = PodAddress(
                 namespace=observed.namespace, name=pod.name, uid=pod.uid, ip=pod.ip
             )
-        if link is not None and address is not None and token and link.serves(address, token):
+        if link is not None and address is not None and link.serves(address):
             link.retry_now()
             return
         await self._close_link(state)
-        if address is None or not token:
+        if address is None:
             return
         metrics: LinkMetrics = self._metrics
         state.link = CoordinatorLink(
             pod=address,
-            token=token,
+            credentials=JobCredentials(self._tokens, self._keys, job_uid=observed.job_uid),
             dialer=self._dialer,
             notify=lambda delay: self._enqueue(key, delay),
             metrics=metrics,
@@ -155,6 +162,7 @@ class Reconciler:
 
     async def _forget(self, key: Key, state: JobState) -> None:
         await self._close_link(state)
+        self._tokens.forget(state.uid)
         self._states.pop(key, None)
         self._applier.forget(key)
         self._nodes.forget(key)

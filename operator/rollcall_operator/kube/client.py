@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from rollcall_operator.kube.errors import NotFoundError
-from rollcall_operator.kube.resources import PODS, Resource, resource_of
+from rollcall_operator.kube.resources import PODS, SERVICE_ACCOUNTS, Resource, resource_of
 from rollcall_operator.kube.transport import (
     APPLY_PATCH,
+    JSON_WEB_KEYS,
     MERGE_PATCH,
     STRATEGIC_PATCH,
     Transport,
@@ -82,6 +83,33 @@ class KubeClient:
             page = await ask("GET", path, verb="get", plural="discovery")
             found.update(item["name"] for item in page.get("resources") or ())
         return frozenset(found)
+
+    async def token_keys(self) -> tuple[str, tuple[Object, ...]]:
+        """Issuer and public keys (JWKs) of the cluster's service-account tokens.
+
+        Every service account may read them (system:service-account-issuer-discovery).
+        """
+        ask = self.transport.request
+        about = await ask(
+            "GET", "/.well-known/openid-configuration", verb="get", plural="token keys"
+        )
+        found = await ask(
+            "GET", "/openid/v1/jwks", verb="get", plural="token keys", accept=JSON_WEB_KEYS
+        )
+        return str(about.get("issuer") or ""), tuple(found.get("keys") or ())
+
+    async def create_token(self, *, namespace: str, account: str, spec: Object) -> Object:
+        """The status of a TokenRequest for a service account: `token`, `expirationTimestamp`."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        made = await self.transport.request(
+            "POST",
+            SERVICE_ACCOUNTS.path(namespace=namespace, name=account, subresource="token"),
+            verb="create",
+            plural="serviceaccounts/token",
+            body=body,
+        )
+        status: Object = made.get("status") or {}
+        return status
 
     async def create(self, resource: Resource, body: Object) -> Object:
         """Create; raises ConflictError when it exists."""

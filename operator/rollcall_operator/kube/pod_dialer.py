@@ -51,13 +51,12 @@ class PodDialer:
         return self._session
 
     async def endpoint(self, pod: PodAddress, *, port: int, token: str) -> Endpoint:
-        """Base URL and headers for `port` of `pod`, with the job's operator token."""
-        headers = {OPERATOR_TOKEN_HEADER: token}
+        """Base URL and headers for `port` of `pod`, with the operator's token for the job."""
         if self._direct or self._connection is None:
-            headers["Authorization"] = f"Bearer {token}"
-            return Endpoint(url=f"http://{host_port(pod.ip, port)}", headers=headers)
+            bearer = {"Authorization": f"Bearer {token}"}
+            return Endpoint(url=f"http://{host_port(pod.ip, port)}", headers=bearer)
         # The proxy takes Authorization for itself and does not pass it on.
-        headers.update(await self._connection.auth_headers())
+        headers = {OPERATOR_TOKEN_HEADER: token, **await self._connection.auth_headers()}
         path = PODS.path(namespace=pod.namespace, name=pod.name)
         return Endpoint(url=f"{self._connection.server}{path}:{port}/proxy", headers=headers)
 

@@ -39,7 +39,8 @@ ROLLOUT_POOLS = Resource("rollcall.dev/v1alpha1", "RolloutPool", "rolloutpools")
 PODS = Resource("v1", "Pod", "pods")
 NODES = Resource("v1", "Node", "nodes", False)
 SERVICES = Resource("v1", "Service", "services")
-SECRETS = Resource("v1", "Secret", "secrets")
+CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
+SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 STATEFUL_SETS = Resource("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
@@ -47,7 +48,7 @@ EVENTS = Resource("events.k8s.io/v1", "Event", "events")
 
 _WRITTEN = {
     resource.kind: resource
-    for resource in (RL_JOBS, ROLLOUT_POOLS, SERVICES, SECRETS, STATEFUL_SETS, DEPLOYMENTS)
+    for resource in (RL_JOBS, ROLLOUT_POOLS, SERVICES, CONFIG_MAPS, STATEFUL_SETS, DEPLOYMENTS)
 }
 
 

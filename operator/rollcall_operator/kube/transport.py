@@ -21,6 +21,7 @@ from rollcall_operator.kube.errors import (
 log = logging.getLogger(__name__)
 
 JSON = "application/json"
+JSON_WEB_KEYS = "application/jwk-set+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -65,6 +66,7 @@ class Transport:
         query: dict[str, str] | None = None,
         body: Any = None,
         content_type: str = JSON,
+        accept: str = JSON,
     ) -> dict[str, Any]:
         """The answer's JSON object.
 
@@ -79,8 +81,9 @@ class Transport:
             if method != "GET":
                 self.guard()
             try:
+                types = {"Accept": accept, "Content-Type": content_type}
                 return await self._once(
-                    method, url, verb=verb, plural=plural, body=body, content_type=content_type
+                    method, url, verb=verb, plural=plural, body=body, types=types
                 )
             except ThrottledError as error:
                 if attempt >= self._throttle_attempts:
@@ -99,11 +102,10 @@ class Transport:
             raise UnreachableError(f"credentials cannot be read again: {error}") from error
 
     async def _once(
-        self, method: str, url: str, *, verb: str, plural: str, body: Any, content_type: str
+        self, method: str, url: str, *, verb: str, plural: str, body: Any, types: dict[str, str]
     ) -> dict[str, Any]:
         headers = {
-            "Accept": JSON,
-            "Content-Type": content_type,
+            **types,
             "User-Agent": "rollcall-operator",
             **await self._connection.auth_headers(),
         }

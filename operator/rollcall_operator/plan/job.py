@@ -9,6 +9,7 @@ from rollcall_operator.plan import apply_needed, failure, job_view
 from rollcall_operator.plan.children import reference as reference_children
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
+from rollcall_operator.plan.children import trust
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.membership.deletion_cost import deletion_costs
 from rollcall_operator.plan.membership.readiness_gates import readiness_gate_patches
@@ -89,11 +90,9 @@ def _plan_for_job(view: JobView) -> JobPlan:
     waits = [decision.wait, status.wait, *(write.wait for write in pools.values())]
     waits += [_until_deadline(view), ttl, removals.wait, _GARBAGE_COLLECTION if leftovers else None]
     waits += [_MISSING_TRAINERS if _lacks_trainers(view) else None, contact_wait(view)]
-    needs_token = observed.operator_token is None and not errors and view.outcome is None
     return JobPlan(
         costs=tuple(deletion_costs(view, applies)),
         applies=applies,
-        token=trainer_children.token(view.job) if needs_token else None,
         deletes=_deletes(view, expired=ttl is not None and ttl <= 0),
         pod_deletions=removals.pods,
         job_status=status.status.dump() if status.status else None,
@@ -147,6 +146,8 @@ def _children(view: JobView) -> Iterator[Manifest]:
     live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
     yield trainer_children.service(job)
+    if view.observed.trust is not None:
+        yield trust.config_map(job, view.observed.trust)
     yield trainer_children.stateful_set(
         job, spec, replicas=replicas, restart_request=restart_request(job)
     )

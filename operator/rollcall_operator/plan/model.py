@@ -1,7 +1,7 @@
 """What the planner reads and what it decides: plain frozen values, no I/O.
 
 `control` gathers an `ObservedJob`, calls `make_plan`, and carries out the `JobPlan` in this order:
-deletion costs, token, applies, deletes, job status (compare-and-swap when `epoch_change`), then
+deletion costs, applies, deletes, job status (compare-and-swap when `epoch_change`), then
 the roster to the coordinator, pod deletions, readiness gates, pool statuses, events.
 """
 
@@ -14,6 +14,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import EventReason, Reason
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.roster import Roster
+from rollcall_protocol.wire.trust_bundle import TrustBundle
 
 Manifest = dict[str, Any]
 """A Kubernetes object as a raw dictionary."""
@@ -170,9 +171,9 @@ class ObservedJob:
 
     `job` is None when no RLJob has that name. `pools` are all RolloutPools whose `spec.jobRef`
     names the job, owned by it or not. `children` are the live Services, StatefulSets and
-    Deployments with the job's label. `operator_token` is from the job's Secret: None when this
-    job has no Secret, empty when the Secret holds none. `snapshot` is the coordinator's last
-    report, `link` the connection that it came by, None if there is no coordinator to call.
+    Deployments with the job's label, and its ConfigMap. `trust` is what workers are to check tokens
+    by; None where nobody knows the cluster's keys. `snapshot` is the coordinator's last report,
+    `link` the connection that it came by, None if there is no coordinator to call.
     `refusals` is keyed by `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer";
     `creation_failures` as well: why a StatefulSet that lacks pods could not create the last one.
     `nodes` are those in trouble, by name; empty where nodes are not watched. `now` is Unix seconds.
@@ -184,7 +185,7 @@ class ObservedJob:
     job: Manifest | None = None
     pools: tuple[Manifest, ...] = ()
     children: tuple[Manifest, ...] = ()
-    operator_token: str | None = field(default=None, repr=False)
+    trust: TrustBundle | None = field(default=None, repr=False)
     pods: tuple[PodFacts, ...] = ()
     snapshot: JobSnapshot | None = None
     link: LinkFacts | None = None
@@ -286,8 +287,6 @@ class JobPlan:
     applies: whole objects for a server-side apply, in order. One that carries
         `metadata.resourceVersion` may meet a conflict: reconcile again. After a RolloutPool was
         created, reconcile again: its Deployment needs the pool's uid.
-    token: the Secret to create (POST, never apply); the caller fills `stringData` with a random
-        value for each of its keys, which have empty values here.
     deletes: owned objects that are no longer wanted, or the job itself after its time to live.
     pod_deletions: pods to delete, so that their controllers replace them.
     job_status, pool_statuses: the whole new status, None or absent when nothing is to be written.
@@ -301,7 +300,6 @@ class JobPlan:
 
     costs: tuple[DeletionCost, ...] = ()
     applies: tuple[Manifest, ...] = ()
-    token: Manifest | None = None
     deletes: tuple[ObjectDeletion, ...] = ()
     pod_deletions: tuple[PodDeletion, ...] = ()
     job_status: Manifest | None = None

@@ -145,6 +145,7 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
     for index, rollout in enumerate(view.spec.rollouts or ()):
         name = labels.pool_name(view.name, rollout.name)
         places[f"RolloutPool/{name}"] = f"spec.rollouts[{index}]"
+    places[f"ConfigMap/{labels.trust_name(view.name)}"] = "metadata.name"
     places[f"StatefulSet/{labels.trainer_name(view.name)}"] = "spec.trainer.template"
     places[f"Service/{labels.trainer_name(view.name)}"] = "metadata.name"
     places[f"Deployment/{labels.reference_name(view.name)}"] = "spec.reference.template"

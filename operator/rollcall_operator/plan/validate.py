@@ -17,6 +17,7 @@ from rollcall_operator.plan.children.pod_template import (
     RESERVED_VOLUMES,
     STATE_PATH,
     TOKEN_PATH,
+    TRUST_PATH,
     worker_container,
 )
 from rollcall_operator.plan.children.worker_config import CHECKPOINT_PATH
@@ -29,7 +30,7 @@ from rollcall_operator.plan.training_settings import (
 
 M = TypeVar("M", bound=Model)
 
-_RESERVED_MOUNTS = (TOKEN_PATH, STATE_PATH, CHECKPOINT_PATH)
+_RESERVED_MOUNTS = (TOKEN_PATH, TRUST_PATH, STATE_PATH, CHECKPOINT_PATH)
 _ENV_PREFIX = "ROLLCALL_"
 
 

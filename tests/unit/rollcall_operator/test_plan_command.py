@@ -21,7 +21,7 @@ def kinds(text: str) -> list[str]:
 
 def test_a_job_gets_all_its_children() -> None:
     out = children(yaml_text.dump(job()), namespace="n")
-    assert kinds(out) == ["Secret", "Service", "StatefulSet", "RolloutPool", "Deployment"]
+    assert kinds(out) == ["Service", "StatefulSet", "RolloutPool", "Deployment"]
 
 
 def test_a_lent_pool_in_the_same_file_gets_its_deployment() -> None:
@@ -38,7 +38,7 @@ def test_the_output_is_deterministic() -> None:
 @pytest.mark.parametrize("name", ["reverse.yaml", "reverse-no-sync.yaml", "own-task/rljob.yaml"])
 def test_examples_are_right(name: str) -> None:
     out = children((EXAMPLES / name).read_text(), namespace="default")
-    assert len(kinds(out)) == 5
+    assert len(kinds(out)) == 4
 
 
 def test_the_example_of_a_lent_pool_is_right() -> None:

@@ -11,13 +11,20 @@ from rollcall_protocol.job_config import ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
 from rollcall_runtime.worker.logs import JobLogFormatter
+from tests.unit.rollcall_runtime.credentials import ISSUER
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 
 def use_container(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Set what the operator and the kubelet would set; returns the container's termination log."""
-    for name in (pod_contract.MEMBER_TOKEN_FILE, pod_contract.OPERATOR_TOKEN_FILE):
-        (folder / name).write_text("secret")
+    config = job_config()
+    mounted = ISSUER.mount(
+        folder,
+        job_uid=config.uid,
+        pod="reverse-trainer-0",
+        pod_uid="uid-1",
+        namespace=config.namespace,
+    )
     termination = folder / "termination-log"
     termination.touch()
     monkeypatch.setattr(pod_contract, "TERMINATION_LOG", str(termination))
@@ -29,9 +36,9 @@ def use_container(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pod_contract.POD_UID: "uid-1",
         # Programs of other tests listen on the same ports.
         pod_contract.POD_IP: f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1",
-        pod_contract.TOKEN_DIR: str(folder),
+        **mounted,
         pod_contract.STATE_DIR: str(folder),
-        pod_contract.CONFIG: json.dumps(encode(job_config())),
+        pod_contract.CONFIG: json.dumps(encode(config)),
         pod_contract.POOL_CONFIG: json.dumps(encode(pool_config())),
         pod_contract.REFERENCE_CONFIG: json.dumps(encode(ReferencePodConfig(device="cpu"))),
     }.items():

@@ -68,10 +68,14 @@ class ApplyVersion:
 
 @dataclass(frozen=True, slots=True)
 class FetchVersion:
-    """Fetch `version` from the first donor that has it; report with `fetched`."""
+    """Fetch `version` from the first donor that has it; report with `fetched`.
+
+    `tickets` are those of CatchUp.
+    """
 
     version: Version
     donors: tuple[str, ...]
+    tickets: tuple[str, ...] = ()
 
 
 MemberEffect = (
@@ -206,7 +210,7 @@ class MemberMachine:
     def _catch_up(self, message: CatchUp) -> list[MemberEffect]:
         if self.held is not None and message.version <= self.held:
             return [SendToCoordinator(CaughtUp(self.held))]
-        return [FetchVersion(message.version, message.donors)]
+        return [FetchVersion(message.version, message.donors, message.tickets)]
 
     @staticmethod
     def _never_prepared(message: Join | SessionReady | Stage | Commit) -> MemberEffect:

@@ -197,11 +197,23 @@ class Commit:
 class CatchUp:
     """Fetch `version` from one of `donors` (host:port, best first), apply it, send CaughtUp.
 
-    A donor of several addresses, joined by "+", has one part of the version at each.
+    A donor of several addresses, joined by "+", has one part of the version at each. `tickets` has
+    what to show to each donor, in the same form.
     """
 
     version: Version
     donors: tuple[str, ...]
+    tickets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TicketKey:
+    """First message of a stream: by this `key` (hex) the member knows tickets for its weights.
+
+    Only this member and the coordinator have it.
+    """
+
+    key: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +250,10 @@ class PromptLeaseRevoked:
 
 @dataclass(frozen=True, slots=True)
 class ReconnectRequest:
-    """To a member's own port: open a stream to the coordinator, the pod at this `address`."""
+    """To a member's own port, by anybody: look whether the coordinator is another pod by now.
+
+    `address` and `pod_uid` are for the log: a member connects to nobody but its coordinator.
+    """
 
     address: str
     pod_uid: str
@@ -285,7 +300,7 @@ MemberMessage = (
     | SnapshotPartReady
 )
 SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
-CoordinatorMessage = SessionMessage | VersionAssigned | PromptLease | PromptLeaseRevoked
+CoordinatorMessage = SessionMessage | TicketKey | VersionAssigned | PromptLease | PromptLeaseRevoked
 MachineMessage = Ack | CaughtUp | SessionRefused | Draining  # for the coordinator's machine
 WireMessage = MemberMessage | CoordinatorMessage | ReconnectRequest | Completion | JobSnapshot
 

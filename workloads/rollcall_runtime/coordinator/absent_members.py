@@ -17,7 +17,6 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import RosterMember
-from rollcall_runtime.membership.bearer_token import bearer
 from rollcall_runtime.worker.backoff import BackoffDelays
 
 log = logging.getLogger(__name__)
@@ -55,6 +54,8 @@ class _MissingMember:
 class ReconnectRequester:
     """Posts `request` to each member that is missing for `bound` seconds, and again later.
 
+    It shows no token: the member looks up the coordinator itself.
+
     A refused connection is no failure: the container is starting, or has ended. A member is
     reported as unreachable, and not asked again, if it accepts the connection but does not answer
     within the bound, or answers MAX_ANSWERED requests without opening a stream.
@@ -65,19 +66,16 @@ class ReconnectRequester:
         *,
         members: MissingMembers,
         request: ReconnectRequest,
-        token: str,
         bound: float,
         port: int = pod_contract.AGENT_PORT,
     ) -> None:
         self._members, self._body = members, dumps(request)
-        self._headers = bearer(token)
         self._bound, self._port = bound, port
         self._missing: dict[str, _MissingMember] = {}
 
     async def run(self) -> None:
         """Send requests until cancelled."""
         async with aiohttp.ClientSession(
-            headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=self._bound),
             connector=aiohttp.TCPConnector(limit=CONCURRENT_REQUESTS, force_close=True),
         ) as session:

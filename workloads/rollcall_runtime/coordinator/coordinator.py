@@ -28,10 +28,12 @@ from rollcall_protocol.membership.message_check import (
     check_part,
     check_version,
 )
+from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, SuspicionCause
 from rollcall_protocol.wire.messages import (
@@ -52,6 +54,7 @@ from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.coordinator.succession import name_leads_elsewhere
 from rollcall_runtime.coordinator.sync_group_driver import Publication, SyncGroup, WeightHolder
+from rollcall_runtime.coordinator.ticket_office import TicketOffice
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
@@ -93,8 +96,13 @@ class Coordinator:
         sync = config.weight_sync
         self.snapshots = SnapshotSender(stage_timeout=sync.stage_timeout, delta=sync.delta)
         self.connections = MemberConnections(
-            self, metrics.refused, suspect_after=config.membership.suspect_after
+            self,
+            metrics.refused,
+            suspect_after=config.membership.suspect_after,
+            processes=config.trainer_processes,
         )
+        own = {address, *(opened.address for opened in engines if opened.address)}
+        self.tickets = TicketOffice([host_port(each, MEMBERSHIP_PORT) for each in own])
         self.prompts = PromptDispatcher(
             config=config,
             source=source,
@@ -121,6 +129,7 @@ class Coordinator:
                 senders=senders,
                 weight_handler=self.snapshots,
                 connections=self.connections,
+                tickets=self.tickets,
                 after=self._after,
                 superseded=self._on_superseded,
             )
@@ -274,6 +283,7 @@ class Coordinator:
         """A member's stream opened and its Hello arrived."""
         log.info("member %s of pool %s registered", hello.pod, hello.pool)
         group = self._group_of[hello.member] = self.groups[hello.group]
+        self.connections.send(hello.member, self.tickets.open(hello))
         if hello.sender is not None:
             self.parts.connected(hello.member, hello.sender)
         else:
@@ -286,6 +296,7 @@ class Coordinator:
         log.info("member %s lost: %s: %s", member, loss.cause, loss.reason)
         self.prompts.member_disconnected(member)
         self.parts.disconnected(member)
+        self.tickets.close(member)
         group = self._group_of.pop(member, None)
         if group is not None:
             now = time.monotonic()
@@ -311,6 +322,12 @@ class Coordinator:
         self._metrics.refused(bad.fault.value)
         log.warning("a message of member %s is refused: %s", member, bad.problem, extra=REPEATED)
         self._suspicious(member, bad.problem)
+
+    def is_member(self, pod_uid: str) -> bool:
+        """Whether a pod is on the roster, or drains what it was leased while it was."""
+        roster = self._state.roster
+        listed = roster is not None and any(m.pod_uid == pod_uid for m in roster.members)
+        return listed or pod_uid in self.prompts.running()
 
     def missing(self) -> tuple[RosterMember, ...]:
         """Members of the roster that have no stream open."""

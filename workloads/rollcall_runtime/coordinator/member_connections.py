@@ -23,6 +23,9 @@ from rollcall_protocol.wire.messages import (
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.long_messages import dump_message, load_message
 from rollcall_runtime.worker.asyncio_helpers import first_of
+from rollcall_runtime.worker.auth import Caller, current_caller
+from rollcall_runtime.worker.identity.roles import CallerRole
+from rollcall_runtime.worker.identity.token_verifier import TokenRefusal
 from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
@@ -92,14 +95,20 @@ class MemberConnections:
     """All open streams by member; a member that connects again replaces its older stream.
 
     Members ping and aiohttp answers. A stream on which no bytes arrive for `suspect_after` seconds
-    is closed as lost.
+    is closed as lost. `processes` is the number of ranks in a pod of the trainer.
     """
 
     def __init__(
-        self, listener: ConnectionListener, refused: Callable[[str], None], *, suspect_after: float
+        self,
+        listener: ConnectionListener,
+        refused: Callable[[str], None],
+        *,
+        suspect_after: float,
+        processes: int = 1,
     ) -> None:
         self._listener = listener
         self._refused = refused
+        self._processes = processes
         self._suspect_after = suspect_after
         self._connections: dict[MemberId, MemberConnection] = {}
         self._last: tuple[CoordinatorMessage, str | Awaitable[str]] | None = None
@@ -134,7 +143,7 @@ class MemberConnections:
             connection.close(reason)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Handle one stream from its Hello to its end."""
+        """Handle one stream from its Hello, in the caller's own name, to its end."""
         socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES)
         await socket.prepare(request)
         if request.transport is None:  # the connection was lost meanwhile
@@ -146,6 +155,12 @@ class MemberConnections:
         except (CodecError, TypeError, TimeoutError) as error:
             self._refused("malformed")
             await socket.close(message=f"Hello expected: {error}".encode()[:120])
+            return socket
+        problem = false_name(hello, current_caller(), processes=self._processes)
+        if problem:
+            self._refused(TokenRefusal.IMPERSONATED.value)
+            log.warning("refused a stream: %.500s", problem)
+            await socket.close(message=problem.encode()[:120])
             return socket
         bad = self._listener.hello_problem(hello)
         if bad is not None:
@@ -189,3 +204,19 @@ class MemberConnections:
             raise ConnectionResetError(f"stream failed: {socket.exception()}")
         if socket.close_code is not None and socket.close_code >= 1006:
             raise ConnectionResetError("connection lost")
+
+
+def false_name(hello: Hello, caller: Caller, *, processes: int) -> str:
+    """Why `hello` is not the caller's own; empty if it is.
+
+    A pod of the trainer may take the places of its own ranks, a rollout none.
+    """
+    own = caller.identity
+    if (hello.member.pod_uid, hello.pod) != (own.pod_uid, own.pod):
+        return f"pod {own.pod} ({own.pod_uid}) says it is {hello.pod} ({hello.member.pod_uid})"
+    place = None if hello.sender is None else hello.sender // processes
+    if caller.role is CallerRole.TRAINER_RANK and place is None:
+        return f"pod {own.pod} of the trainer says it is a rollout"
+    if place != caller.trainer_ordinal:
+        return f"pod {own.pod} says it is rank {hello.sender}"
+    return ""

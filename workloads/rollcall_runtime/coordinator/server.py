@@ -12,8 +12,10 @@ from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.operator_stream import handle_roster_push
 from rollcall_runtime.sync.weights.catch_up import weights_handler
-from rollcall_runtime.worker.auth import Handler, Tokens, guard
+from rollcall_runtime.worker.auth import Doorkeeper, Handler
 from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
+from rollcall_runtime.worker.identity.roles import RoleBook
+from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
 
 STOP_SECONDS = 2.0
 
@@ -21,7 +23,7 @@ STOP_SECONDS = 2.0
 class CoordinatorServer:
     """Listens on the pod's address only, and sends reconnect requests to missing members.
 
-    `gang` handles the streams of the trainer's other ranks.
+    `verifier` says who calls. `gang` handles the streams of the trainer's other ranks.
     """
 
     def __init__(
@@ -29,17 +31,18 @@ class CoordinatorServer:
         coordinator: Coordinator,
         *,
         address: str,
-        tokens: Tokens,
+        verifier: TokenVerifier,
         metrics: CoordinatorMetrics,
         gang: Handler | None = None,
     ) -> None:
         self._coordinator, self._address, self._gang = coordinator, address, gang
-        self._tokens, self._metrics = tokens, metrics
+        self._metrics, config = metrics, coordinator.config
+        book = RoleBook(config.job, config.trainer_replicas, is_member=coordinator.is_member)
+        self._doorkeeper = Doorkeeper(verifier, book, metrics.refused)
         self._runners: list[web.AppRunner] = []
         self._reconnects = ReconnectRequester(
             members=coordinator,
             request=ReconnectRequest(address, coordinator.member.pod_uid),
-            token=tokens.member,
             bound=coordinator.config.membership.suspect_after,
         )
         self._requesting: asyncio.Task[None] | None = None
@@ -63,25 +66,21 @@ class CoordinatorServer:
         async def roster(request: web.Request) -> web.StreamResponse:
             return await handle_roster_push(request, coordinator.push_roster, refused)
 
-        weights = weights_handler(coordinator.snapshots.held)
-        app = web.Application()
-        operator, member = self._tokens.operator, self._tokens.member
-        app.add_routes(
-            [
-                web.put(pod_contract.ROSTER_ROUTE, guard(operator, roster, refused)),
-                web.get(
-                    pod_contract.OPERATOR_STREAM_ROUTE,
-                    guard(operator, coordinator.stream.serve, refused),
-                ),
-                web.get(
-                    pod_contract.MEMBER_STREAM_ROUTE,
-                    guard(member, coordinator.connections.serve, refused),
-                ),
-                web.get(pod_contract.WEIGHTS_ROUTE, guard(member, weights, refused)),
-            ]
+        weights = coordinator.tickets.own_keys.guard(
+            weights_handler(coordinator.snapshots.held), refused
         )
+        guard = self._doorkeeper.guard
+        streams: list[tuple[str, Handler]] = [
+            (pod_contract.OPERATOR_STREAM_ROUTE, coordinator.stream.serve),
+            (pod_contract.MEMBER_STREAM_ROUTE, coordinator.connections.serve),
+        ]
         if self._gang is not None:
-            app.router.add_get(pod_contract.GANG_ROUTE, guard(member, self._gang, refused))
+            streams.append((pod_contract.GANG_ROUTE, self._gang))
+        app = web.Application()
+        app.router.add_put(pod_contract.ROSTER_ROUTE, guard(pod_contract.ROSTER_ROUTE, roster))
+        app.router.add_get(pod_contract.WEIGHTS_ROUTE, weights)
+        for route, handler in streams:
+            app.router.add_get(route, guard(route, handler))
         return app
 
     def _completions(self) -> web.Application:
@@ -91,13 +90,8 @@ class CoordinatorServer:
             return await handle_completion(request, coordinator.prompts.complete, refused)
 
         app = web.Application(client_max_size=64 * 2**20)
-        app.add_routes(
-            [
-                web.post(
-                    pod_contract.COMPLETIONS_ROUTE, guard(self._tokens.member, completion, refused)
-                )
-            ]
-        )
+        route = pod_contract.COMPLETIONS_ROUTE
+        app.router.add_post(route, self._doorkeeper.guard(route, completion))
         return app
 
     async def _listen(self, app: web.Application, port: int) -> None:

@@ -28,6 +28,7 @@ from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import KEPT_SESSIONS, GroupReport, SessionReport
 from rollcall_protocol.wire.messages import (
     MACHINE_MESSAGES,
+    CatchUp,
     Commit,
     MemberMessage,
     Seat,
@@ -37,6 +38,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_protocol.wire.roster import Roster
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.member_connections import MemberConnections
+from rollcall_runtime.coordinator.ticket_office import TicketOffice
 from rollcall_runtime.membership.driver import MemberDriver, WeightHandler
 from rollcall_runtime.sync.open_engine import OpenEngine
 
@@ -85,7 +87,7 @@ class SyncGroup:
     """Executes the effects of its state machine. Belongs to one event loop.
 
     `after` is called with the effects of each event once they are executed; `superseded` when a
-    member says that it follows another coordinator.
+    member says that it follows another coordinator. Newcomers get `tickets` for their donors.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class SyncGroup:
         senders: int,
         weight_handler: WeightHandler,
         connections: MemberConnections,
+        tickets: TicketOffice,
         after: Callable[[list[CoordinatorEffect]], None],
         superseded: Callable[[CoordinatorSuperseded], None],
     ) -> None:
@@ -130,7 +133,7 @@ class SyncGroup:
             send=self._on_own_message,
             join_timeout=sync.join_timeout,
         )
-        self._member, self._connections = member, connections
+        self._member, self._connections, self._tickets = member, connections, tickets
         self._after, self._superseded = after, superseded
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
@@ -215,6 +218,10 @@ class SyncGroup:
             self._sent_delta = effect.message.delta is not None
         if effect.to == self._member:
             self._driver.handle(effect.message)
+        elif isinstance(effect.message, CatchUp):
+            asked = effect.message
+            tickets = self._tickets.tickets(asked.version, asked.donors)
+            self._connections.send(effect.to, replace(asked, tickets=tickets))
         else:
             self._connections.send(effect.to, effect.message)
 

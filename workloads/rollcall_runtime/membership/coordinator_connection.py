@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -19,11 +21,12 @@ from rollcall_protocol.wire.messages import (
     ReconnectRequest,
     dumps,
 )
-from rollcall_runtime.membership.bearer_token import CredentialsRefusedError, bearer
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.long_messages import load_message
+from rollcall_runtime.membership.refused_token import RefusalPatience
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,7 @@ PATIENCE = 2  # times suspect_after: leaving a coordinator that is only busy cos
 OPEN_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between attempts
+LOOK_UP_SECONDS = 1.0  # for the coordinator's name; and how long what was found holds
 MAX_MESSAGE_BYTES = 64 * 2**20  # a manifest names every tensor
 
 
@@ -46,7 +50,7 @@ class MemberStream:
         self,
         *,
         url: str,
-        token: str,
+        token: TokenSource,
         hello: Callable[[], Hello],
         opened: Callable[[], None],
         received: Callable[[CoordinatorMessage], None],
@@ -56,7 +60,10 @@ class MemberStream:
         self._hello, self._opened, self._received = hello, opened, received
         self._bounds = bounds
         self._outbox: asyncio.Queue[str | None] | None = None
-        self._peer = self._requested_by = ""
+        self._peer = ""
+        self._addresses: frozenset[str] = frozenset()
+        self._looked_up = -LOOK_UP_SECONDS
+        self._moved = False  # the coordinator is another pod than the open stream's
         self._closing = False
         self._wake = asyncio.Event()
 
@@ -77,25 +84,49 @@ class MemberStream:
         if self._outbox is not None:
             self._outbox.put_nowait(None)
 
-    def reconnect(self, request: ReconnectRequest) -> bool:
-        """Handle a coordinator's request to open a stream to it.
+    async def reconnect(self, request: ReconnectRequest) -> bool:
+        """Handle a request, of whomever, to open a stream to the coordinator.
 
-        False if the open stream leads to that coordinator already.
+        True if this member does so. An open stream is left only if the coordinator's name leads
+        elsewhere by now. So the worst that a stranger can have is one attempt to connect, or one
+        look-up of the name, each LOOK_UP_SECONDS.
         """
-        if self.connected and self._peer == request.address:
+        now = time.monotonic()
+        if now - self._looked_up >= LOOK_UP_SECONDS:
+            self._looked_up = now
+            self._addresses = await self._look_up()
+        elif not self.connected:
             return False
-        self._requested_by = request.address
+        if self.connected and (not self._addresses or self._peer in self._addresses):
+            return False
         log.warning(
-            "coordinator %s at %s asks for a stream; connected to %s",
+            "%s at %s asks for a stream to the coordinator; connected to %s",
             request.pod_uid,
             request.address,
             self._peer or "no coordinator",
         )
+        self._moved = self.connected
         self._wake.set()
         return True
 
+    async def _look_up(self) -> frozenset[str]:
+        """The coordinator's addresses; none if its name is not known now."""
+        parts = urlsplit(self._url)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(LOOK_UP_SECONDS):
+                found = await loop.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+        except (OSError, TimeoutError) as error:
+            log.info("cannot look up %s: %s", parts.hostname, str(error) or "no answer")
+            return frozenset()
+        return frozenset(str(info[4][0]) for info in found)
+
     async def run(self) -> None:
-        """Keep a stream open until `close`. CredentialsRefusedError if the token is refused."""
+        """Keep a stream open until `close`.
+
+        CredentialsRefusedError if the token, which each attempt reads anew, is refused for long.
+        """
+        patience = RefusalPatience(self._url)
         attempts = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         streams = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         opening = min(OPEN_SECONDS, self._bounds.suspect_after)
@@ -103,22 +134,24 @@ class MemberStream:
             # The name leads to another pod when rank 0 was replaced.
             connector=aiohttp.TCPConnector(use_dns_cache=False),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=opening),
-            headers=bearer(self._token),
             ws_response_class=_Socket,
         ) as session:
             while not self._closing:
                 try:
                     async with asyncio.timeout(opening):
-                        socket = await session.ws_connect(self._url, max_msg_size=MAX_MESSAGE_BYTES)
+                        opened = await session.ws_connect(
+                            self._url, max_msg_size=MAX_MESSAGE_BYTES, headers=bearer(self._token())
+                        )
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                    if getattr(error, "status", None) in {401, 403}:
-                        raise CredentialsRefusedError(self._url) from error
                     log.info("no stream to the coordinator: %s: %s", type(error).__name__, error)
+                    if getattr(error, "status", None) in {401, 403}:
+                        patience.refused(str(error))
                     await self._wait(attempts)
                 else:
                     attempts.reset()
+                    patience.accepted()
                     began = time.monotonic()
-                    await self._use(cast("_Socket", socket))
+                    await self._use(cast("_Socket", opened))
                     if time.monotonic() - began > LONGEST_DELAY:  # else the peer refused it
                         streams.reset()
                     await self._wait(streams)
@@ -140,6 +173,7 @@ class MemberStream:
             socket.transport, suspect_after=PATIENCE * self._bounds.suspect_after
         )
         self._peer = socket.transport.get_extra_info("peername", ("",))[0]
+        self._moved = False
         self._outbox = outbox = asyncio.Queue[str | None]()
         self.send(self._hello())
         log.info("stream to the coordinator is open")
@@ -184,7 +218,7 @@ class MemberStream:
             await self._wake.wait()
             if self._closing:
                 await asyncio.Event().wait()  # the writer ends the stream after the queued messages
-            if self._requested_by != self._peer:
+            if self._moved:
                 return
             self._wake.clear()  # the request came while this stream was being opened
 

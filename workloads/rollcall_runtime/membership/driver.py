@@ -43,8 +43,10 @@ class WeightHandler(Protocol):
     async def apply(self, version: Version) -> None:
         """Serve the staged version. After an error the old weights are served, unchanged."""
 
-    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
-        """Stage `version` from the first of `donors` (host:port) that serves it."""
+    async def fetch(
+        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
+    ) -> None:
+        """Stage `version` from the first of `donors` (host:port) that serves it for its ticket."""
 
 
 class MemberDriver:
@@ -107,7 +109,9 @@ class MemberDriver:
             message = str(error) if error else ""
             self._perform(self.machine.applied(effect.version, effect.session, error=message))
         else:
-            error = await _error_of(self._weights.fetch(effect.version, effect.donors))
+            error = await _error_of(
+                self._weights.fetch(effect.version, effect.donors, effect.tickets)
+            )
             message = str(error) if error else ""
             self._perform(self.machine.fetched(effect.version, error=message))
 

@@ -32,6 +32,10 @@ class WeightSender:
         """Always SyncError: COMMIT goes to receivers only."""
         raise SyncError(f"the trainer does not receive weights and cannot apply {version}")
 
-    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+    async def fetch(
+        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
+    ) -> None:
         """Always SyncError: the trainer does not catch up from others."""
-        raise SyncError(f"the trainer does not fetch weights ({version} from {donors})")
+        raise SyncError(
+            f"the trainer does not fetch weights ({version} from {donors}, {len(tickets)} tickets)"
+        )

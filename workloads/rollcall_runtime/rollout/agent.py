@@ -21,6 +21,7 @@ from rollcall_protocol.wire.messages import (
     PromptLease,
     PromptLeaseReturned,
     PromptLeaseRevoked,
+    TicketKey,
     VersionAssigned,
 )
 from rollcall_runtime.membership.coordinator_connection import MemberStream
@@ -42,8 +43,11 @@ from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightRecei
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.staging import StagingArea
+from rollcall_runtime.sync.weights.tickets import TicketKeys
 from rollcall_runtime.worker.asyncio_helpers import first_of
+from rollcall_runtime.worker.auth import Doorkeeper
 from rollcall_runtime.worker.environment import RolloutEnvironment
+from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.metrics_server import MetricsServer
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
@@ -111,6 +115,7 @@ class Agent:
         concurrency = 1 if algorithm.deterministic else dependencies.settings.concurrency
         self._target = BATCHES_LEASED * concurrency
         served = ServedVersions()
+        self._tickets = TicketKeys()
         self._stream = self._make_stream()
         self._driver = self._make_driver(served)
         self._readiness = Readiness(self._driver.machine)
@@ -133,7 +138,7 @@ class Agent:
             url=environment.coordinator_url(
                 pod_contract.COMPLETIONS_PORT, pod_contract.COMPLETIONS_ROUTE
             ),
-            token=environment.member_token,
+            token=environment.token,
             metrics=dependencies.metrics,
             answered=self._request_prompts,
         )
@@ -163,10 +168,11 @@ class Agent:
         address = self._environment.pod.address
         metrics = MetricsServer(self._metrics, healthy=self._generator.stuck, ready=self._ready)
         server = AgentServer(
-            token=self._environment.member_token,
+            doorkeeper=self._make_doorkeeper(),
+            tickets=self._tickets,
             held=self._stage.held,
             drain=self.drain,
-            refused=lambda what: self._metrics.refused(what=what).inc(),
+            refused=self._refused,
             shard=self._shard,
             reconnect=self._stream.reconnect,
         )
@@ -196,12 +202,20 @@ class Agent:
         port, route = pod_contract.MEMBERSHIP_PORT, pod_contract.MEMBER_STREAM_ROUTE
         return MemberStream(
             url=environment.coordinator_url(port, route),
-            token=environment.member_token,
+            token=environment.token,
             hello=self._hello,
             opened=self._on_open,
             received=self._on_message,
             bounds=environment.job.membership,
         )
+
+    def _make_doorkeeper(self) -> Doorkeeper:
+        job, pod = self._environment.job, self._environment.pod
+        book = RoleBook(job.job, job.trainer_replicas, own_pod_uid=pod.uid)
+        return Doorkeeper(self._environment.verifier(), book, self._refused)
+
+    def _refused(self, what: str) -> None:
+        self._metrics.refused(what=what).inc()
 
     def _make_driver(self, served: ServedVersions) -> MemberDriver:
         job, pool = self._environment.job, self._environment.pool
@@ -213,7 +227,6 @@ class Agent:
             settings=WeightReceiverSettings(
                 PauseMode(sync.pause_mode), sync.stage_timeout, sync.commit_timeout
             ),
-            token=self._environment.member_token,
             metrics=self._metrics,
             delta=sync.delta,
             shard=self._dependencies.sync.shard,
@@ -261,6 +274,8 @@ class Agent:
         elif isinstance(message, PromptLeaseRevoked):
             self._generator.revoke(message.lease_id)
             self._request_prompts()
+        elif isinstance(message, TicketKey):
+            self._tickets.accept("coordinator", message.key)
         elif not isinstance(message, VersionAssigned):  # VersionAssigned is for senders
             self._driver.handle(message)
             self._readiness.message_received(message)

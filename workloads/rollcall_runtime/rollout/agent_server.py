@@ -1,6 +1,6 @@
 """The rollout's own port: weights for new members, drain and reconnect requests."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -10,26 +10,30 @@ from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
-from rollcall_runtime.worker.auth import guard
+from rollcall_runtime.sync.weights.tickets import TicketKeys
+from rollcall_runtime.worker.auth import Doorkeeper
 from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
 
 STOP_SECONDS = 2.0
+LONGEST_BODY = 4096
 
 
 class AgentServer:
-    """Listens on this pod's addresses only; all routes require the member token.
+    """Listens on this pod's addresses only. Its doors are for tickets, and for `doorkeeper`.
 
-    `reconnect` handles the request of a coordinator that has no stream from this member.
+    `reconnect` handles the request of a coordinator that has no stream from this member. Everybody
+    may send that, so that the coordinator shows no token to a rollout.
     """
 
     def __init__(
         self,
         *,
-        token: str,
+        doorkeeper: Doorkeeper,
+        tickets: TicketKeys,
         held: Callable[[Version], WeightSnapshot | None],
         drain: Callable[[str], None],
         refused: Callable[[str], None],
-        reconnect: Callable[[ReconnectRequest], bool],
+        reconnect: Callable[[ReconnectRequest], Awaitable[bool]],
         shard: str = "",
     ) -> None:
         async def begin_drain(request: web.Request) -> web.StreamResponse:
@@ -42,14 +46,14 @@ class AgentServer:
             except CodecError as error:
                 refused("malformed")
                 return web.json_response({"error": str(error)}, status=400)
-            return web.json_response({"registering": reconnect(message)})
+            return web.json_response({"registering": await reconnect(message)})
 
-        application = web.Application()
-        application.router.add_post(pod_contract.DRAIN_ROUTE, guard(token, begin_drain, refused))
+        application = web.Application(client_max_size=LONGEST_BODY)
         application.router.add_post(
-            pod_contract.REGISTER_ROUTE, guard(token, handle_reconnect, refused)
+            pod_contract.DRAIN_ROUTE, doorkeeper.guard(pod_contract.DRAIN_ROUTE, begin_drain)
         )
-        weights = guard(token, weights_handler(held, shard=shard), refused)
+        application.router.add_post(pod_contract.REGISTER_ROUTE, handle_reconnect)
+        weights = tickets.guard(weights_handler(held, shard=shard), refused)
         application.router.add_get(pod_contract.WEIGHTS_ROUTE, weights)
         self._runner = BoundedRunner(application, refused=refused, shutdown_timeout=STOP_SECONDS)
 

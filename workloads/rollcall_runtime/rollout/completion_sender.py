@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 
 from rollcall_protocol.wire.messages import Completion, dumps
-from rollcall_runtime.membership.bearer_token import CredentialsRefusedError, bearer
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
@@ -26,13 +26,13 @@ GIVE_UP_SECONDS = 600.0  # a lease has long expired by then
 class CompletionSender:
     """Posts completions to `url` in the order they come, POSTS_AT_ONCE at a time.
 
-    200: counted; 409: the lease is not current any more; 400: the completion will never count; 401
-    ends `run` with CredentialsRefusedError. After any other outcome it is sent again. `answered` is
-    called after each completion that is not sent again.
+    200: counted; 409: the lease is not current any more, 403: this pod holds none; 400: the
+    completion will never count. After any other outcome it is sent again, with the token that is
+    there then. `answered` is called after each completion that is not sent again.
     """
 
     def __init__(
-        self, *, url: str, token: str, metrics: RolloutMetrics, answered: Callable[[], None]
+        self, *, url: str, token: TokenSource, metrics: RolloutMetrics, answered: Callable[[], None]
     ) -> None:
         self._url, self._token, self._metrics = url, token, metrics
         self._answered = answered
@@ -74,12 +74,9 @@ class CompletionSender:
     async def run(self) -> None:
         """Deliver until cancelled."""
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
-        headers = bearer(self._token)
         # The name leads to another pod when rank 0 was replaced.
         connector = aiohttp.TCPConnector(use_dns_cache=False)
-        async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, headers=headers
-        ) as session:
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
 
     async def _work(self, session: aiohttp.ClientSession) -> None:
@@ -114,9 +111,8 @@ class CompletionSender:
     async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> str:
         """One of _FINAL, or why the attempt failed."""
         try:
-            async with session.post(self._url, data=body) as answer:
-                if answer.status in {401, 403}:
-                    raise CredentialsRefusedError(self._url)
+            headers = bearer(self._token())
+            async with session.post(self._url, data=body, headers=headers) as answer:
                 outcome = _OUTCOMES.get(answer.status, f"status {answer.status}")
                 if outcome == "refused":
                     log.error("completion refused: %s", await answer.text())
@@ -135,5 +131,5 @@ class CompletionSender:
                 self._waiting.discard(waiting)
 
 
-_OUTCOMES = {200: "counted", 409: "dropped", 400: "refused", 413: "refused"}
+_OUTCOMES = {200: "counted", 409: "dropped", 403: "dropped", 400: "refused", 413: "refused"}
 _FINAL = frozenset(_OUTCOMES.values())

@@ -51,13 +51,12 @@ class WeightReceiver:
         stage: StagingArea,
         served: ServedVersions,
         settings: WeightReceiverSettings,
-        token: str,
         metrics: RolloutMetrics,
         delta: DeltaConfig | None = None,
         shard: Shard | None = None,
     ) -> None:
         self._engine, self._stage, self._served = engine, stage, served
-        self._settings, self._token, self._metrics = settings, token, metrics
+        self._settings, self._metrics = settings, metrics
         self._delta, self._deltas = delta or DeltaConfig(), GrowingBufferPool(limit=DELTA_BUFFERS)
         self._shard = shard  # the part to receive, None for everything
         self._patched = False  # whether what is staged came as a delta
@@ -88,14 +87,16 @@ class WeightReceiver:
             loop = asyncio.get_running_loop()
             self._preparing = loop.run_in_executor(None, self._stage.prepare)
 
-    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+    async def fetch(
+        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
+    ) -> None:
         """Stage `version` from the first donor that gives it."""
         self._track_lag(version)
         self._patched = False
         await fetch(
             version=version,
             donors=donors,
-            token=self._token,
+            tickets=tickets,
             stage=self._stage,
             shard=self._shard,
         )

@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rollcall_runtime.sync.rendezvous_connection import (
@@ -43,12 +44,20 @@ class _SessionTable:
 class RendezvousServer:
     """Listens on `address` alone, on `port` or one that the kernel picks.
 
-    `secret` is what clients must know, a random one by default. Each client has a thread, for as
-    long as it is connected.
+    `secret` is what clients must know, a random one by default; `admit` judges the secrets of
+    clients instead, in any thread. Each client has a thread, for as long as it is connected.
     """
 
-    def __init__(self, address: str, *, port: int = 0, secret: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        port: int = 0,
+        secret: str = "",
+        admit: Callable[[str], bool] | None = None,
+    ) -> None:
         self._listener = _listen(address, port)
+        self._knows = admit or self._is_own_secret
         self.address = RendezvousAddress(
             host=address,
             port=self._listener.getsockname()[1],
@@ -106,8 +115,7 @@ class RendezvousServer:
                 self._clients.add(client)
             try:
                 hello = _read_frame(client, limit=_MAX_HELLO_BYTES)
-                given, secret = str(hello["secret"]), self.address.secret
-                if not hmac.compare_digest(given.encode(), secret.encode()):
+                if not self._knows(str(hello["secret"])):
                     return
                 with self._changed:
                     self._strangers.pop(client, None)
@@ -119,6 +127,9 @@ class RendezvousServer:
                 with self._changed:
                     self._clients.discard(client)
                     self._strangers.pop(client, None)
+
+    def _is_own_secret(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.address.secret.encode())
 
     def _serve_session(self, name: str, client: socket.socket) -> None:
         with self._changed:

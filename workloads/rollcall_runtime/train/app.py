@@ -25,7 +25,12 @@ from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetr
 from rollcall_runtime.train.engine_configuration import split_config, split_loop
 from rollcall_runtime.train.final_export import FinalExport
 from rollcall_runtime.train.gang_liveness import Gang
-from rollcall_runtime.train.gang_member import end_if_broken, hold_to_leader, trainer_rendezvous
+from rollcall_runtime.train.gang_member import (
+    end_if_broken,
+    hold_to_leader,
+    make_gang,
+    trainer_rendezvous,
+)
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup
@@ -38,7 +43,6 @@ from rollcall_runtime.train.trainer_loop import TrainerLoop
 from rollcall_runtime.train.trainer_rank import TrainerRank
 from rollcall_runtime.train.weight_recovery import ROLLOUTS, RecoveredWeights, WeightRecovery
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
-from rollcall_runtime.worker.auth import Tokens
 from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError
@@ -104,16 +108,13 @@ class _Leader:
         )
         # Reported first, so that the operator does not take a restart for a new job's start.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
-        tokens = Tokens(self.environment.member_token, self.environment.operator_token)
-        bounds = job.membership
-        gang = Gang(
-            job.trainer_ranks,
-            heartbeat=bounds.heartbeat,
-            suspect_after=bounds.suspect_after,
-            refused=metrics.refused,
-        )
+        gang = make_gang(job, metrics.refused)
         server = CoordinatorServer(
-            coordinator, address=pod.address, tokens=tokens, metrics=metrics, gang=gang.serve
+            coordinator,
+            address=pod.address,
+            verifier=self.environment.verifier(),
+            metrics=metrics,
+            gang=gang.serve,
         )
         watch = asyncio.create_task(end_if_broken(gang.watch()))
         try:
@@ -161,7 +162,7 @@ class _Leader:
         if job.recover_from != ROLLOUTS or not job.weight_sync.enabled:
             return None
         every = job.weight_sync.trigger_parameter_sync_step
-        recovery = WeightRecovery(token=self.environment.member_token, every=every)
+        recovery = WeightRecovery(tickets=coordinator.tickets.tickets, every=every)
         # A replacement pod's coordinator does not know the checkpoint's incarnation.
         incarnations = (
             *coordinator.incarnations,
@@ -303,7 +304,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
                 setup,
                 make_engine,
                 minibatches=loop.minibatches,
-                member_token=environment.member_token,
+                reference_token=environment.reference_token,
             ),
             health=TrainingHealth(
                 job.health, folder=skipped_steps(job.checkpoint), rank=ranks.rank

@@ -14,6 +14,8 @@ import aiohttp
 from aiohttp import web
 
 from rollcall_runtime.worker.asyncio_helpers import first_of
+from rollcall_runtime.worker.auth import current_caller, impersonation
+from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 
 CONNECT_SECONDS = 60.0  # for all ranks, once they have met
 RETRY_SECONDS = 0.1
@@ -78,18 +80,25 @@ class _Stream:
 
 
 class Gang:
-    """Rank 0's side: `size` ranks, itself included. Times are seconds.
+    """Rank 0's side: `size` ranks, itself included, `processes` in a pod. Times are seconds.
 
-    `refused` counts requests of what is no rank, or a rank that has a stream open.
+    `refused` counts requests of what is no rank, of a pod in the name of another's, and of a rank
+    that has a stream open.
     """
 
     def __init__(
-        self, size: int, *, heartbeat: float, suspect_after: float, refused: Callable[[str], None]
+        self,
+        size: int,
+        *,
+        heartbeat: float,
+        suspect_after: float,
+        refused: Callable[[str], None],
+        processes: int = 1,
     ) -> None:
         self._ranks = {str(rank): rank for rank in range(1, size)}
         self._missing = set(self._ranks.values())
         self._open: set[int] = set()
-        self._refused = refused
+        self._refused, self._processes = refused, processes
         self._heartbeat, self._bound = heartbeat, PATIENCE * suspect_after
         self._leaving = asyncio.Event()
         self._broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -106,12 +115,19 @@ class Gang:
         self._leaving.set()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Handle another rank's stream; `?rank=` says whose it is. 404 and 409 end nothing."""
+        """Handle another rank's stream; `?rank=` says whose it is: one of the caller's own.
+
+        403, 404 and 409 end nothing.
+        """
         rank = self._ranks.get(request.query.get("rank", ""))
         if rank is None:
             self._refused("gang_rank")
             problem = f"rank is not a number from 1 to {len(self._ranks)}"
             return web.json_response({"error": problem}, status=404)
+        caller = current_caller()
+        if rank // self._processes != caller.trainer_ordinal:
+            problem = f"pod {caller.identity.pod} says it is rank {rank}"
+            return impersonation(self._refused, problem)
         if rank in self._open:
             self._refused("gang_rank")
             problem = f"rank {rank} has a stream open"
@@ -164,7 +180,7 @@ async def watch_leader(
     url: str,
     *,
     rank: int,
-    token: str,
+    token: TokenSource,
     heartbeat: float,
     suspect_after: float,
     leaving: asyncio.Event,
@@ -173,10 +189,9 @@ async def watch_leader(
 
     Raises GangBrokenError when rank 0 is lost, or does not listen within CONNECT_SECONDS.
     """
-    headers = {"Authorization": f"Bearer {token}"}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=OPEN_SECONDS)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        socket = await _connect(session, f"{url}?rank={rank}", leaving)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        socket = await _connect(session, f"{url}?rank={rank}", token, leaving)
         if socket is None:
             return
         stream = _Stream(socket, heartbeat=heartbeat, bound=PATIENCE * suspect_after)
@@ -187,12 +202,12 @@ async def watch_leader(
 
 
 async def _connect(
-    session: aiohttp.ClientSession, url: str, leaving: asyncio.Event
+    session: aiohttp.ClientSession, url: str, token: TokenSource, leaving: asyncio.Event
 ) -> aiohttp.ClientWebSocketResponse | None:
     deadline = time.monotonic() + CONNECT_SECONDS
     while not leaving.is_set():
         try:
-            return await session.ws_connect(url)
+            return await session.ws_connect(url, headers=bearer(token()))
         except (OSError, aiohttp.ClientError) as error:  # it resumes, or opens its engines
             if time.monotonic() > deadline:
                 raise GangBrokenError(f"rank 0 does not listen: {error}") from error

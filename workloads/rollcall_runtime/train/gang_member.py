@@ -1,28 +1,69 @@
 """What every trainer rank does in its gang: meets the others, and ends when they are lost."""
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rollcall_protocol import pod_contract
-from rollcall_runtime.train.gang_liveness import GangBrokenError, watch_leader
+from rollcall_protocol.job_config import JobConfig
+from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
 from rollcall_runtime.train.process_group import TrainerRendezvous
+from rollcall_runtime.worker.auth import Doorkeeper
 from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.exit import end_with_failure
+from rollcall_runtime.worker.identity.roles import RENDEZVOUS, RoleBook
+from rollcall_runtime.worker.identity.token_verifier import TokenRefusedError
+
+log = logging.getLogger(__name__)
 
 # Between rank 0's farewell and this rank's own SIGTERM when both pods are deleted.
 LEFT_BEHIND_SECONDS = 5.0
 
 
 def trainer_rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
-    """Rank 0 binds its own address; the others find it by name."""
+    """Rank 0 binds its own address; the others find it by name, and show it their tokens."""
     host = environment.pod.address if environment.rank == 0 else environment.coordinator
     return TrainerRendezvous(
         host=host,
         port=pod_contract.RENDEZVOUS_PORT,
         rank=environment.rank,
         size=environment.job.trainer_ranks,
-        secret=environment.member_token,
+        secret=environment.token(),
+        admit=admit_ranks(environment) if environment.rank == 0 else None,
+    )
+
+
+def admit_ranks(environment: TrainerEnvironment) -> Callable[[str], bool]:
+    """Whether a token is one of a pod of this trainer; for any thread."""
+    job, lock = environment.job, threading.Lock()
+    doorkeeper = Doorkeeper(
+        environment.verifier(),
+        RoleBook(job.job, job.trainer_replicas),
+        lambda what: log.warning("refused a client of the ranks' rendezvous: %s", what),
+    )
+
+    def admit(token: str) -> bool:
+        with lock:
+            try:
+                doorkeeper.admit(RENDEZVOUS, token)
+            except TokenRefusedError:
+                return False
+        return True
+
+    return admit
+
+
+def make_gang(job: JobConfig, refused: Callable[[str], None]) -> Gang:
+    """Rank 0's watch over the other ranks."""
+    bounds = job.membership
+    return Gang(
+        job.trainer_ranks,
+        heartbeat=bounds.heartbeat,
+        suspect_after=bounds.suspect_after,
+        processes=job.trainer_processes,
+        refused=refused,
     )
 
 
@@ -37,7 +78,7 @@ async def hold_to_leader(
     await watch_leader(
         environment.coordinator_url(pod_contract.MEMBERSHIP_PORT, pod_contract.GANG_ROUTE),
         rank=environment.rank,
-        token=environment.member_token,
+        token=environment.token,
         heartbeat=bounds.heartbeat,
         suspect_after=bounds.suspect_after,
         leaving=leaving,

@@ -20,6 +20,7 @@ from rollcall_protocol.wire.messages import (
     PromptLease,
     PromptLeaseRevoked,
     SnapshotPartReady,
+    TicketKey,
     VersionAssigned,
     WeightDelta,
 )
@@ -34,8 +35,8 @@ from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.delta import DeltaEncoder, EncodedDelta
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
+from rollcall_runtime.sync.weights.tickets import TicketKeys
 from rollcall_runtime.worker.asyncio_helpers import first_of
-from rollcall_runtime.worker.auth import guard
 from rollcall_runtime.worker.doors import BoundedRunner
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.log_rate import REPEATED
@@ -152,12 +153,14 @@ class SenderRank:
         self._parts = SnapshotPartSender(
             rank=environment.rank, stage_timeout=sync.stage_timeout, delta=sync.delta
         )
-        self._members = [_GroupMember(environment, opened, self._parts) for opened in engines]
+        self._tickets = TicketKeys()
+        self._members = [
+            _GroupMember(environment, opened, self._parts, self._tickets) for opened in engines
+        ]
         self._drafts: asyncio.Queue[WeightSnapshotDraft] = asyncio.Queue()
         app = web.Application()
         handler = weights_handler(self._parts.held)
-        guarded = guard(environment.member_token, handler, _log_refusal)
-        app.router.add_get(pod_contract.WEIGHTS_ROUTE, guarded)
+        app.router.add_get(pod_contract.WEIGHTS_ROUTE, self._tickets.guard(handler, _log_refusal))
         self._port = pod_contract.weights_port(environment.local_rank)
         self._runner = BoundedRunner(app, refused=_log_refusal, shutdown_timeout=STOP_SECONDS)
 
@@ -195,9 +198,14 @@ class _GroupMember:
     """The rank's membership in one group: an identity, a stream and a driver."""
 
     def __init__(
-        self, environment: TrainerEnvironment, opened: OpenEngine, parts: SnapshotPartSender
+        self,
+        environment: TrainerEnvironment,
+        opened: OpenEngine,
+        parts: SnapshotPartSender,
+        tickets: TicketKeys,
     ) -> None:
         self._environment, self._opened, self._parts = environment, opened, parts
+        self._tickets = tickets
         self._member = new_member(environment.pod)
         job = environment.job
         self.address = opened.address or environment.pod.address
@@ -205,7 +213,7 @@ class _GroupMember:
             url=environment.coordinator_url(
                 pod_contract.MEMBERSHIP_PORT, pod_contract.MEMBER_STREAM_ROUTE
             ),
-            token=environment.member_token,
+            token=environment.token,
             hello=self._hello,
             opened=self._report_parts,
             received=self._on_message,
@@ -242,5 +250,7 @@ class _GroupMember:
     def _on_message(self, message: CoordinatorMessage) -> None:
         if isinstance(message, VersionAssigned):
             self._parts.assign_version(message)
+        elif isinstance(message, TicketKey):
+            self._tickets.accept(self._opened.name, message.key)
         elif not isinstance(message, (PromptLease, PromptLeaseRevoked)):
             self.driver.handle(message)

@@ -23,7 +23,7 @@ from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 from rollcall_runtime.train.rendezvous_store import RendezvousStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -40,7 +40,8 @@ class TrainerRendezvous:
     """Where the ranks meet. With one rank, only `timeout` is used.
 
     Rank 0 binds `host`, its own address; the others connect to it by address or name. `secret` is
-    what only members of the job know. `timeout` seconds bound the rendezvous and every collective
+    what a rank shows there: one that only they know, or its own, which `admit` of rank 0 judges.
+    `timeout` seconds bound the rendezvous and every collective
     after it, so that it must exceed the longest wait of one rank for another.
     """
 
@@ -50,6 +51,7 @@ class TrainerRendezvous:
     size: int = 1
     secret: str = field(default="", repr=False)
     timeout: float = 600.0
+    admit: Callable[[str], bool] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
@@ -184,7 +186,9 @@ def _store(meeting: TrainerRendezvous, undo: ExitStack) -> Store:
     if meeting.size == 1:
         return HashStore()
     if meeting.rank == 0:
-        server = RendezvousServer(meeting.host, port=meeting.port, secret=meeting.secret)
+        server = RendezvousServer(
+            meeting.host, port=meeting.port, secret=meeting.secret, admit=meeting.admit
+        )
         undo.callback(server.close)
     address = RendezvousAddress(meeting.host, meeting.port, meeting.secret)
     store = RendezvousStore(address, rank=meeting.rank, size=meeting.size, timeout=meeting.timeout)

@@ -20,7 +20,9 @@ from rollcall_runtime.train.roles.build_roles import open_role_model
 from rollcall_runtime.train.roles.reference import Reference
 from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
+from rollcall_runtime.worker.auth import Doorkeeper
 from rollcall_runtime.worker.devices import device_of
+from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.metrics_server import MetricsServer
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ async def _serve(environment: ReferenceEnvironment) -> None:
             bounds = RequestBounds.of(job, open_role_model(*_model(job)))
             reference = await loop.run_in_executor(thread, open_reference, environment, undo)
             server = ReferenceServer(
-                token=environment.member_token,
+                doorkeeper=_doorkeeper(environment, metrics),
                 bounds=bounds,
                 logprobs=reference.logprobs,
                 thread=thread,
@@ -69,6 +71,14 @@ async def _serve(environment: ReferenceEnvironment) -> None:
         finally:
             thread.shutdown(wait=False)
             await probes.stop()
+
+
+def _doorkeeper(environment: ReferenceEnvironment, metrics: ReferenceMetrics) -> Doorkeeper:
+    def refused(what: str) -> None:
+        metrics.refused(what=what).inc()
+
+    book = RoleBook(environment.job.job, environment.job.trainer_replicas)
+    return Doorkeeper(environment.verifier(), book, refused)
 
 
 def open_reference(environment: ReferenceEnvironment, undo: ExitStack) -> Reference:

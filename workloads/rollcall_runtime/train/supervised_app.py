@@ -13,8 +13,12 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress, TrainingResult
 from rollcall_runtime.coordinator import persistent_state
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
-from rollcall_runtime.train.gang_liveness import Gang
-from rollcall_runtime.train.gang_member import end_if_broken, hold_to_leader, trainer_rendezvous
+from rollcall_runtime.train.gang_member import (
+    end_if_broken,
+    hold_to_leader,
+    make_gang,
+    trainer_rendezvous,
+)
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
 from rollcall_runtime.train.step_figures import as_text, supervised_figures
 from rollcall_runtime.train.supervised_run import (
@@ -25,13 +29,15 @@ from rollcall_runtime.train.supervised_run import (
 )
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
-from rollcall_runtime.worker.auth import guard
+from rollcall_runtime.worker.auth import Doorkeeper
 from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.doors import BoundedRunner
 from rollcall_runtime.worker.exit import report_stop
+from rollcall_runtime.worker.identity.roles import RoleBook
 
 if TYPE_CHECKING:
     from rollcall_protocol.supervised_config import SupervisedConfig
+    from rollcall_runtime.train.gang_liveness import Gang
     from rollcall_runtime.train.supervised_training import SupervisedStep
     from rollcall_runtime.worker.environment import TrainerEnvironment
 
@@ -112,13 +118,8 @@ class _Leader:
 
     async def run(self) -> None:
         """Until training has ended and the pod is to stop. OSError if the port is taken."""
-        environment, bounds = self._environment, self._environment.job.membership
-        gang = Gang(
-            environment.job.trainer_ranks,
-            heartbeat=bounds.heartbeat,
-            suspect_after=bounds.suspect_after,
-            refused=self._refused,
-        )
+        environment = self._environment
+        gang = make_gang(environment.job, self._refused)
         runner = BoundedRunner(
             self._routes(gang), refused=self._refused, shutdown_timeout=STOP_SECONDS
         )
@@ -187,12 +188,15 @@ class _Leader:
         )
 
     def _routes(self, gang: Gang) -> web.Application:
-        app, environment = web.Application(), self._environment
-        for route, token, handler in (
-            (pod_contract.OPERATOR_STREAM_ROUTE, environment.operator_token, self._stream.serve),
-            (pod_contract.GANG_ROUTE, environment.member_token, gang.serve),
+        job = self._environment.job
+        book = RoleBook(job.job, job.trainer_replicas)
+        doorkeeper = Doorkeeper(self._environment.verifier(), book, self._refused)
+        app = web.Application()
+        for route, handler in (
+            (pod_contract.OPERATOR_STREAM_ROUTE, self._stream.serve),
+            (pod_contract.GANG_ROUTE, gang.serve),
         ):
-            app.router.add_get(route, guard(token, handler, self._refused))
+            app.router.add_get(route, doorkeeper.guard(route, handler))
         return app
 
     def _refused(self, what: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -31,10 +31,18 @@ class RecoveredWeights:
 
 
 class WeightRecovery:
-    """Finds and fetches what rollouts hold. `every` is the number of steps between versions."""
+    """Finds and fetches what rollouts hold, for the `tickets` of a version and its donors.
 
-    def __init__(self, *, token: str, every: int) -> None:
-        self._token, self._every = token, every
+    `every` is the number of steps between versions.
+    """
+
+    def __init__(
+        self,
+        *,
+        tickets: Callable[[Version, Sequence[str]], tuple[str, ...]],
+        every: int,
+    ) -> None:
+        self._tickets, self._every = tickets, every
 
     async def recover(
         self,
@@ -74,7 +82,8 @@ class WeightRecovery:
         stage = StagingArea(buffers=1)
         try:
             async with asyncio.timeout(FETCH_SECONDS):
-                await fetch(version=version, donors=donors, token=self._token, stage=stage)
+                tickets = self._tickets(version, donors)
+                await fetch(version=version, donors=donors, tickets=tickets, stage=stage)
         except (SyncError, TimeoutError) as error:
             reason = str(error) or f"timed out after {FETCH_SECONDS:g} s"
             log.warning("cannot fetch version %s from rollouts: %s", version, reason)

@@ -1,4 +1,4 @@
-"""Reads what the operator gives a worker container: environment variables and mounted tokens.
+"""Reads what the operator gives a worker container: environment variables and mounted files.
 
 Any fault is a SpecError that names the variable or file: a restart does not help.
 """
@@ -16,6 +16,9 @@ from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.json_codec import CodecError, decode
 from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.identity.own_tokens import TokenFile, TokenSource
+from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
+from rollcall_runtime.worker.identity.trust_file import TrustFile
 
 T = TypeVar("T")
 
@@ -37,12 +40,17 @@ class RolloutEnvironment:
     pool: PoolConfig
     pod: Pod
     coordinator: str
-    member_token: str
+    token: TokenSource
+    trust: TrustFile
     state_dir: Path
 
     def coordinator_url(self, port: int, route: str) -> str:
         """The URL of a route of the coordinator."""
         return f"http://{host_port(self.coordinator, port)}{route}"
+
+    def verifier(self) -> TokenVerifier:
+        """Checks tokens that are shown to members of this job."""
+        return _verifier(self.trust, self.job, pod_contract.audience(self.job.uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +59,27 @@ class TrainerEnvironment:
 
     `rank` follows from the pod's ordinal in its StatefulSet and from `local_rank`, the number of
     the process in its pod. `starts_ranks`: this process is none of the pod's ranks, but starts
-    them; `rank` is then that of the first.
+    them; `rank` is then that of the first. `reference_token`: for a reference in pods of its own.
     """
 
     job: JobConfig
     pod: Pod
     coordinator: str
-    member_token: str
-    operator_token: str
+    token: TokenSource
+    trust: TrustFile
     state_dir: Path
     rank: int
     local_rank: int = 0
     starts_ranks: bool = False
+    reference_token: TokenSource | None = None
 
     def coordinator_url(self, port: int, route: str) -> str:
         """The URL of a route of the coordinator."""
         return f"http://{host_port(self.coordinator, port)}{route}"
+
+    def verifier(self) -> TokenVerifier:
+        """Checks tokens that are shown to members of this job; one for each thread."""
+        return _verifier(self.trust, self.job, pod_contract.audience(self.job.uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,11 @@ class ReferenceEnvironment:
     job: JobConfig
     pods: ReferencePodConfig
     pod: Pod
-    member_token: str
+    trust: TrustFile
+
+    def verifier(self) -> TokenVerifier:
+        """Checks the trainer's tokens for reference pods."""
+        return _verifier(self.trust, self.job, pod_contract.reference_audience(self.job.uid))
 
 
 def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
@@ -86,7 +103,8 @@ def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
         pool=_read_json(PoolConfig, variables, pod_contract.POOL_CONFIG),
         pod=_pod(variables),
         coordinator=_required(variables, pod_contract.COORDINATOR),
-        member_token=_token(variables, pod_contract.MEMBER_TOKEN_FILE),
+        token=_token(variables, pod_contract.TOKEN_FILE),
+        trust=_trust(variables),
         state_dir=_folder(variables, pod_contract.STATE_DIR),
     )
 
@@ -101,12 +119,15 @@ def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
         job=job,
         pod=pod,
         coordinator=_required(variables, pod_contract.COORDINATOR),
-        member_token=_token(variables, pod_contract.MEMBER_TOKEN_FILE),
-        operator_token=_token(variables, pod_contract.OPERATOR_TOKEN_FILE),
+        token=_token(variables, pod_contract.TOKEN_FILE),
+        trust=_trust(variables),
         state_dir=_folder(variables, pod_contract.STATE_DIR),
         rank=ordinal * job.trainer_processes + local_rank,
         local_rank=local_rank,
         starts_ranks=job.trainer_processes > 1 and pod_contract.LOCAL_RANK not in variables,
+        reference_token=_token(variables, pod_contract.REFERENCE_TOKEN_FILE)
+        if job.reference.host
+        else None,
     )
 
 
@@ -116,7 +137,7 @@ def read_reference(variables: Mapping[str, str]) -> ReferenceEnvironment:
         job=_read_json(JobConfig, variables, pod_contract.CONFIG),
         pods=_read_json(ReferencePodConfig, variables, pod_contract.REFERENCE_CONFIG),
         pod=_pod(variables),
-        member_token=_token(variables, pod_contract.MEMBER_TOKEN_FILE),
+        trust=_trust(variables),
     )
 
 
@@ -155,16 +176,16 @@ def _folder(variables: Mapping[str, str], name: str) -> Path:
     return path
 
 
-def _token(variables: Mapping[str, str], name: str) -> str:
-    path = _folder(variables, pod_contract.TOKEN_DIR) / name
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"cannot read the token: {error}; is the job's Secret mounted?"
-        raise SpecError(str(path), problem) from error
-    if not token:
-        raise SpecError(str(path), "the token is empty; write a token into the job's Secret")
-    return token
+def _token(variables: Mapping[str, str], name: str) -> TokenFile:
+    return TokenFile(_folder(variables, pod_contract.TOKEN_DIR) / name)
+
+
+def _trust(variables: Mapping[str, str]) -> TrustFile:
+    return TrustFile(_folder(variables, pod_contract.TRUST_DIR) / pod_contract.TRUST_FILE)
+
+
+def _verifier(trust: TrustFile, job: JobConfig, audience: str) -> TokenVerifier:
+    return TokenVerifier(trust, audience=audience, namespace=job.namespace)
 
 
 def _ordinal(pod_name: str, replicas: int) -> int:

@@ -9,14 +9,18 @@ from rollcall_operator.api import labels
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
-TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME = (
+TOKEN_VOLUME, TRUST_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME = (
     "rollcall-token",
+    "rollcall-trust",
     "rollcall-state",
     "rollcall-checkpoints",
     "rollcall-tmp",
 )
-RESERVED_VOLUMES = (TOKEN_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME)
+RESERVED_VOLUMES = (TOKEN_VOLUME, TRUST_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME)
 TOKEN_PATH = "/var/run/rollcall/token"  # noqa: S105 - a folder
+TRUST_PATH = "/var/run/rollcall/trust"
+TOKEN_SECONDS = 3600
+"""The kubelet renews a token after 80 % of this."""
 STATE_PATH = "/var/lib/rollcall/state"
 TMP_PATH = "/tmp"  # noqa: S108 - a mount of the container's own
 STATE_SIZE, TMP_SIZE = "64Mi", "10Gi"
@@ -81,19 +85,38 @@ def worker_template(template: Manifest, extras: WorkerAdditions) -> Manifest:
     return result
 
 
-def token_volume(secret: str, *, keys: tuple[str, ...]) -> Manifest:
-    """The job's Secret, or some of its keys, as a volume."""
-    items = [{"key": key, "path": key} for key in keys]
-    return {"name": TOKEN_VOLUME, "secret": {"secretName": secret, "items": items}}
+def token_volume(audiences: Mapping[str, str]) -> tuple[Manifest, Manifest]:
+    """The pod's own tokens as files, by name and audience: the volume and its mount.
 
-
-def common_volumes() -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
-    """State volume, and mounts of state and token, of every worker."""
-    mounts: tuple[Manifest, ...] = (
+    Apart from the ConfigMap: a projected volume of both would renew no token while that is away.
+    """
+    sources = [
+        {
+            "serviceAccountToken": {
+                "path": name,
+                "audience": audience,
+                "expirationSeconds": TOKEN_SECONDS,
+            }
+        }
+        for name, audience in audiences.items()
+    ]
+    return (
+        {"name": TOKEN_VOLUME, "projected": {"sources": sources}},
         {"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True},
+    )
+
+
+def common_volumes(job: str) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
+    """Volumes of state and public keys of every worker of a job, and their mounts."""
+    volumes: tuple[Manifest, ...] = (
+        {"name": TRUST_VOLUME, "configMap": {"name": labels.trust_name(job)}},
+        {"name": STATE_VOLUME, "emptyDir": {"sizeLimit": STATE_SIZE}},
+    )
+    mounts: tuple[Manifest, ...] = (
+        {"name": TRUST_VOLUME, "mountPath": TRUST_PATH, "readOnly": True},
         {"name": STATE_VOLUME, "mountPath": STATE_PATH},
     )
-    return ({"name": STATE_VOLUME, "emptyDir": {"sizeLimit": STATE_SIZE}},), mounts
+    return volumes, mounts
 
 
 def _with_outages(given: Any) -> Any:
@@ -146,7 +169,9 @@ def _env(extras: WorkerAdditions) -> list[Manifest]:
     fields = ((pod_contract.POD_NAME, "metadata.name"), (pod_contract.POD_UID, "metadata.uid"))
     for name, path in (*fields, (pod_contract.POD_IP, "status.podIP")):
         values.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-    values.append({"name": pod_contract.TOKEN_DIR, "value": TOKEN_PATH})
+    if any(mount["name"] == TOKEN_VOLUME for mount in extras.mounts):
+        values.append({"name": pod_contract.TOKEN_DIR, "value": TOKEN_PATH})
+    values.append({"name": pod_contract.TRUST_DIR, "value": TRUST_PATH})
     values.append({"name": pod_contract.STATE_DIR, "value": STATE_PATH})
     return values
 

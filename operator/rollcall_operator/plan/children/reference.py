@@ -6,7 +6,6 @@ from rollcall_operator.plan.children import worker_config
 from rollcall_operator.plan.children.pod_template import (
     WorkerAdditions,
     common_volumes,
-    token_volume,
     worker_template,
 )
 from rollcall_operator.plan.children.trainer import common_labels, owner
@@ -58,8 +57,7 @@ def _extras(job: Manifest, spec: RLJobSpec, template: Manifest) -> WorkerAdditio
     name, uid = metadata["name"], metadata["uid"]
     settings = worker_config.job_config(spec, namespace=metadata["namespace"], name=name, uid=uid)
     own = worker_config.reference_pod_config(spec.reference, template)
-    volumes, mounts = common_volumes()
-    secret = token_volume(labels.token_name(name, uid), keys=(pod_contract.MEMBER_TOKEN_FILE,))
+    volumes, mounts = common_volumes(name)  # it calls nobody, so it has no token
     return WorkerAdditions(
         role=labels.REFERENCE,
         job_uid=uid,
@@ -70,7 +68,7 @@ def _extras(job: Manifest, spec: RLJobSpec, template: Manifest) -> WorkerAdditio
             (pod_contract.REFERENCE_CONFIG, worker_config.as_json(own)),
         ),
         ports=_PORTS,
-        volumes=(secret, *volumes),
+        volumes=volumes,
         mounts=mounts,
         grace_seconds=GRACE_SECONDS,
     )

@@ -104,9 +104,9 @@ def _extras(
     settings = worker_config.job_config(
         spec, namespace=namespace, name=name, uid=job["metadata"]["uid"]
     )
-    volumes, mounts = common_volumes()
-    token = labels.token_name(name, job["metadata"]["uid"])
-    secret = token_volume(token, keys=(pod_contract.MEMBER_TOKEN_FILE,))
+    volumes, mounts = common_volumes(name)
+    audience = pod_contract.audience(job["metadata"]["uid"])
+    token, token_mount = token_volume({pod_contract.TOKEN_FILE: audience})
     return WorkerAdditions(
         role=labels.ROLLOUT,
         job_uid=job["metadata"]["uid"],
@@ -121,8 +121,8 @@ def _extras(
             (pod_contract.COORDINATOR, labels.coordinator_host(name, namespace)),
         ),
         ports=(("agent", pod_contract.AGENT_PORT), ("metrics", pod_contract.METRICS_PORT)),
-        volumes=(secret, *volumes),
-        mounts=mounts,
+        volumes=(token, *volumes),
+        mounts=(token_mount, *mounts),
         grace_seconds=pool_spec.drain.timeout_seconds + GRACE_BEYOND_DRAIN,
         readiness_gate=pod_contract.READINESS_GATE,
     )

@@ -1,4 +1,4 @@
-"""The trainer's children: the job's token, the headless Service, the StatefulSet."""
+"""The trainer's children: the headless Service, the StatefulSet."""
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
@@ -44,24 +44,6 @@ def common_labels(job: str, role: str) -> dict[str, str]:
         labels.MANAGED_BY: labels.FIELD_MANAGER,
         labels.JOB: job,
         labels.ROLE: role,
-    }
-
-
-def token(job: Manifest) -> Manifest:
-    """The job's Secret; the caller fills in random values, once for each job."""
-    metadata = job["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": labels.token_name(metadata["name"], metadata["uid"]),
-            "namespace": metadata["namespace"],
-            "labels": common_labels(metadata["name"], labels.TRAINER),
-            "ownerReferences": owner(job),
-        },
-        "type": "Opaque",
-        "immutable": True,
-        "stringData": {pod_contract.MEMBER_TOKEN_FILE: "", pod_contract.OPERATOR_TOKEN_FILE: ""},
     }
 
 
@@ -115,9 +97,9 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Wor
     settings = worker_config.job_config(
         spec, namespace=namespace, name=name, uid=job["metadata"]["uid"]
     )
-    volumes, mounts = common_volumes()
-    keys = (pod_contract.MEMBER_TOKEN_FILE, pod_contract.OPERATOR_TOKEN_FILE)
-    volumes = (token_volume(labels.token_name(name, job["metadata"]["uid"]), keys=keys), *volumes)
+    volumes, mounts = common_volumes(name)
+    token, token_mount = token_volume(_audiences(job, spec))
+    volumes, mounts = (token, *volumes), (token_mount, *mounts)
     if spec.trainer.checkpoint:
         volume = spec.trainer.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
         volumes = (*volumes, {"name": CHECKPOINT_VOLUME, **volume})
@@ -135,3 +117,12 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Wor
         volumes=volumes,
         mounts=mounts,
     )
+
+
+def _audiences(job: Manifest, spec: RLJobSpec) -> dict[str, str]:
+    """What the ranks show to reference pods could otherwise be used in their name at rank 0."""
+    uid = job["metadata"]["uid"]
+    audiences = {pod_contract.TOKEN_FILE: pod_contract.audience(uid)}
+    if spec.reference.template is not None:
+        audiences[pod_contract.REFERENCE_TOKEN_FILE] = pod_contract.reference_audience(uid)
+    return audiences

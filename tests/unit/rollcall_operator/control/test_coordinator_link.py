@@ -11,6 +11,7 @@ from aiohttp import web
 
 from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
+from rollcall_operator.kube.errors import UnreachableError
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFailure
 from rollcall_protocol.pod_contract import (
@@ -114,6 +115,23 @@ class Coordinator:
         }
 
 
+class Credentials:
+    """Gives the tokens of a list, and the last one again; counts refusals."""
+
+    def __init__(self, *tokens: str | Exception) -> None:
+        self.tokens = list(tokens)
+        self.refusals = 0
+
+    async def token(self) -> str:
+        token = self.tokens.pop(0) if len(self.tokens) > 1 else self.tokens[0]
+        if isinstance(token, Exception):
+            raise token
+        return token
+
+    def refused(self) -> None:
+        self.refusals += 1
+
+
 class Counts:
     """Everything that a link reports."""
 
@@ -149,7 +167,9 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
     dialer = PodDialer(None, direct=True)
     links: list[CoordinatorLink] = []
 
-    def make(*, token: str = TOKEN, **changes: Any) -> tuple[CoordinatorLink, Counts]:
+    def make(
+        *, credentials: Credentials | None = None, **changes: Any
+    ) -> tuple[CoordinatorLink, Counts]:
         counts = Counts()
         settings = LinkSettings(
             port=coordinator.port,
@@ -158,7 +178,7 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
         )
         link = CoordinatorLink(
             pod=POD,
-            token=token,
+            credentials=credentials or Credentials(TOKEN),
             dialer=dialer,
             notify=counts.wakes.append,
             metrics=counts,
@@ -303,9 +323,38 @@ async def test_a_refused_roster_asks_for_a_reconcile_and_backs_off(
 async def test_a_wrong_token_gets_no_stream_and_no_snapshot(
     coordinator: Coordinator, link_to: Linked
 ) -> None:
-    link, counts = link_to(token="guess")
+    credentials = Credentials("guess")
+    link, counts = link_to(credentials=credentials)
     await asyncio.sleep(0.1)
     assert (link.snapshot, link.connected, coordinator.streams, counts.up) == (None, False, 0, 0)
+    assert credentials.refusals > 1, "each is reported, so that another token is used"
+
+
+async def test_a_token_that_was_refused_is_replaced_by_another(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    credentials = Credentials("expired", TOKEN)
+    link, _ = link_to(credentials=credentials)
+    await eventually(lambda: link.connected)
+    assert credentials.refusals == 1
+
+
+async def test_an_api_server_that_gives_no_token_is_asked_again(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, _ = link_to(credentials=Credentials(UnreachableError("no answer"), TOKEN))
+    await eventually(lambda: link.connected)
+    assert coordinator.streams == 1
+
+
+async def test_a_roster_is_pushed_with_the_token_of_the_hour(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    link, counts = link_to(credentials=Credentials(TOKEN, "expired", TOKEN))
+    await eventually(lambda: link.connected)
+    link.set_roster(roster(1, "a"))
+    await eventually(lambda: coordinator.rosters)
+    assert counts.pushes[:2] == ["failed", "accepted"], "not for good: the token is renewed"
 
 
 async def test_a_snapshot_of_another_pod_does_not_count(
@@ -374,7 +423,7 @@ async def failing(
 
 
 async def test_a_wrong_token_is_a_refusal(coordinator: Coordinator, link_to: Linked) -> None:
-    link, _ = link_to(token="guess")
+    link, _ = link_to(credentials=Credentials("guess"))
     await failing(coordinator, link, LinkFailure.REFUSED, "401")
 
 

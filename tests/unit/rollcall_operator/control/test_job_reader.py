@@ -1,12 +1,10 @@
 """What is read for one job: its own objects and no other job's."""
 
-import base64
 from typing import TYPE_CHECKING, Any, cast
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.plan.timestamps import to_time
-from rollcall_protocol.pod_contract import OPERATOR_TOKEN_FILE
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient
@@ -45,20 +43,14 @@ async def test_objects_are_selected_by_the_jobs_own_label_and_pools_by_their_job
     for kind in ("Pod", "Service", "StatefulSet", "Deployment"):
         assert objects.asked[kind] == mine, kind
     assert objects.asked["RolloutPool"] == ("", "spec.jobRef.name=a")
-    assert objects.asked["Secret"] == ("ns", labels.token_name("a", "uid-a"))
+    assert objects.asked["ConfigMap"] == ("ns", "a-rollcall-trust"), "by name: it lists no others"
+    assert "Secret" not in objects.asked
 
 
-async def test_the_token_is_the_operators_and_not_shown() -> None:
-    encoded = base64.b64encode(b"secret-1").decode()
-    objects = Objects(RLJob=JOB, Secret={"data": {OPERATOR_TOKEN_FILE: encoded}})
-    observed = await reader(objects).read(KEY)
-    assert observed.operator_token == "secret-1"
-    assert "secret-1" not in repr(observed)
-
-
-async def test_a_secret_that_is_no_token_gives_none() -> None:
-    objects = Objects(RLJob=JOB, Secret={"data": {OPERATOR_TOKEN_FILE: "&&&"}})
-    assert (await reader(objects).read(KEY)).operator_token == ""
+async def test_the_config_map_is_one_of_the_children() -> None:
+    body = {"kind": "ConfigMap", "metadata": {"name": "a-rollcall-trust"}}
+    observed = await reader(Objects(RLJob=JOB, ConfigMap=body)).read(KEY)
+    assert observed.children == (body,)
 
 
 def stateful_set(created: int) -> Any:
@@ -93,8 +85,8 @@ async def test_no_events_are_read_while_all_pods_are_there() -> None:
     assert "Event" not in objects.asked
 
 
-async def test_without_the_job_no_secret_is_read() -> None:
+async def test_without_the_job_no_config_map_is_read() -> None:
     objects = Objects()
     observed = await reader(objects).read(KEY)
     assert observed.gone
-    assert "Secret" not in objects.asked
+    assert "ConfigMap" not in objects.asked

@@ -24,7 +24,7 @@ from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 if TYPE_CHECKING:
     from aiohttp import StreamReader
 
-    from rollcall_operator.control.coordinator_link import LinkMetrics
+    from rollcall_operator.control.coordinator_link import LinkCredentials, LinkMetrics
     from rollcall_operator.kube.pod_dialer import PodDialer
 
 POD = PodAddress(namespace="ns", name="a-trainer-0", uid="uid-0", ip="10.0.0.1")
@@ -45,7 +45,7 @@ def linked() -> tuple[CoordinatorLink, list[float]]:
     delays: list[float] = []
     link = CoordinatorLink(
         pod=POD,
-        token="token",
+        credentials=cast("LinkCredentials", None),
         dialer=cast("PodDialer", None),
         notify=delays.append,
         metrics=cast("LinkMetrics", None),
@@ -94,11 +94,10 @@ def test_the_same_again_wakes_nothing() -> None:
     assert delays == []
 
 
-def test_a_link_serves_one_pod_with_one_token() -> None:
+def test_a_link_serves_one_pod() -> None:
     link, _ = linked()
-    assert link.serves(POD, "token")
-    assert not link.serves(POD, "another")
-    assert not link.serves(replace(POD, uid="uid-9"), "token")
+    assert link.serves(POD)
+    assert not link.serves(replace(POD, uid="uid-9"))
 
 
 def test_a_roster_is_held_when_epoch_and_digest_are_those_that_were_reported() -> None:

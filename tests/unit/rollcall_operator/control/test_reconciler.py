@@ -1,6 +1,7 @@
 """One reconcile: an epoch is in status before its roster goes out, and only then remembered."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -13,12 +14,14 @@ from rollcall_operator.kube.errors import ConflictError
 from rollcall_operator.plan.model import JobPlan, ObservedJob, ReconcileMemory
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_protocol.wire.roster import Roster
-from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, JobSimulator
+from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, TRUST, JobSimulator
 
 if TYPE_CHECKING:
     from rollcall_operator.control.apply import Applier
     from rollcall_operator.control.coordinator_link import CoordinatorLink
     from rollcall_operator.control.job_reader import JobReader
+    from rollcall_operator.control.operator_tokens import OperatorTokens
+    from rollcall_operator.control.trust_keys import TrustKeys
     from rollcall_operator.kube.pod_dialer import PodDialer
 
 KEY = (NAMESPACE, JOB)
@@ -58,8 +61,9 @@ class Calls:
 
     def next_reconcile(self, *_: Any) -> None: ...
 
-    def forget(self, _key: Key) -> None:
-        self.made.append("forget refusals")
+    def forget(self, key: Key | str) -> None:
+        if not isinstance(key, str):  # else a job's token
+            self.made.append("forget refusals")
 
     def serves(self, *_: Any) -> bool:
         return True
@@ -84,6 +88,8 @@ def reconciler_of(calls: Calls) -> tuple[Reconciler, JobState]:
         applier=cast("Applier", calls),
         nodes=NodeWatch(taints=(), enqueue=lambda _: None),
         dialer=cast("PodDialer", None),
+        tokens=cast("OperatorTokens", calls),
+        keys=cast("TrustKeys", SimpleNamespace(current=TRUST)),
         metrics=OperatorMetrics(),
         enqueue=lambda _key, _delay: None,
     )

@@ -31,6 +31,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
     TrainingResult,
 )
+from rollcall_protocol.wire.trust_bundle import TrustBundle
 from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
 from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
 
@@ -62,9 +63,12 @@ def lent_pool(changes: Changes | None = None) -> Manifest:
     return body
 
 
+TRUST = TrustBundle("https://cluster", "system:serviceaccount:s:operator", ({"kid": "a"},))
+
+
 def writes_anything(plan: JobPlan) -> bool:
     """Whether carrying the plan out would send a request to the API server."""
-    written = (plan.costs, plan.pod_deletions, plan.applies, plan.token, plan.deletes)
+    written = (plan.costs, plan.pod_deletions, plan.applies, plan.deletes)
     return any((*written, plan.job_status, plan.pool_statuses, plan.gates, plan.events))
 
 
@@ -80,7 +84,7 @@ class JobSimulator:
         self.pools: dict[str, Manifest] = {}
         self.children: dict[str, Manifest] = {}
         self.pods: dict[str, PodFacts] = {}
-        self.token = False
+        self.trust: TrustBundle | None = TRUST
         self.snapshot: JobSnapshot | None = None
         self.link: LinkFacts | None = None  # None: it reports as soon as there is a snapshot
         self.memory = ReconcileMemory()
@@ -104,7 +108,7 @@ class JobSimulator:
             job=copy.deepcopy(self.job),
             pools=tuple(copy.deepcopy(list(self.pools.values()))),
             children=tuple(copy.deepcopy(list(self.children.values()))),
-            operator_token="token" if self.token else None,
+            trust=self.trust,
             pods=tuple(self.pods.values()),
             snapshot=self.snapshot,
             link=self.link or (LinkFacts(True, self.now) if self.snapshot else None),
@@ -134,9 +138,6 @@ class JobSimulator:
         raise AssertionError("does not converge")
 
     def _keep(self, plan: JobPlan) -> None:
-        if plan.token:
-            self.token = True
-            self.writes["Secret"] += 1
         for body in plan.applies:
             self.writes[body["kind"]] += 1
             self._store(body)
@@ -187,7 +188,7 @@ class JobSimulator:
         before = old.get("metadata", {"uid": f"uid-of-{body['kind']}-{name}", "generation": 0})
         kept["metadata"] |= {
             "uid": before["uid"],
-            "generation": before["generation"] + (old.get("spec") != kept["spec"]),
+            "generation": before["generation"] + (old.get("spec") != kept.get("spec")),
             "resourceVersion": str(int(before.get("resourceVersion", 0)) + 1),
         }
         if "status" in old:

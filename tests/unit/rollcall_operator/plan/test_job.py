@@ -19,8 +19,8 @@ from tests.unit.rollcall_operator.plan.simulator import (
 def test_the_first_plan_has_everything_but_deployments() -> None:
     simulator = JobSimulator()
     plan = simulator.reconcile()
-    assert plan.token is not None
-    assert [body["kind"] for body in plan.applies] == ["Service", "StatefulSet", "RolloutPool"]
+    kinds = ["Service", "ConfigMap", "StatefulSet", "RolloutPool"]
+    assert [body["kind"] for body in plan.applies] == kinds
     assert simulator.status["phase"] == "Starting"
 
 
@@ -206,7 +206,6 @@ def test_a_wrong_job_makes_nothing_and_says_why() -> None:
     simulator = JobSimulator({"spec.trainer.template.spec.restartPolicy": "Never"})
     plan = simulator.converge()
     assert not plan.applies
-    assert plan.token is None
     assert simulator.status["phase"] == "Pending"
     condition = simulator.condition("Validated")
     assert (condition["status"], condition["reason"]) == ("False", "InvalidSpec")

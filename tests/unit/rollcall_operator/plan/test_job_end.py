@@ -42,7 +42,6 @@ def test_no_child_is_recreated_for_a_finished_job() -> None:
     simulator.report(finished=TrainingResult(step=200))
     simulator.converge(1)
     simulator.children.clear()
-    simulator.token = False
     assert not writes_anything(simulator.reconcile(60))
 
 

@@ -46,15 +46,29 @@ def test_the_job_owns_a_deployment_and_a_service_that_names_the_pods_that_are_re
     assert replicas(simulator) == 2
 
 
-def test_a_pod_is_a_restricted_worker_with_the_members_token_alone() -> None:
+def test_a_pod_is_a_restricted_worker_that_has_no_token() -> None:
     pod = running().children[DEPLOYMENT]["spec"]["template"]["spec"]
     (worker,) = pod["containers"]
     assert worker["command"] == ["rollcall-reference"]
     assert worker["securityContext"]["runAsNonRoot"] is True
     assert worker["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 9090}
     assert worker["resources"]["requests"] == {"cpu": "100m", "memory": "256Mi"}
-    secret = next(v["secret"] for v in pod["volumes"] if v["name"] == "rollcall-token")
-    assert [item["key"] for item in secret["items"]] == ["member"]
+    assert {v["name"] for v in pod["volumes"]} == {
+        "rollcall-trust",
+        "rollcall-state",
+        "rollcall-tmp",
+    }
+    assert pod_contract.TOKEN_DIR not in {item["name"] for item in worker["env"]}
+
+
+def test_trainers_show_a_token_there_that_opens_no_other_door() -> None:
+    pod = running().children["StatefulSet/bad-trainer"]["spec"]["template"]["spec"]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "rollcall-token"]
+    sources = [source["serviceAccountToken"] for source in volume["projected"]["sources"]]
+    assert {source["path"]: source["audience"] for source in sources} == {
+        "token": "rollcall.dev/job-uid",
+        "reference-token": "rollcall.dev/job-uid/reference",
+    }
 
 
 def test_trainer_and_pods_read_where_the_reference_is_and_on_what_it_computes() -> None:
@@ -107,12 +121,12 @@ def test_training_waits_only_while_no_pod_is_ready_and_the_conditions_say_so() -
 
 def test_more_pods_and_another_image_need_no_suspension_and_no_other_pods() -> None:
     simulator = running()
-    before = {name: child["spec"] for name, child in simulator.children.items()}
+    before = {name: child.get("spec") for name, child in simulator.children.items()}
     image = "spec.reference.template.spec.containers[0].image"
     simulator.edit({"spec.reference.replicas": 3, image: "other"})
     simulator.converge(1)
     assert replicas(simulator) == 3
-    after = {name: child["spec"] for name, child in simulator.children.items()}
+    after = {name: child.get("spec") for name, child in simulator.children.items()}
     assert {name for name in after if after[name] != before[name]} == {DEPLOYMENT}
 
 

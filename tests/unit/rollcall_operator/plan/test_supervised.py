@@ -64,7 +64,11 @@ def report(simulator: JobSimulator, **changes: Any) -> None:
 
 def test_it_has_a_trainer_and_nothing_else() -> None:
     simulator = running()
-    assert set(simulator.children) == {"Service/bad-trainer", "StatefulSet/bad-trainer"}
+    trust, trainer = (
+        "ConfigMap/bad-rollcall-trust",
+        ("Service/bad-trainer", "StatefulSet/bad-trainer"),
+    )
+    assert set(simulator.children) == {trust, *trainer}
     assert simulator.pools == {}
     assert simulator.roster is None, "nothing is a member of anything"
 

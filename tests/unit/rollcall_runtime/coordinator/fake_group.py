@@ -38,6 +38,7 @@ from rollcall_protocol.wire.messages import (
     Sample,
     Seat,
     SnapshotPartReady,
+    TicketKey,
     VersionAssigned,
     WeightDelta,
     dumps,
@@ -54,9 +55,8 @@ from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSessi
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
-from rollcall_runtime.worker.auth import Tokens
+from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, verifier
 
-TOKENS = Tokens(member="member-token", operator="operator-token")
 # The ports are those of every coordinator: each process of tests has an address of its own.
 ADDRESS = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1"
 MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
@@ -169,6 +169,8 @@ class Worker:
     revoked: list[str] = field(default_factory=list)
     staged: list[WeightManifest] = field(default_factory=list)
     named: list[VersionAssigned] = field(default_factory=list)
+    keys: list[TicketKey] = field(default_factory=list)
+    pod: str = ""
     deltas: list[WeightDelta | None] = field(default_factory=list)
 
     async def transfer(
@@ -184,7 +186,9 @@ class Worker:
     async def apply(self, version: Version) -> None:
         pass
 
-    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+    async def fetch(
+        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
+    ) -> None:
         pass
 
     async def run(self) -> None:
@@ -208,6 +212,8 @@ class Worker:
                     self.revoked.append(message.lease_id)
                 elif isinstance(message, VersionAssigned):
                     self.named.append(message)
+                elif isinstance(message, TicketKey):
+                    self.keys.append(message)
                 else:
                     driver.handle(message)
         finally:
@@ -238,7 +244,7 @@ class Group:
     ) -> None:
         self.counts = Counts()
         self.address = address
-        self.config = config
+        self.config = config = replace(config, trainer_replicas=senders)
         self.coordinator = Coordinator(
             config=config,
             member=MemberId("trainer-uid", "b1"),
@@ -253,7 +259,10 @@ class Group:
             senders=senders,
         )
         self.server = CoordinatorServer(
-            self.coordinator, address=address, tokens=TOKENS, metrics=self.counts
+            self.coordinator,
+            address=address,
+            verifier=verifier(config.uid, namespace=config.namespace),
+            metrics=self.counts,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[Worker] = []
@@ -276,7 +285,15 @@ class Group:
     def url(self, route: str, port: int = pod_contract.MEMBERSHIP_PORT) -> str:
         return f"http://{self.address}:{port}{route}"
 
-    async def push(self, epoch: int, *pods: str, token: str = TOKENS.operator) -> tuple[int, Any]:
+    def token(self, pod: str) -> str:
+        """The token of a pod of the job's namespace."""
+        job, namespace = self.config.uid, self.config.namespace
+        return ISSUER.pod_token(job_uid=job, pod=pod, pod_uid=f"uid-{pod}", namespace=namespace)
+
+    def operator_token(self) -> str:
+        return ISSUER.operator_token(job_uid=self.config.uid)
+
+    async def push(self, epoch: int, *pods: str, token: str = "") -> tuple[int, Any]:
         """Members are pods of the default group, or "pod@group"."""
         members = tuple(
             RosterMember(f"uid-{pod}", pod, ADDRESS, "pool", group or "default")
@@ -285,8 +302,8 @@ class Group:
         roster = Roster("job-uid", "default", epoch, "trainer-uid", EpochCause.JOB_STARTED, members)
         return await self.put(roster, token=token)
 
-    async def put(self, roster: Any, *, token: str = TOKENS.operator) -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {token}"}
+    async def put(self, roster: Any, *, token: str = "") -> tuple[int, Any]:
+        headers = bearer(token or self.operator_token())
         async with self.http.put(
             self.url(pod_contract.ROSTER_ROUTE), json=encode(roster), headers=headers
         ) as answer:
@@ -298,9 +315,9 @@ class Group:
         member = MemberId(f"uid-{pod}", boot)
         socket = await self.http.ws_connect(
             self.url(pod_contract.MEMBER_STREAM_ROUTE),
-            headers={"Authorization": f"Bearer {TOKENS.member}"},
+            headers=bearer(self.token(pod)),
         )
-        worker = Worker(member, socket)
+        worker = Worker(member, socket, pod=pod)
         pool = "pool" if sender is None else ""  # as a trainer rank says
         hello = Hello("job-uid", group, member, pod, pool, ADDRESS, "", sender=sender)
         await worker.say(hello)
@@ -314,7 +331,7 @@ class Group:
         lease: PromptLease,
         *,
         number: int = 0,
-        token: str = TOKENS.member,
+        token: str = "",
         job_uid: str = "job-uid",
         sample: Sample | None = None,
         errors: tuple[RewardError, ...] = (),
@@ -327,7 +344,7 @@ class Group:
         async with self.http.post(
             self.url(pod_contract.COMPLETIONS_ROUTE, pod_contract.COMPLETIONS_PORT),
             data=dumps(body),
-            headers={"Authorization": f"Bearer {token}"},
+            headers=bearer(token or self.token(worker.pod)),
         ) as answer:
             return answer.status
 
@@ -350,7 +367,7 @@ class Group:
         seen: asyncio.Queue[State] = asyncio.Queue()
 
         async def read() -> None:
-            headers = {pod_contract.OPERATOR_TOKEN_HEADER: TOKENS.operator}
+            headers = {pod_contract.OPERATOR_TOKEN_HEADER: self.operator_token()}
             async with self.http.get(
                 self.url(pod_contract.OPERATOR_STREAM_ROUTE), headers=headers
             ) as stream:

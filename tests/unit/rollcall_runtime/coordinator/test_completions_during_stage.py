@@ -25,7 +25,8 @@ from rollcall_runtime.sync.open_engine import open_engine
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
-from tests.unit.rollcall_runtime.coordinator.fake_group import ADDRESS, CONFIG, TOKENS, Group
+from tests.unit.rollcall_runtime.coordinator.fake_group import ADDRESS, CONFIG, Group
+from tests.unit.rollcall_runtime.credentials import ISSUER, bearer
 from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,7 @@ SECONDS = 60.0
 BOUND = 0.3  # seconds for an answer, beyond what the machine delays any process
 GROUP = GroupConfig("default", EngineRef("gloo"))
 MEMBER = MemberId("uid-a", "b1")
+TOKEN = ISSUER.pod_token(job_uid="job-uid", pod="a", pod_uid="uid-a")
 
 
 def rollout(stop: Event, address: str) -> None:
@@ -49,7 +51,6 @@ async def _serve(stop: Event, address: str) -> None:
         stage=StagingArea(),
         served=ServedVersions(),
         settings=WeightReceiverSettings(PauseMode.KEEP, SECONDS, SECONDS),
-        token=TOKENS.member,
         metrics=rollout_metrics(),
     )
 
@@ -58,7 +59,7 @@ async def _serve(stop: Event, address: str) -> None:
 
     stream = MemberStream(
         url=f"http://{address}:{pod_contract.MEMBERSHIP_PORT}{pod_contract.MEMBER_STREAM_ROUTE}",
-        token=TOKENS.member,
+        token=lambda: TOKEN,
         hello=lambda: Hello("job-uid", "default", MEMBER, "a", "pool", address, opened.descriptor),
         opened=lambda: None,
         received=received,
@@ -103,7 +104,7 @@ async def latencies(group: Group, until: asyncio.Task[None]) -> list[float]:
         async with group.http.post(
             group.url(pod_contract.COMPLETIONS_ROUTE, pod_contract.COMPLETIONS_PORT),
             data=dumps(body),
-            headers={"Authorization": f"Bearer {TOKENS.member}"},
+            headers=bearer(TOKEN),
         ) as answer:
             assert answer.status == 409, "no such lease was given"
         found.append(time.monotonic() - due)

@@ -7,33 +7,33 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.wire.ids import Lineage
+from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause, SuspicionCause
 from rollcall_protocol.wire.messages import PromptCredit
+from rollcall_runtime.sync.weights.tickets import sign_ticket
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
-    TOKENS,
+    ADDRESS,
     Group,
     Worker,
     eventually,
     with_bounds,
 )
+from tests.unit.rollcall_runtime.credentials import bearer
 
 
 async def test_a_roster_counts_only_with_the_operators_token_and_a_newer_epoch(
     tmp_path: Path,
 ) -> None:
     async with Group(tmp_path) as group:
-        assert await group.push(3, "a", token="member-token") == (
-            401,
-            {"error": "wrong or missing token"},
-        )
+        status, answer = await group.push(3, "a", token=group.token("a"))
+        assert (status, answer["reason"]) == (403, "not_allowed")
         assert (await group.put({"epoch": 3}))[0] == 400
         assert await group.push(3, "a") == (200, {})
         assert await group.push(3, "a") == (200, {}), "the same again"
         status, answer = await group.push(2, "a")
         assert (status, answer["epoch"]) == (409, 3)
         assert (await group.push(3, "a", "b"))[0] == 409, "same epoch, another roster"
-        expected = ["unauthenticated", "malformed", "stale_roster", "stale_roster"]
+        expected = ["not_allowed", "malformed", "stale_roster", "stale_roster"]
         assert group.counts.refusals == expected
 
 
@@ -52,8 +52,11 @@ async def test_members_form_a_session_and_get_a_version_and_prompts(tmp_path: Pa
         assert await group.complete(a, leases[0]) == 409, "counted before"
         assert await group.complete(a, last) == 409, "another rollout's lease"
         assert await group.complete(a, leases[1], token="guess") == 401
+        assert await group.complete(a, leases[1], token=group.token("b")) == 403, "in its name"
+        assert await group.complete(a, leases[1], token=group.token("c")) == 403, "a stranger"
         assert await group.complete(a, leases[1], job_uid="other") == 409
-        expected = ["duplicate_completion"] * 2 + ["unauthenticated", "wrong_job_completion"]
+        expected = ["duplicate_completion"] * 2 + ["malformed_token", "impersonated", "not_allowed"]
+        expected.append("wrong_job_completion")
         assert group.counts.refusals == expected
         assert [member.running for member in group.coordinator.report().members] == [1, 1]
         await eventually(lambda: not seen.empty())
@@ -176,7 +179,7 @@ def break_stream(worker: Worker) -> None:
 async def test_a_stream_begins_with_a_hello(tmp_path: Path, first: str) -> None:
     async with Group(tmp_path) as group:
         stranger = await group.http.ws_connect(
-            group.url("/v1/members/stream"), headers={"Authorization": "Bearer member-token"}
+            group.url("/v1/members/stream"), headers=bearer(group.token("a"))
         )
         await stranger.send_str(first)
         await stranger.receive(timeout=5)
@@ -198,22 +201,26 @@ async def test_a_rollout_that_asks_before_the_first_roster_is_served_after_it(
         assert (await asyncio.wait_for(early.leases.get(), 5)).prompt == 0
 
 
-async def test_weights_are_given_only_to_members(tmp_path: Path) -> None:
+async def test_weights_are_given_for_the_coordinators_tickets_alone(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
-        url = f"{group.url(pod_contract.WEIGHTS_ROUTE)}?version=0@1.1"
-        async with group.http.get(url) as answer:
-            assert answer.status == 401
-        assert group.counts.refusals == ["unauthenticated"]
-        headers = {"Authorization": "Bearer member-token"}
-        async with group.http.get(url, headers=headers) as answer:
+        version = Version(Lineage(1, 1), 0)
+        url = f"{group.url(pod_contract.WEIGHTS_ROUTE)}?version={version}"
+        for headers in ({}, bearer(group.token("a"))):
+            async with group.http.get(url, headers=headers) as answer:
+                assert answer.status == 401
+        assert group.counts.refusals == ["no_ticket"] * 2
+        donor = f"{group.address}:{pod_contract.MEMBERSHIP_PORT}"
+        (ticket,) = group.coordinator.tickets.tickets(version, [donor])
+        async with group.http.get(url, headers={pod_contract.TICKET_HEADER: ticket}) as answer:
             assert answer.status == 404, "there are none yet"
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 100_000, b'{"epoch": 1' + b"0" * 400 + b"}"])
 async def test_a_body_that_is_no_message_is_answered_with_400(tmp_path: Path, body: bytes) -> None:
     async with Group(tmp_path) as group:
-        member = {"Authorization": f"Bearer {TOKENS.member}"}
-        operator = {"Authorization": f"Bearer {TOKENS.operator}", "Content-Type": "a; charset=no"}
+        await group.push(1, "a")
+        member = bearer(group.token("a"))
+        operator = bearer(group.operator_token()) | {"Content-Type": "a; charset=no"}
         completions = group.url(pod_contract.COMPLETIONS_ROUTE, pod_contract.COMPLETIONS_PORT)
         async with group.http.post(completions, data=body, headers=member) as answer:
             assert answer.status == 400
@@ -230,4 +237,33 @@ async def test_a_token_that_is_no_utf_8_is_a_wrong_one(tmp_path: Path) -> None:
         writer.write(head + b"Authorization: Bearer \xff\xfe\r\n\r\n")
         assert b" 401 " in await reader.readline()
         writer.close()
-        assert group.counts.refusals == ["unauthenticated"]
+        assert group.counts.refusals == ["malformed_token"]
+
+
+async def test_each_member_has_a_key_of_its_own_by_which_others_get_tickets(tmp_path: Path) -> None:
+    version = Version(Lineage(1, 1), 0)
+    async with Group(tmp_path) as group:
+        await group.push(1, "a", "b")
+        a, b = await group.join("a"), await group.join("b")
+        await eventually(lambda: a.keys and b.keys)
+        assert a.keys[0].key != b.keys[0].key
+        office = group.coordinator.tickets
+        (ticket,) = office.tickets(version, [f"{ADDRESS}:{pod_contract.AGENT_PORT}"])
+        assert ticket == sign_ticket(a.keys[0].key, str(version)), "the first at this address"
+        break_stream(a)
+        await eventually(lambda: office.tickets(version, [f"{ADDRESS}:7072"]) == ("",))
+
+
+async def test_a_pod_that_left_the_roster_delivers_what_it_was_leased_and_nothing_more(
+    tmp_path: Path,
+) -> None:
+    async with Group(tmp_path) as group:
+        await group.push(1, "a", "b")
+        a, _ = await group.join("a"), await group.join("b")
+        await group.coordinator.ready()
+        await group.publish(0)
+        await a.say(PromptCredit(1))
+        lease = await asyncio.wait_for(a.leases.get(), 5)
+        assert (await group.push(2, "b"))[0] == 200
+        assert await group.complete(a, lease) == 200
+        assert await group.complete(a, lease) == 403

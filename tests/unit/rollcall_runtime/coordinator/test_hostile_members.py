@@ -22,11 +22,11 @@ from rollcall_protocol.wire.messages import (
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     ADDRESS,
-    TOKENS,
     Group,
     eventually,
     with_bounds,
 )
+from tests.unit.rollcall_runtime.credentials import bearer
 
 MIB = 1 << 20
 FAST = with_bounds(settle=0.05)  # no pod of the roster that stays away is waited for
@@ -37,9 +37,9 @@ MINE = Lineage(1, 1)
 
 
 async def greet(group: Group, text: str) -> None:
-    """Open a stream, say `text` first, and wait for the stream's end."""
+    """Open a stream as pod a, say `text` first, and wait for the stream's end."""
     url = group.url(pod_contract.MEMBER_STREAM_ROUTE)
-    headers = {"Authorization": f"Bearer {TOKENS.member}"}
+    headers = bearer(group.token("a"))
     async with group.http.ws_connect(url, headers=headers) as socket:
         await socket.send_str(text)
         await socket.receive(timeout=5)
@@ -57,17 +57,18 @@ async def trains(group: Group) -> bool:
     [
         ({"job_uid": "other"}, "bad_hello"),
         ({"group": "other"}, "bad_hello"),
-        ({"pod": "b"}, "bad_hello"),
+        ({"pod": "b"}, "impersonated"),
+        ({"pod": "b", "member": MemberId("uid-b", "b1")}, "impersonated"),
         ({"pool": "other"}, "bad_hello"),
         ({"address": ""}, "bad_hello"),
-        ({"pod": "a" * 300}, "bad_hello"),
+        ({"pod": "a" * 300}, "impersonated"),
         ({"descriptor": "a" * 2**19}, "bad_hello"),
         ({"weights_port": 2**16}, "bad_hello"),
         ({"held": Version(MINE, 10**9)}, "bad_version"),
         ({"held": Version(MINE, -1)}, "bad_version"),
-        ({"sender": 1}, "bad_sender"),
-        ({"sender": 10**6, "member": STRANGER}, "bad_sender"),
-        ({"sender": 0, "member": STRANGER}, "bad_sender"),
+        ({"sender": 1}, "impersonated"),
+        ({"sender": 10**6, "member": STRANGER}, "impersonated"),
+        ({"sender": -1}, "impersonated"),
     ],
 )
 async def test_a_hello_that_cannot_be_true_is_refused(
@@ -76,12 +77,25 @@ async def test_a_hello_that_cannot_be_true_is_refused(
     async with Group(tmp_path, config=FAST, senders=2) as group:
         await group.push(1, "a", "b")
         await group.join("b")
-        sender = await group.join("trainer-1", sender=1)
+        sender = await group.join("job-trainer-1", sender=1)
         await group.publish_with(sender, PART)
         await greet(group, dumps(replace(HELLO, **changes)))
         assert group.counts.refusals == [what]
-        assert group.coordinator.connections.pods == {"uid-b", "uid-trainer-1"}
+        assert group.coordinator.connections.pods == {"uid-b", "uid-job-trainer-1"}
         await group.publish_with(sender, PART)
+
+
+@pytest.mark.parametrize("sender", [None, 0, 2, -1])
+async def test_a_pod_of_the_trainer_takes_its_own_ranks_place_and_no_other(
+    tmp_path: Path, sender: int | None
+) -> None:
+    async with Group(tmp_path, config=FAST, senders=3) as group:
+        await group.push(1)
+        liar = await group.join("job-trainer-1", sender=sender)
+        await eventually(lambda: liar.socket.closed)
+        assert group.counts.refusals == ["impersonated"]
+        await group.join("job-trainer-1", sender=1)
+        await eventually(lambda: group.coordinator.connections.pods == {"uid-job-trainer-1"})
 
 
 @pytest.mark.parametrize(
@@ -122,7 +136,7 @@ async def test_a_part_that_does_not_fit_the_job_is_not_taken(
 ) -> None:
     async with Group(tmp_path, config=FAST, senders=2) as group:
         await group.push(1)
-        sender = await group.join("trainer-1", sender=1)
+        sender = await group.join("job-trainer-1", sender=1)
         await sender.say(message)
         await eventually(lambda: group.counts.refusals == ["bad_part"])
         await group.publish_with(sender, PART)
@@ -140,13 +154,13 @@ async def test_a_rollout_has_no_part_of_the_weights(tmp_path: Path) -> None:
 async def test_a_short_message_that_claims_2_40_buckets_is_malformed(tmp_path: Path) -> None:
     async with Group(tmp_path, config=FAST, senders=2) as group:
         await group.push(1)
-        liar = await group.join("trainer-1", sender=1)
+        liar = await group.join("job-trainer-1", sender=1)
         claim = json.loads(dumps(SnapshotPartReady(0, PART)))
         claim["part"] |= {"total_bytes": 2**40, "bucket_bytes": 1}
         await liar.socket.send_str(json.dumps(claim))
         await eventually(lambda: liar.socket.closed)
         assert group.counts.refusals == ["malformed"]
-        sender = await group.join("trainer-1", sender=1, boot="b2")
+        sender = await group.join("job-trainer-1", sender=1, boot="b2")
         await group.publish_with(sender, PART)
 
 
@@ -162,6 +176,6 @@ async def test_after_a_restart_numbers_do_not_begin_above_what_a_member_makes_up
 
 async def greet_and_stay(group: Group, hello: Hello) -> None:
     url = group.url(pod_contract.MEMBER_STREAM_ROUTE)
-    socket = await group.http.ws_connect(url, headers={"Authorization": f"Bearer {TOKENS.member}"})
+    socket = await group.http.ws_connect(url, headers=bearer(group.token(hello.pod)))
     await socket.send_str(dumps(hello))
     await eventually(lambda: hello.member.pod_uid in group.coordinator.connections.pods)

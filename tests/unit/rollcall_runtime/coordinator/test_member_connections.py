@@ -28,6 +28,7 @@ from rollcall_runtime.coordinator import member_connections
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
 from rollcall_runtime.membership import long_messages
 from rollcall_runtime.membership.coordinator_connection import MemberStream
+from tests.unit.rollcall_runtime.credentials import introduced
 
 MEMBER = MemberId("uid-1", "boot-1")
 HELLO = Hello("job", "default", MEMBER, "pod", "cpu", "127.0.0.2", "")
@@ -65,7 +66,7 @@ class Coordinator:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         app = web.Application()
-        app.router.add_get("/", self.connections.serve)
+        app.router.add_get("/", introduced(self.connections.serve, pod="pod", pod_uid="uid-1"))
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self._port).start()
@@ -127,7 +128,7 @@ async def test_heartbeats_keep_an_idle_stream_open_on_both_sides(unused_tcp_port
     async with coordinator.listening():
         stream = MemberStream(
             url=coordinator.url,
-            token="t",
+            token=lambda: "t",
             hello=lambda: HELLO,
             opened=lambda: None,
             received=lambda _: None,
@@ -180,7 +181,7 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
     async with coordinator.listening():
         stream = MemberStream(
             url=coordinator.url,
-            token="t",
+            token=lambda: "t",
             hello=lambda: HELLO,
             opened=lambda: None,
             received=received.put_nowait,

@@ -76,7 +76,7 @@ async def test_several_senders_parts_become_one_version(tmp_path: Path) -> None:
     async with Group(tmp_path, senders=2) as group:
         await group.push(1, "a")
         rollout = await group.join("a")
-        second = await group.join("trainer-1", sender=1)
+        second = await group.join("job-trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
         await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, (7,))))
         await group.publish(1, WeightManifest((), 200, MIB, (5,)))
@@ -91,7 +91,7 @@ async def test_several_senders_parts_become_one_version(tmp_path: Path) -> None:
 async def test_senders_get_a_versions_name_even_if_no_rollout_takes_it(tmp_path: Path) -> None:
     async with Group(tmp_path, senders=2) as group:
         await group.push(1)
-        second = await group.join("trainer-1", sender=1)
+        second = await group.join("job-trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
         await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, (7,))))
         await group.publish(1, WeightManifest((), 200, MIB, (5,)))
@@ -103,7 +103,7 @@ async def test_a_part_that_is_sealed_late_is_waited_for(tmp_path: Path) -> None:
     async with Group(tmp_path, senders=2) as group:
         await group.push(1, "a")
         rollout = await group.join("a")
-        second = await group.join("trainer-1", sender=1)
+        second = await group.join("job-trainer-1", sender=1)
         for number in (0, 1):
             await second.say(SnapshotPartReady(number, WeightManifest((), 3, MIB, (number,))))
         await group.publish(1, WeightManifest((), 2, MIB, (9,)))
@@ -115,7 +115,7 @@ async def test_several_senders_deltas_become_one(tmp_path: Path) -> None:
     async with Group(tmp_path, senders=2, config=WITH_DELTAS) as group:
         await group.push(1, "a")
         rollout = await group.join("a")
-        second = await group.join("trainer-1", sender=1)
+        second = await group.join("job-trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
         part, changes = WeightManifest((), MIB, MIB, (7,)), WeightManifest((), 30, MIB, (8,))
         own = WeightManifest((), MIB, MIB, (zlib.crc32(bytes(MIB)),))

@@ -41,7 +41,9 @@ class Breaks:
     async def apply(self, version: Version) -> None:
         """Not asked."""
 
-    async def fetch(self, version: Version, donors: tuple[str, ...]) -> None:
+    async def fetch(
+        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
+    ) -> None:
         """Not asked."""
 
 

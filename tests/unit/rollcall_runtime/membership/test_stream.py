@@ -19,8 +19,9 @@ from rollcall_protocol.wire.messages import (
     dumps,
     loads,
 )
-from rollcall_runtime.membership.bearer_token import CredentialsRefusedError
+from rollcall_runtime.membership import refused_token
 from rollcall_runtime.membership.coordinator_connection import MemberStream
+from rollcall_runtime.membership.refused_token import CredentialsRefusedError
 from rollcall_runtime.worker.backoff import BackoffDelays
 
 SPOKEN: tuple[type[Hello | PromptCredit], ...] = (Hello, PromptCredit)
@@ -36,8 +37,10 @@ class Coordinator:
         self.port, self.status, self.hangs = port, status, hangs
         self.received: asyncio.Queue[MemberMessage] = asyncio.Queue()
         self.sockets: list[web.WebSocketResponse] = []
+        self.tokens: list[str] = []
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
+        self.tokens.append(request.headers["Authorization"].removeprefix("Bearer "))
         if self.status is not None:
             return web.Response(status=self.status)
         socket = web.WebSocketResponse()
@@ -70,10 +73,10 @@ class Member:
 
     def __init__(self, port: int) -> None:
         self.received: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
-        self.opened = 0
+        self.opened, self.token = 0, "first"
         self.stream = MemberStream(
             url=f"http://127.0.0.1:{port}/",
-            token="secret",
+            token=lambda: self.token,
             hello=lambda: HELLO,
             opened=self._opened,
             received=self.received.put_nowait,
@@ -143,11 +146,27 @@ async def test_a_long_wait_for_a_coordinator_does_not_delay_the_way_back_to_it(
             await member.stop()
 
 
-async def test_a_token_that_is_not_taken_ends_it(unused_tcp_port: int) -> None:
+async def test_a_token_that_is_refused_for_long_ends_it(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refused_token, "REFUSED_SECONDS", 0.5)
     coordinator = Coordinator(unused_tcp_port, status=401)
     async with coordinator.listening(), asyncio.timeout(10):
-        with pytest.raises(CredentialsRefusedError):
+        with pytest.raises(CredentialsRefusedError, match="has refused this pod's token for"):
             await Member(unused_tcp_port).task
+    assert len(coordinator.tokens) > 1
+
+
+async def test_each_attempt_shows_the_token_that_is_there_by_then(unused_tcp_port: int) -> None:
+    coordinator = Coordinator(unused_tcp_port, status=401)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        while not coordinator.tokens:
+            await asyncio.sleep(0.01)
+        member.token, coordinator.status = "renewed", None
+        assert await coordinator.received.get() == HELLO
+        assert (coordinator.tokens[0], coordinator.tokens[-1]) == ("first", "renewed")
+        await member.stop()
 
 
 async def test_closed_while_it_waits_it_ends_at_once(unused_tcp_port: int) -> None:
@@ -156,19 +175,48 @@ async def test_closed_while_it_waits_it_ends_at_once(unused_tcp_port: int) -> No
     await member.stop()
 
 
-async def test_a_call_has_it_open_another_stream_unless_it_leads_to_the_caller(
-    unused_tcp_port: int,
+@pytest.mark.parametrize("caller", ["127.0.0.1", "127.0.0.9"])
+async def test_a_call_changes_nothing_while_the_coordinators_name_leads_to_the_open_stream(
+    unused_tcp_port: int, caller: str
+) -> None:
+    """Whoever calls, and whatever address it names: a call needs no token."""
+    coordinator = Coordinator(unused_tcp_port)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        while member.opened < 1:
+            await asyncio.sleep(0.01)
+        for _ in range(5):
+            assert not await member.stream.reconnect(ReconnectRequest(caller, "uid"))
+        await asyncio.sleep(0.3)
+        assert member.opened == 1
+        await member.stop()
+
+
+async def test_a_call_has_it_open_another_stream_once_the_name_leads_elsewhere(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), asyncio.timeout(10):
         member = Member(unused_tcp_port)
         while member.opened < 1:
             await asyncio.sleep(0.01)
-        assert not member.stream.reconnect(ReconnectRequest("127.0.0.1", "uid"))
-        assert member.stream.reconnect(ReconnectRequest("127.0.0.9", "uid-of-a-successor"))
+
+        async def moved() -> frozenset[str]:
+            return frozenset({"127.0.0.9"})
+
+        monkeypatch.setattr(member.stream, "_look_up", moved)
+        assert await member.stream.reconnect(ReconnectRequest("127.0.0.9", "uid"))
         while member.opened < 2:
             await asyncio.sleep(0.01)
         await member.stop()
+
+
+async def test_calls_without_a_stream_have_it_try_again_once_a_second(unused_tcp_port: int) -> None:
+    member = Member(unused_tcp_port)
+    await asyncio.sleep(0.05)
+    answers = [await member.stream.reconnect(ReconnectRequest("", "")) for _ in range(5)]
+    assert answers == [True, False, False, False, False]
+    await member.stop()
 
 
 async def test_it_leaves_a_coordinator_that_has_fallen_silent(unused_tcp_port: int) -> None:
@@ -186,7 +234,7 @@ async def test_a_call_of_the_coordinator_that_it_connects_to_just_now_changes_no
     coordinator = Coordinator(unused_tcp_port)
     async with coordinator.listening(), asyncio.timeout(10):
         member = Member(unused_tcp_port)
-        assert member.stream.reconnect(ReconnectRequest("127.0.0.1", "uid"))
+        await member.stream.reconnect(ReconnectRequest("127.0.0.1", "uid"))
         assert await member.received.get() == JOIN
         await asyncio.sleep(0.3)
         assert member.opened == 1

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.pod_contract import TICKET_HEADER
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import (
@@ -36,6 +37,7 @@ from rollcall_protocol.wire.messages import (
     Seat,
     SessionReady,
     Stage,
+    TicketKey,
     dumps,
     loads,
 )
@@ -43,8 +45,10 @@ from rollcall_protocol.wire.partial_responses import PartialResponses, Response
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.rollout.inference_engine import WeightMismatchError
 from rollcall_runtime.sync.open_engine import OpenEngine
+from rollcall_runtime.sync.weights.tickets import sign_ticket
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
 from tests.unit.rollcall_runtime.coordinator.fake_group import MANIFEST, MemoryEngine
+from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, trust
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, lease, rollout_metrics
 from tests.unit.rollcall_runtime.rollout.function_scorer import REVERSE
@@ -52,7 +56,8 @@ from tests.unit.rollcall_runtime.rollout.function_scorer import REVERSE
 MEMBER = MemberId("uid-1", "boot-1")
 SESSION = SessionId(1, 1, 1)
 V1 = Version(Lineage(1, 1), 1)
-TOKEN = {"Authorization": "Bearer secret"}
+KEY = "ab" * 32
+TOKEN = ISSUER.pod_token(job_uid="job-uid", pod="reverse-cpu-0", pod_uid="uid-1")
 
 
 class Coordinator:
@@ -133,7 +138,8 @@ class Bench:
             pool=pool_config(drain_timeout=5.0),
             pod=Pod("reverse-cpu-0", "uid-1", self.address),
             coordinator=f"{network}.1",
-            member_token="secret",
+            token=lambda: TOKEN,
+            trust=trust(),
             state_dir=Path("/nowhere"),
         )
         self.agent = Agent(
@@ -217,11 +223,15 @@ async def test_a_committed_version_is_served_and_given_to_newcomers() -> None:
         assert bench.metrics.registry.get_sample_value("rollcall_weight_version", labels) == 1
         assert bench.metrics.registry.get_sample_value("rollcall_epoch", labels) == 1
         url = f"http://{bench.address}:{pod_contract.AGENT_PORT}{pod_contract.WEIGHTS_ROUTE}?version={V1}"
+        await bench.coordinator.say(TicketKey(KEY))
+        await bench.coordinator.say(CatchUp(V1, ()))
+        await bench.coordinator.receive(CaughtUp)  # so it has handled what came before
+        tickets = {TICKET_HEADER: sign_ticket(KEY, str(V1))}
         async with aiohttp.ClientSession() as session:
-            async with session.get(url, headers=TOKEN) as answer:
+            async with session.get(url, headers=tickets) as answer:
                 assert answer.status == 200
-            async with session.get(url) as answer:
-                assert answer.status == 401
+            async with session.get(url, headers=bearer(TOKEN)) as answer:
+                assert answer.status == 401, "a token is for the coordinator alone"
 
 
 async def test_weights_that_do_not_fit_leave_the_old_ones_served() -> None:
@@ -305,7 +315,10 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
             async with session.post(url) as answer:
                 assert answer.status == 401
             assert not bench.task.done()
-            async with session.post(url, headers=TOKEN) as answer:
+            other = ISSUER.pod_token(job_uid="job-uid", pod="reverse-cpu-1", pod_uid="uid-2")
+            async with session.post(url, headers=bearer(other)) as answer:
+                assert answer.status == 403, "another rollout"
+            async with session.post(url, headers=bearer(TOKEN)) as answer:
                 assert answer.status == 202
         assert isinstance(await bench.coordinator.receive(Draining), Draining)
         returned = [await bench.coordinator.receive(PromptLeaseReturned) for _ in range(2)]
@@ -324,7 +337,7 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         done = [bench.coordinator.completions.get_nowait().lease_id for _ in range(2)]
         assert sorted(done) == [lease(0).lease_id, lease(1).lease_id]
         count = bench.metrics.registry.get_sample_value
-        refused = bench.metrics.labels | {"what": "unauthenticated"}
+        refused = bench.metrics.labels | {"what": "no_token"}
         assert count("rollcall_refused_total", refused) == 1
 
 

@@ -25,7 +25,8 @@ from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.shards import RowShard, Shard
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
-from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, TOKENS, Group
+from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, Group
+from tests.unit.rollcall_runtime.credentials import ISSUER, trust
 from tests.unit.rollcall_runtime.jobs import pool_config
 from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics
 from tests.unit.rollcall_runtime.rollout.function_scorer import REVERSE
@@ -91,7 +92,10 @@ class Rank:
             pool=pool_config(pool="pool"),
             pod=Pod(name, member.pod_uid, address),
             coordinator=f"{network}.1",
-            member_token=TOKENS.member,
+            token=lambda: ISSUER.pod_token(
+                job_uid=config.uid, pod=name, pod_uid=member.pod_uid, namespace=config.namespace
+            ),
+            trust=trust(),
             state_dir=Path("/nowhere"),
         )
         self.agent = Agent(

@@ -58,7 +58,6 @@ class Job:
             stage=self.stage,
             served=ServedVersions(),
             settings=bounds,
-            token="",
             metrics=rollout_metrics(),
             delta=CONFIG,
         )

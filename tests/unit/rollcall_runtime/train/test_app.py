@@ -17,6 +17,7 @@ from rollcall_protocol import pod_contract
 from rollcall_runtime.train import app
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
+from tests.unit.rollcall_runtime.credentials import trust
 from tests.unit.rollcall_runtime.jobs import job_config
 
 
@@ -34,8 +35,8 @@ def environment(
         job=job_config(trainer_replicas=2),
         pod=Pod(f"reverse-trainer-{rank}", f"uid-{rank}", address),
         coordinator=address,
-        member_token="",
-        operator_token="",
+        token=lambda: "",
+        trust=trust(),
         state_dir=tmp_path,
         rank=rank,
     )

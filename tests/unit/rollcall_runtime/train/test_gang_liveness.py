@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from rollcall_runtime.train import gang_liveness as gang_module
 from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
+from tests.unit.rollcall_runtime.credentials import introduced
 
 HEARTBEAT, SUSPECT_AFTER = 0.02, 0.1
 
@@ -21,7 +22,11 @@ async def leader(
 ) -> AsyncIterator[tuple[Gang, str]]:
     gang = Gang(size, heartbeat=HEARTBEAT, suspect_after=SUSPECT_AFTER, refused=refused)
     app = web.Application()
-    app.router.add_get("/gang", gang.serve)
+    for rank in range(1, max(size, 2)):
+        serve = introduced(
+            gang.serve, pod=f"a-trainer-{rank}", pod_uid=f"uid-{rank}", trainer_ordinal=rank
+        )
+        app.router.add_get(f"/gang/{rank}", serve)
     async with TestServer(app) as server, asyncio.timeout(10):
         yield gang, str(server.make_url("/gang"))
 
@@ -30,9 +35,9 @@ def follower(
     url: str, leaving: asyncio.Event, *, rank: int = 1, heartbeat: float = HEARTBEAT
 ) -> "asyncio.Task[None]":
     held = watch_leader(
-        url,
+        f"{url}/{rank}",
         rank=rank,
-        token="secret",
+        token=lambda: "own",
         heartbeat=heartbeat,
         suspect_after=SUSPECT_AFTER,
         leaving=leaving,
@@ -125,10 +130,24 @@ async def test_a_stream_of_no_rank_or_of_one_that_is_here_ends_nothing(rank: str
         await asyncio.sleep(2 * HEARTBEAT)
         async with aiohttp.ClientSession() as session:
             with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-                await session.ws_connect(url, params={"rank": rank})
+                await session.ws_connect(f"{url}/1", params={"rank": rank})
         assert caught.value.status == (409 if rank == "1" else 404)
         assert refused == ["gang_rank"]
         await asyncio.sleep(2 * HEARTBEAT)
         assert not watch.done()
         gang.leave()
         await asyncio.gather(watch, other)
+
+
+async def test_a_stream_in_another_pods_name_ends_nothing() -> None:
+    refused: list[str] = []
+    async with leader(size=3, refused=refused.append) as (gang, url):
+        watch = asyncio.create_task(gang.watch())
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                await session.ws_connect(f"{url}/1", params={"rank": "2"})
+        assert caught.value.status == 403
+        assert refused == ["impersonated"]
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert not watch.done()
+        watch.cancel()

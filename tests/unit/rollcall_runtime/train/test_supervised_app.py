@@ -24,6 +24,7 @@ from rollcall_runtime.train.supervised_run import SupervisedResult, SupervisedSt
 from rollcall_runtime.train.supervised_training import SupervisedStep
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
 from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, trust
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.train.test_tracking import scalars
 
@@ -80,8 +81,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerEnvir
         job=job_config(supervised=CONFIG),
         pod=Pod("chat-trainer-0", "uid-0", address),
         coordinator=address,
-        member_token="member",
-        operator_token="operator",
+        token=lambda: "",
+        trust=trust(),
         state_dir=tmp_path,
         rank=0,
     )
@@ -96,7 +97,7 @@ async def snapshots(environment: TrainerEnvironment, until: Callable[[JobSnapsho
     url = environment.coordinator_url(
         pod_contract.MEMBERSHIP_PORT, pod_contract.OPERATOR_STREAM_ROUTE
     )
-    headers = {"Authorization": f"Bearer {environment.operator_token}"}
+    headers = bearer(ISSUER.operator_token(job_uid=environment.job.uid))
     async with aiohttp.ClientSession(headers=headers) as session:
         while True:
             try:

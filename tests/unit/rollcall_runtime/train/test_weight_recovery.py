@@ -20,7 +20,7 @@ from rollcall_runtime.train.weight_recovery import WeightRecovery
 
 OLD, LAST = Lineage(1, 1), Lineage(1, 2)
 INCARNATIONS = (TrainerIncarnation(OLD, 0, 0), TrainerIncarnation(LAST, 61, 50))
-RECOVERY = WeightRecovery(token="t", every=1)
+RECOVERY = WeightRecovery(tickets=lambda *_: ("t",), every=1)
 
 
 @asynccontextmanager

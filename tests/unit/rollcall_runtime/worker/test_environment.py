@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.job_config import ReferencePodConfig
+from rollcall_protocol.job_config import ReferenceConfig, ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.worker.environment import (
     new_member,
@@ -16,13 +16,16 @@ from rollcall_runtime.worker.environment import (
     read_trainer,
 )
 from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.credentials import ISSUER
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
+
+JOB = job_config()
 
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / pod_contract.MEMBER_TOKEN_FILE).write_text("member-token\n")
-    (tmp_path / pod_contract.OPERATOR_TOKEN_FILE).write_text("operator-token\n")
+    mounted = ISSUER.mount(tmp_path, job_uid=JOB.uid, pod="p", pod_uid="u", namespace=JOB.namespace)
+    (tmp_path / pod_contract.TOKEN_FILE).write_text("own-token\n")
     return {
         pod_contract.CONFIG: json.dumps(encode(job_config())),
         pod_contract.POOL_CONFIG: json.dumps(encode(pool_config())),
@@ -31,7 +34,7 @@ def variables(tmp_path: Path) -> dict[str, str]:
         pod_contract.POD_NAME: "reverse-trainer-0",
         pod_contract.POD_UID: "uid-1",
         pod_contract.POD_IP: "127.0.0.2",
-        pod_contract.TOKEN_DIR: str(tmp_path),
+        **mounted,
         pod_contract.STATE_DIR: str(tmp_path),
     }
 
@@ -39,24 +42,45 @@ def variables(tmp_path: Path) -> dict[str, str]:
 def test_a_rollout_learns_its_job_pool_and_token(variables: dict[str, str]) -> None:
     read = read_rollout(variables)
     assert (read.job, read.pool) == (job_config(), pool_config())
-    assert (read.member_token, read.pod.address) == ("member-token", "127.0.0.2")
+    assert (read.token(), read.pod.address) == ("own-token", "127.0.0.2")
+    assert read.trust.current().operator == ISSUER.operator
 
 
-def test_a_reference_pod_learns_its_job_device_and_token(variables: dict[str, str]) -> None:
-    del variables[pod_contract.COORDINATOR]
+def test_a_reference_pod_learns_its_job_and_device_and_needs_no_token(
+    variables: dict[str, str],
+) -> None:
+    del variables[pod_contract.COORDINATOR], variables[pod_contract.TOKEN_DIR]
     read = read_reference(variables)
     assert (read.job, read.pods) == (job_config(), ReferencePodConfig("cpu"))
-    assert (read.member_token, read.pod.address) == ("member-token", "127.0.0.2")
+    assert read.pod.address == "127.0.0.2"
+    token = ISSUER.pod_token(
+        job_uid=JOB.uid,
+        pod="p",
+        pod_uid="u",
+        namespace=JOB.namespace,
+        audience=pod_contract.reference_audience(JOB.uid),
+    )
+    assert read.verifier().verify(token).pod == "p"
 
 
-def test_a_trainer_learns_both_tokens_and_its_rank(variables: dict[str, str]) -> None:
+def test_a_trainer_learns_its_token_and_its_rank(variables: dict[str, str]) -> None:
     config = replace(job_config(), trainer_replicas=3)
     variables |= {
         pod_contract.CONFIG: json.dumps(encode(config)),
         pod_contract.POD_NAME: "reverse-trainer-2",
     }
     read = read_trainer(variables)
-    assert (read.operator_token, read.rank) == ("operator-token", 2)
+    assert (read.token(), read.rank, read.reference_token) == ("own-token", 2, None)
+
+
+def test_a_trainer_has_another_token_for_a_reference_in_pods_of_its_own(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    config = replace(JOB, reference=ReferenceConfig(host="reverse-reference"))
+    variables |= {pod_contract.CONFIG: json.dumps(encode(config))}
+    read = read_trainer(variables)
+    assert read.reference_token is not None
+    assert read.reference_token() == (tmp_path / pod_contract.REFERENCE_TOKEN_FILE).read_text()
 
 
 @pytest.mark.parametrize(("pod", "local_rank", "rank"), [(0, 0, 0), (0, 1, 1), (2, 1, 5)])
@@ -102,6 +126,7 @@ def test_each_start_is_another_member_of_the_pod(variables: dict[str, str]) -> N
         ({pod_contract.POD_NAME: "reverse-trainer-1"}, "does not end in an ordinal below 1"),
         ({pod_contract.LOCAL_RANK: "1"}, "ROLLCALL_LOCAL_RANK: '1' is not a number below 1"),
         ({pod_contract.TOKEN_DIR: "/nowhere"}, "ROLLCALL_TOKEN_DIR: '/nowhere' is not a folder"),
+        ({pod_contract.TRUST_DIR: "/nowhere"}, "ROLLCALL_TRUST_DIR: '/nowhere' is not a folder"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -113,6 +138,6 @@ def test_what_is_wrong_is_named(
 
 
 def test_an_empty_token_is_no_token(variables: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / pod_contract.MEMBER_TOKEN_FILE).write_text(" \n")
-    with pytest.raises(SpecError, match="the token is empty"):
+    (tmp_path / pod_contract.TOKEN_FILE).write_text(" \n")
+    with pytest.raises(SpecError, match="token is empty"):
         read_rollout(variables)

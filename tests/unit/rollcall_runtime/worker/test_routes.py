@@ -1,5 +1,6 @@
-"""Every route of every listener wants its token: the member's, or the operator's for rosters."""
+"""Who may use which route: every pair of a door and a role, with tokens as clusters issue them."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,28 +9,54 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.coordinator.server import CoordinatorServer
+from rollcall_runtime.coordinator.ticket_office import TicketOffice
 from rollcall_runtime.rollout.agent_server import AgentServer
+from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
+from rollcall_runtime.train import supervised_app
+from rollcall_runtime.train.gang_member import admit_ranks
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.train.reference_pods.server import ReferenceServer
-from rollcall_runtime.worker.auth import Tokens
-from tests.unit.rollcall_runtime.train.reference_pods.pods import BOUNDS
+from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
+from rollcall_runtime.worker.identity.roles import DOORS, RENDEZVOUS, CallerRole, RoleBook
+from rollcall_runtime.worker.telemetry import TrainerMetrics
+from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, trust, verifier
+from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.train.reference_pods.pods import BOUNDS, doorkeeper
 
-MEMBER, OPERATOR = "member-token", "operator-token"
-ADDRESS = "127.0.0.1"
-ROUTES = {
-    ("coordinator", "PUT", pod_contract.ROSTER_ROUTE): OPERATOR,
-    ("coordinator", "GET", pod_contract.OPERATOR_STREAM_ROUTE): OPERATOR,
-    ("coordinator", "GET", pod_contract.MEMBER_STREAM_ROUTE): MEMBER,
-    ("coordinator", "GET", pod_contract.WEIGHTS_ROUTE): MEMBER,
-    ("coordinator", "GET", pod_contract.GANG_ROUTE): MEMBER,
-    ("coordinator", "POST", pod_contract.COMPLETIONS_ROUTE): MEMBER,
-    ("rollout", "POST", pod_contract.DRAIN_ROUTE): MEMBER,
-    ("rollout", "POST", pod_contract.REGISTER_ROUTE): MEMBER,
-    ("rollout", "GET", pod_contract.WEIGHTS_ROUTE): MEMBER,
-    ("trainer rank", "GET", pod_contract.WEIGHTS_ROUTE): MEMBER,
-    ("reference", "POST", pod_contract.LOGPROBS_ROUTE): MEMBER,
+OPERATOR, TRAINER_RANK, MEMBER, REGISTERED = (
+    CallerRole.OPERATOR,
+    CallerRole.TRAINER_RANK,
+    CallerRole.MEMBER,
+    CallerRole.REGISTERED,
+)
+ITSELF, TICKET_HOLDER, STRANGER = CallerRole.ITSELF, CallerRole.TICKET_HOLDER, CallerRole.STRANGER
+ALLOWED = {
+    ("coordinator", "PUT", pod_contract.ROSTER_ROUTE): {OPERATOR},
+    ("coordinator", "GET", pod_contract.OPERATOR_STREAM_ROUTE): {OPERATOR},
+    ("coordinator", "GET", pod_contract.MEMBER_STREAM_ROUTE): {TRAINER_RANK, MEMBER, REGISTERED},
+    ("coordinator", "GET", pod_contract.WEIGHTS_ROUTE): {TICKET_HOLDER},
+    ("coordinator", "GET", pod_contract.GANG_ROUTE): {TRAINER_RANK},
+    ("coordinator", "POST", pod_contract.COMPLETIONS_ROUTE): {MEMBER},
+    ("supervised trainer", "GET", pod_contract.OPERATOR_STREAM_ROUTE): {OPERATOR},
+    ("supervised trainer", "GET", pod_contract.GANG_ROUTE): {TRAINER_RANK},
+    ("rollout", "POST", pod_contract.DRAIN_ROUTE): {OPERATOR, ITSELF},
+    ("rollout", "POST", pod_contract.REGISTER_ROUTE): set(CallerRole),
+    ("rollout", "GET", pod_contract.WEIGHTS_ROUTE): {TICKET_HOLDER},
+    ("trainer rank", "GET", pod_contract.WEIGHTS_ROUTE): {TICKET_HOLDER},
+    ("reference", "POST", pod_contract.LOGPROBS_ROUTE): {TRAINER_RANK},
+}
+ADDRESS, JOB = "127.0.0.1", job_config(trainer_replicas=2)
+VERSION = str(Version(Lineage(1, 1), 1))
+KEY = "ab" * 32
+PODS = {
+    TRAINER_RANK: ("reverse-trainer-1", "uid-trainer-1"),
+    MEMBER: ("reverse-cpu-1", "uid-member"),
+    REGISTERED: ("reverse-cpu-2", "uid-newcomer"),
+    ITSELF: ("reverse-cpu-0", "uid-itself"),
 }
 
 
@@ -45,43 +72,72 @@ def raise_reached(*_: Any, **__: Any) -> Any:
     raise Reached
 
 
-def applications() -> dict[str, list[web.Application]]:
-    """The listeners' applications, with handlers that record that they were reached."""
-    coordinator = SimpleNamespace(
-        member=SimpleNamespace(pod_uid="uid"),
-        config=SimpleNamespace(membership=SimpleNamespace(suspect_after=1.0)),
+def trainer() -> TrainerEnvironment:
+    return TrainerEnvironment(
+        job=JOB,
+        pod=Pod("reverse-trainer-0", "uid-trainer-0", ADDRESS),
+        coordinator=ADDRESS,
+        token=lambda: "",
+        trust=trust(),
+        state_dir=cast("Any", None),
+        rank=0,
+    )
+
+
+def coordinator() -> list[web.Application]:
+    office = TicketOffice(["127.0.0.1:7070"])
+    office.own_keys.accept("coordinator", KEY)
+    behind = SimpleNamespace(
+        member=SimpleNamespace(pod_uid="uid-trainer-0"),
+        config=JOB,
         stream=SimpleNamespace(serve=reached),
         connections=SimpleNamespace(serve=reached),
         prompts=SimpleNamespace(complete=raise_reached),
         snapshots=SimpleNamespace(held=raise_reached),
         push_roster=raise_reached,
+        is_member=lambda uid: uid == PODS[MEMBER][1],
+        tickets=office,
     )
     server = CoordinatorServer(
-        cast("Any", coordinator),
+        cast("Any", behind),
         address=ADDRESS,
-        tokens=Tokens(member=MEMBER, operator=OPERATOR),
+        verifier=trainer().verifier(),
         metrics=cast("Any", SimpleNamespace(refused=lambda _: None)),
         gang=reached,
     )
+    return [server._membership(), server._completions()]
+
+
+def applications() -> dict[str, list[web.Application]]:
+    """The listeners' applications, with handlers that record that they were reached."""
+    keys = TicketKeys()
+    keys.accept("coordinator", KEY)
+    book = RoleBook(JOB.job, JOB.trainer_replicas, own_pod_uid=PODS[ITSELF][1])
     agent = AgentServer(
-        token=MEMBER,
+        doorkeeper=Doorkeeper(verifier(JOB.uid), book, lambda _: None),
+        tickets=keys,
         held=raise_reached,
         drain=raise_reached,
         refused=lambda _: None,
-        reconnect=raise_reached,
+        reconnect=reached,
     )
-    job = SimpleNamespace(weight_sync=SimpleNamespace(stage_timeout=1.0, delta=None))
-    environment = SimpleNamespace(job=job, rank=1, local_rank=0, member_token=MEMBER)
-    rank = SenderRank(environment=cast("Any", environment), engines=())
+    rank = SenderRank(environment=replace(trainer(), rank=1), engines=())
+    rank._tickets.accept("default", KEY)
+    leader = supervised_app._Leader.__new__(supervised_app._Leader)
+    leader._process = cast(
+        "Any", SimpleNamespace(metrics=TrainerMetrics(namespace="n", job="j", group="default"))
+    )
+    leader._environment, leader._stream = trainer(), cast("Any", SimpleNamespace(serve=reached))
     reference = ReferenceServer(
-        token=MEMBER,
+        doorkeeper=doorkeeper(JOB.uid, lambda _: None, replicas=JOB.trainer_replicas),
         bounds=BOUNDS,
         logprobs=raise_reached,
         thread=cast("Any", None),
         metrics=ReferenceMetrics(namespace="n", job="j"),
     )
     return {
-        "coordinator": [server._membership(), server._completions()],
+        "coordinator": coordinator(),
+        "supervised trainer": [leader._routes(cast("Any", SimpleNamespace(serve=reached)))],
         "rollout": [agent._runner.app],
         "trainer rank": [rank._runner.app],
         "reference": [reference._runner.app],
@@ -96,6 +152,24 @@ def routes_of(application: web.Application) -> set[tuple[str, str]]:
     return found
 
 
+def token_of(role: CallerRole, *, audience: str = "") -> str:
+    """What a caller of this role shows."""
+    if role is OPERATOR:
+        return ISSUER.operator_token(job_uid=JOB.uid)
+    if role not in PODS:
+        return ""
+    pod, uid = PODS[role]
+    return ISSUER.pod_token(job_uid=JOB.uid, pod=pod, pod_uid=uid, audience=audience)
+
+
+def headers_of(role: CallerRole, *, who: str) -> dict[str, str]:
+    if role is TICKET_HOLDER:
+        return {pod_contract.TICKET_HEADER: sign_ticket(KEY, VERSION)}
+    audience = pod_contract.reference_audience(JOB.uid) if who == "reference" else ""
+    token = token_of(role, audience=audience)
+    return bearer(token) if token else {}
+
+
 def test_these_are_all_routes() -> None:
     found = {
         (who, method, path)
@@ -103,30 +177,51 @@ def test_these_are_all_routes() -> None:
         for application in listeners
         for method, path in routes_of(application)
     }
-    assert found == set(ROUTES)
+    assert found == set(ALLOWED)
+    assert set(DOORS) == {path for _, _, path in ALLOWED} | {RENDEZVOUS}
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=" ".join)
-@pytest.mark.parametrize("given", ["none", "wrong", "the other one"])
-async def test_a_request_without_the_token_is_refused(
-    route: tuple[str, str, str], given: str
+@pytest.mark.parametrize("role", CallerRole)
+@pytest.mark.parametrize("route", ALLOWED, ids=" ".join)
+async def test_a_role_may_use_its_routes_and_no_others(
+    route: tuple[str, str, str], role: CallerRole
 ) -> None:
     who, method, path = route
-    other = MEMBER if ROUTES[route] == OPERATOR else OPERATOR
-    token = {"none": None, "wrong": "guess", "the other one": other}[given]
-    assert await status_of(who, method, path, token=token) == 401
+    found = await status_of(who, method, path, headers=headers_of(role, who=who))
+    if role in ALLOWED[route] or (path, role) == (pod_contract.MEMBER_STREAM_ROUTE, ITSELF):
+        assert found not in {401, 403}
+    else:
+        assert found in {401, 403}
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=" ".join)
-async def test_a_request_with_the_token_is_handled(route: tuple[str, str, str]) -> None:
-    assert await status_of(*route, token=ROUTES[route]) != 401
+@pytest.mark.parametrize("role", CallerRole)
+def test_the_ranks_rendezvous_is_for_ranks(role: CallerRole) -> None:
+    assert admit_ranks(trainer())(token_of(role)) is (role is TRAINER_RANK)
 
 
-async def status_of(who: str, method: str, path: str, *, token: str | None) -> int:
+@pytest.mark.parametrize("shown", ["to the coordinator", "to the reference"])
+async def test_what_trainers_show_at_one_door_is_of_no_use_at_the_other(shown: str) -> None:
+    reference = pod_contract.reference_audience(JOB.uid)
+    if shown == "to the coordinator":
+        where = ("reference", "POST", pod_contract.LOGPROBS_ROUTE)
+        token = token_of(TRAINER_RANK)
+    else:
+        where = ("coordinator", "GET", pod_contract.GANG_ROUTE)
+        token = token_of(TRAINER_RANK, audience=reference)
+    assert await status_of(*where, headers=bearer(token)) == 401
+
+
+@pytest.mark.parametrize("route", ALLOWED, ids=" ".join)
+@pytest.mark.parametrize("token", ["guess", "x" * 5000])
+async def test_what_is_no_token_gets_nothing(route: tuple[str, str, str], token: str) -> None:
+    found = await status_of(*route, headers=bearer(token))
+    assert (found == 401) is (STRANGER not in ALLOWED[route])
+
+
+async def status_of(who: str, method: str, path: str, *, headers: dict[str, str]) -> int:
     """The status of the answer; 200 when the handler was reached."""
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     (application,) = (found for found in applications()[who] if (method, path) in routes_of(found))
-    request = make_mocked_request(method, path, headers=headers)
+    request = make_mocked_request(method, f"{path}?version={VERSION}", headers=headers)
     match = await application.router.resolve(request)
     try:
         response = await match.handler(request)

@@ -46,7 +46,7 @@ def test_the_ledgers_totals_are_read_when_asked_for() -> None:
 def test_counters_have_their_cause_as_a_label() -> None:
     metrics = TrainerMetrics(**JOB)
     metrics.rebuilds(cause="MemberLost").inc()
-    metrics.refused(what="unauthenticated").inc(2)
+    metrics.refused(what="no_token").inc(2)
     values = served(metrics)
     assert values["rollcall_rebuilds_total{MemberLost}"] == 1
-    assert values["rollcall_refused_total{unauthenticated}"] == 2
+    assert values["rollcall_refused_total{no_token}"] == 2

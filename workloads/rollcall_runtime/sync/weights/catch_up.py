@@ -9,16 +9,16 @@ import json
 import logging
 import re
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 
 import aiohttp
 from aiohttp import web
 from zlib_ng.zlib_ng import crc32
 
-from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
+from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
@@ -77,7 +77,7 @@ def weights_handler(
     that is not everything: sent only to requests for the same shard, and named in a header.
 
     `held` gives the snapshot of a version, or None; it is called on the event loop's thread.
-    The caller must guard it with the member token. 400 for a bad version or bad buckets, 404
+    The caller must guard it by tickets. 400 for a bad version or bad buckets, 404
     when `version` is not held, or not whole, 503 beyond `transfers` at a time. A reader that takes
     nothing for `stall` seconds or is not done after `total` is disconnected: it holds the buffer.
     """
@@ -164,15 +164,16 @@ async def fetch(
     *,
     version: Version,
     donors: Sequence[str],
-    token: str,
+    tickets: Sequence[str],
     stage: StagingArea,
     limits: FetchTimeouts | None = None,
     shard: Shard | None = None,
 ) -> None:
     """Stage `version`, or what `shard` needs of it, from the first of `donors` that gives that.
 
-    A donor is host:port, or several joined by "+", each of which holds a part. Raises CatchUpError
-    with each donor's reason. What is served does not change; commit afterwards.
+    A donor is host:port, or several joined by "+", each of which holds a part; its ticket is of the
+    same form. Raises CatchUpError with each donor's reason. What is served does not change; commit
+    afterwards.
     """
     bounds = limits or FetchTimeouts()
     timeout = aiohttp.ClientTimeout(
@@ -181,15 +182,16 @@ async def fetch(
     reasons: list[str] = []
     async with aiohttp.ClientSession(
         timeout=timeout,
-        headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+        headers={"Accept-Encoding": "identity"},
         read_bufsize=_CHUNK_BYTES,
     ) as client:
-        for donor in donors:
+        for donor, ticket in zip_longest(donors, tickets, fillvalue=""):
+            hosts = dict(zip_longest(donor.split("+"), ticket.split("+"), fillvalue=""))
             try:
                 if shard is None:
-                    await _fetch_from(client, donor.split("+"), version, stage)
+                    await _fetch_from(client, hosts, version, stage)
                 else:
-                    await _fetch_shard(client, donor.split("+"), version, stage, shard)
+                    await _fetch_shard(client, hosts, version, stage, shard)
             except (aiohttp.ClientError, TimeoutError, CodecError, ValueError, SyncError) as error:
                 reasons.append(f"{donor}: {str(error) or type(error).__name__}")
             else:
@@ -200,13 +202,13 @@ async def fetch(
 
 
 async def _fetch_from(
-    client: aiohttp.ClientSession, hosts: Sequence[str], version: Version, stage: StagingArea
+    client: aiohttp.ClientSession, hosts: Mapping[str, str], version: Version, stage: StagingArea
 ) -> None:
-    """Read all hosts' manifests, then all their parts at once."""
+    """Read all hosts' manifests, then all their parts at once. `hosts` are those with tickets."""
     async with AsyncExitStack() as answers:
         streams = [
-            (await answers.enter_async_context(_ask(client, host, version))).content
-            for host in hosts
+            (await answers.enter_async_context(_ask(client, host, ticket, version))).content
+            for host, ticket in hosts.items()
         ]
         try:
             parts = [await _read_manifest(stream) for stream in streams]
@@ -226,17 +228,20 @@ async def _fetch_from(
 
 async def _fetch_shard(
     client: aiohttp.ClientSession,
-    hosts: Sequence[str],
+    hosts: Mapping[str, str],
     version: Version,
     stage: StagingArea,
     shard: Shard,
 ) -> None:
-    """Read all hosts' manifests, then what is needed of their parts, all at once."""
+    """Read all hosts' manifests, then what is needed of their parts, all at once.
+
+    `hosts` are those with tickets.
+    """
     query = {"shard": shard.key}
     try:
         parts, same = [], False
-        for host in hosts:
-            async with _ask(client, host, version, **query, buckets="") as answer:
+        for host, ticket in hosts.items():
+            async with _ask(client, host, ticket, version, **query, buckets="") as answer:
                 parts.append(await _read_manifest(answer.content))
                 same = answer.headers.get(SHARD_HEADER) == shard.key
         whole = parts[0] if len(parts) == 1 else combine_manifests(parts)
@@ -251,7 +256,9 @@ async def _fetch_shard(
             start = 0
             for names, batch in batches(own):
                 kept = part.only(batch)
-                async with _ask(client, host, version, **query, buckets=names) as answer:
+                async with _ask(
+                    client, host, hosts[host], version, **query, buckets=names
+                ) as answer:
                     if await _read_manifest(answer.content) != part:
                         raise CatchUpError("sent another manifest than before")
                     end = start + kept.total_bytes
@@ -275,11 +282,12 @@ def _cut_off(error: asyncio.IncompleteReadError) -> CatchUpError:
 
 @asynccontextmanager
 async def _ask(
-    client: aiohttp.ClientSession, host: str, version: Version, **query: str
+    client: aiohttp.ClientSession, host: str, ticket: str, version: Version, **query: str
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     url = f"http://{host}{WEIGHTS_ROUTE}"
     params = {"version": str(version), **query}
-    async with client.get(url, params=params, allow_redirects=False) as answer:
+    headers = {TICKET_HEADER: ticket}
+    async with client.get(url, params=params, headers=headers, allow_redirects=False) as answer:
         if answer.status != 200:
             text = (await answer.content.read(200)).decode(errors="replace")
             raise CatchUpError(f"HTTP {answer.status}: {text}")

@@ -14,7 +14,6 @@ import aiohttp
 
 from rollcall_protocol.pod_contract import LOGPROBS_ROUTE, REFERENCE_PORT
 from rollcall_protocol.wire.addresses import host_port
-from rollcall_runtime.membership.bearer_token import CredentialsRefusedError, bearer
 from rollcall_runtime.train.reference_pods.exchange import (
     ExchangeError,
     answer_bytes,
@@ -23,6 +22,7 @@ from rollcall_runtime.train.reference_pods.exchange import (
 )
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.identity.own_tokens import bearer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rollcall_runtime.train.train_batch import TrainBatch
+    from rollcall_runtime.worker.identity.own_tokens import TokenSource
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class ReferenceClient:
         self,
         host: str,
         *,
-        token: str,
+        token: TokenSource,
         port: int = REFERENCE_PORT,
         resolve: Callable[[str], Awaitable[Sequence[str]]] | None = None,
     ) -> None:
@@ -70,16 +71,16 @@ class ReferenceClient:
         """Have the open parts answered; returns "", or after about `seconds` why some are open.
 
         An attempt that has begun by then is waited for, ATTEMPT_SECONDS at most. SpecError if a pod
-        refuses a part for good, CredentialsRefusedError if it refuses the token.
+        refuses a part for good. A token that is refused is shown again, as it is by then.
         """
         return asyncio.run(self._ask(inquiry, time.monotonic() + seconds))
 
     async def _ask(self, inquiry: Inquiry, until: float) -> str:
         backoff = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS, sock_connect=CONNECT_SECONDS)
-        headers, limit = bearer(self._token), aiohttp.TCPConnector(limit=0)
+        limit = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(
-            connector=limit, timeout=timeout, headers=headers, auto_decompress=False
+            connector=limit, timeout=timeout, auto_decompress=False
         ) as session:
             while inquiry.open:
                 before = len(inquiry.open)
@@ -124,9 +125,11 @@ class ReferenceClient:
 
     async def _post(self, session: aiohttp.ClientSession, address: str, part: TrainBatch) -> Tensor:
         url = f"http://{host_port(address, self._port)}{LOGPROBS_ROUTE}"
-        async with session.post(url, data=encode_request(part), expect100=True) as answer:
+        headers, data = bearer(self._token()), encode_request(part)
+        async with session.post(url, data=data, headers=headers, expect100=True) as answer:
             if answer.status in {401, 403}:
-                raise CredentialsRefusedError(url)
+                text = (await answer.content.read(_LONGEST_MESSAGE)).decode(errors="replace")
+                raise ExchangeError(f"it refuses this pod's token: {text}")
             if answer.status in _REFUSED:
                 text = (await answer.content.read(_LONGEST_MESSAGE)).decode(errors="replace")
                 raise SpecError("spec.reference", f"its pod {address} refuses a request: {text}")

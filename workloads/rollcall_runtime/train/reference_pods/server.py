@@ -15,7 +15,6 @@ from rollcall_runtime.train.reference_pods.exchange import (
     decode_request,
     encode_answer,
 )
-from rollcall_runtime.worker.auth import guard, refuse_without
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from rollcall_runtime.train.reference_pods.exchange import RequestBounds
     from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
     from rollcall_runtime.train.train_batch import TrainBatch
+    from rollcall_runtime.worker.auth import Doorkeeper
 
 log = logging.getLogger(__name__)
 
@@ -39,29 +39,29 @@ BEFORE_TOKEN_BYTES = 4096
 class ReferenceServer:
     """Computes one request at a time with `logprobs`, in `thread`.
 
-    200: an answer; 401 without the token; 400 for a request that is not within `bounds`, 413 for
-    one that is too long, 408 for one that comes too slowly; 422 if the model gives numbers that are
-    not finite; 503 while AT_ONCE others are there. After an error of the model itself `failed` has
-    it, and the process should end.
+    200: an answer; 401 and 403 for callers that `doorkeeper` does not know as the trainer's ranks;
+    400 for a request that is not within `bounds`, 413 for one that is too long, 408 for one that
+    comes too slowly; 422 if the model gives numbers that are not finite; 503 while AT_ONCE others
+    are there. After an error of the model itself `failed` has it, and the process should end.
     """
 
     def __init__(
         self,
         *,
-        token: str,
+        doorkeeper: Doorkeeper,
         bounds: RequestBounds,
         logprobs: Callable[[TrainBatch], Tensor],
         thread: Executor,
         metrics: ReferenceMetrics,
     ) -> None:
-        self._token = token
+        self._doorkeeper = doorkeeper
         self._bounds, self._logprobs, self._thread = bounds, logprobs, thread
         self._metrics, self._there = metrics, 0
         self.failed: asyncio.Future[None]
         application = web.Application(client_max_size=bounds.request_bytes)
         application.router.add_post(
             LOGPROBS_ROUTE,
-            guard(token, self._serve, self._count_refused),
+            doorkeeper.guard(LOGPROBS_ROUTE, self._serve),
             expect_handler=self._admit,
         )
         self._runner = web.AppRunner(
@@ -93,9 +93,7 @@ class ReferenceServer:
 
     async def _admit(self, request: web.Request) -> web.StreamResponse | None:
         """Tell a client that asks first to send its body (None), or answer why not."""
-        refusal = (
-            refuse_without(self._token, request, self._count_refused) or self._refuse_if_busy()
-        )
+        refusal = self._doorkeeper.refuse(LOGPROBS_ROUTE, request) or self._refuse_if_busy()
         if refusal is None and request.version >= HttpVersion11:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0

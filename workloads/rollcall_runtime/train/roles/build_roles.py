@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollcall_protocol.job_config import JobConfig
     from rollcall_runtime.models.model_source import ModelSource
     from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine
+    from rollcall_runtime.worker.identity.own_tokens import TokenSource
 
 
 def check_roles(job: JobConfig) -> None:
@@ -55,16 +56,18 @@ def build_policy_step(
     make_engine: Callable[[EngineSetup], TrainEngine],
     *,
     minibatches: int,
-    member_token: str = "",
+    reference_token: TokenSource | None = None,
 ) -> PolicyStep:
     """The roles of a job, not initialized; `setup` is the actor's, and the others' but for model
-    and head. `member_token` is for a reference in pods of its own.
+    and head. `reference_token` is for a reference in pods of its own.
     """
     settings, frozen = job.algorithm.settings, replace(setup, optimizer=None)
     reference: Reference | RemoteReference | None = None
     critic = reward_model = None
     if settings.needs_reference and job.reference.host:
-        pods = ReferenceClient(job.reference.host, token=member_token)
+        if reference_token is None:
+            raise ValueError("a reference in pods of its own needs a token to show to them")
+        pods = ReferenceClient(job.reference.host, token=reference_token)
         reference = RemoteReference(pods, ranks=setup.ranks)
     elif settings.needs_reference:
         model = job.reference.model or job.model

@@ -19,7 +19,7 @@ from rollcall_protocol import pod_contract
 from rollcall_runtime.worker.identity.token_verifier import Identity
 
 
-class Role(StrEnum):
+class CallerRole(StrEnum):
     """What a caller is to the one that it calls."""
 
     OPERATOR = "operator"
@@ -34,20 +34,20 @@ class Role(StrEnum):
 RENDEZVOUS = "rendezvous"
 """The door of trainer rank 0 by which the other ranks meet it (RENDEZVOUS_PORT); no route."""
 
-_POD_ROLES = frozenset({Role.MEMBER, Role.REGISTERED, Role.TRAINER_RANK})
+_POD_ROLES = frozenset({CallerRole.MEMBER, CallerRole.REGISTERED, CallerRole.TRAINER_RANK})
 
-DOORS: Mapping[str, frozenset[Role]] = {
-    pod_contract.ROSTER_ROUTE: frozenset({Role.OPERATOR}),
-    pod_contract.OPERATOR_STREAM_ROUTE: frozenset({Role.OPERATOR}),
+DOORS: Mapping[str, frozenset[CallerRole]] = {
+    pod_contract.ROSTER_ROUTE: frozenset({CallerRole.OPERATOR}),
+    pod_contract.OPERATOR_STREAM_ROUTE: frozenset({CallerRole.OPERATOR}),
     pod_contract.MEMBER_STREAM_ROUTE: _POD_ROLES,
-    pod_contract.COMPLETIONS_ROUTE: frozenset({Role.MEMBER}),
-    pod_contract.GANG_ROUTE: frozenset({Role.TRAINER_RANK}),
-    RENDEZVOUS: frozenset({Role.TRAINER_RANK}),
-    pod_contract.LOGPROBS_ROUTE: frozenset({Role.TRAINER_RANK}),
-    pod_contract.DRAIN_ROUTE: frozenset({Role.OPERATOR, Role.ITSELF}),
-    pod_contract.WEIGHTS_ROUTE: frozenset({Role.TICKET_HOLDER}),
+    pod_contract.COMPLETIONS_ROUTE: frozenset({CallerRole.MEMBER}),
+    pod_contract.GANG_ROUTE: frozenset({CallerRole.TRAINER_RANK}),
+    RENDEZVOUS: frozenset({CallerRole.TRAINER_RANK}),
+    pod_contract.LOGPROBS_ROUTE: frozenset({CallerRole.TRAINER_RANK}),
+    pod_contract.DRAIN_ROUTE: frozenset({CallerRole.OPERATOR, CallerRole.ITSELF}),
+    pod_contract.WEIGHTS_ROUTE: frozenset({CallerRole.TICKET_HOLDER}),
     # Harmless: the member looks up its coordinator, and opens a stream to nobody else.
-    pod_contract.REGISTER_ROUTE: frozenset(Role),
+    pod_contract.REGISTER_ROUTE: frozenset(CallerRole),
 }
 
 
@@ -64,15 +64,15 @@ class RoleBook:
     is_member: Callable[[str], bool] = lambda _: False
     own_pod_uid: str = ""
 
-    def role(self, identity: Identity) -> Role:
+    def role(self, identity: Identity) -> CallerRole:
         """The first role of the table above that fits."""
         if identity.is_operator:
-            return Role.OPERATOR
+            return CallerRole.OPERATOR
         if self.own_pod_uid and identity.pod_uid == self.own_pod_uid:
-            return Role.ITSELF
+            return CallerRole.ITSELF
         if self.trainer_ordinal(identity) is not None:
-            return Role.TRAINER_RANK
-        return Role.MEMBER if self.is_member(identity.pod_uid) else Role.REGISTERED
+            return CallerRole.TRAINER_RANK
+        return CallerRole.MEMBER if self.is_member(identity.pod_uid) else CallerRole.REGISTERED
 
     def trainer_ordinal(self, identity: Identity) -> int | None:
         """Which pod of the trainer the bearer is; None if it is none."""

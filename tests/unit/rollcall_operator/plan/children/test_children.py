@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
+from rollcall_operator.plan.children import trust
 from rollcall_protocol import pod_contract
 from rollcall_protocol.algorithm_settings import preset
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
@@ -28,8 +30,9 @@ from rollcall_protocol.job_config import (
     TrackingConfig,
 )
 from rollcall_protocol.wire.json_codec import decode
+from rollcall_protocol.wire.trust_bundle import TrustBundle
 from tests.integration.bad_manifests.manifests import Changes
-from tests.unit.rollcall_operator.plan.simulator import JobSimulator, good_job, lent_pool
+from tests.unit.rollcall_operator.plan.simulator import TRUST, JobSimulator, good_job, lent_pool
 
 
 def trainer(changes: Changes | None = None) -> Any:
@@ -58,8 +61,7 @@ def variables(child: Any) -> dict[str, Any]:
 def test_all_children_belong_to_the_job() -> None:
     simulator = JobSimulator()
     plan = simulator.reconcile()
-    assert plan.token is not None
-    for child in (plan.token, *plan.applies):
+    for child in plan.applies:
         (owner,) = child["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("RLJob", "job-uid", True)
         assert owner["blockOwnerDeletion"] is True
@@ -67,11 +69,35 @@ def test_all_children_belong_to_the_job() -> None:
         assert child["metadata"]["labels"][labels.JOB] == "bad"
 
 
-def test_the_token_is_immutable_and_has_a_key_for_members_and_one_for_the_operator() -> None:
-    secret = trainer_children.token(good_job())
-    assert secret["metadata"]["name"].startswith("bad-token-")
-    assert secret["immutable"] is True
-    assert secret["stringData"] == {"member": "", "operator": ""}
+def test_the_clusters_keys_are_a_config_map_whose_text_depends_on_nothing_else() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    made = simulator.children["ConfigMap/bad-rollcall-trust"]
+    assert decode(TrustBundle, json.loads(made["data"]["trust.json"])) == TRUST
+    assert trust.config_map(good_job(), TRUST)["data"] == made["data"]
+
+
+def test_new_keys_reach_the_config_map_and_no_pod_is_replaced_for_them() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.trust = replace(TRUST, keys=(*TRUST.keys, {"kid": "b"}))
+    (body,) = simulator.reconcile().applies
+    assert body["kind"] == "ConfigMap"
+
+
+def test_a_deleted_config_map_is_made_again() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    del simulator.children["ConfigMap/bad-rollcall-trust"]
+    (body,) = simulator.reconcile().applies
+    assert body["kind"] == "ConfigMap"
+
+
+def test_unknown_keys_leave_the_config_map_as_it_is() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.trust = None
+    assert not simulator.reconcile().applies
 
 
 def test_the_service_gives_names_to_pods_that_are_not_ready() -> None:
@@ -256,13 +282,27 @@ def test_checkpoints_go_to_the_volume_that_was_asked_for(volume: dict[str, Any])
     assert config.checkpoint.every_steps == 5
 
 
-def test_only_trainers_get_the_operators_token() -> None:
-    def keys(child: Any) -> list[str]:
-        (volume,) = [v for v in pod_spec(child)["volumes"] if v["name"] == "rollcall-token"]
-        return [item["key"] for item in volume["secret"]["items"]]
+def tokens(child: Any) -> dict[str, str]:
+    """The audiences of the tokens that a pod mounts, by file."""
+    (volume,) = [v for v in pod_spec(child)["volumes"] if v["name"] == "rollcall-token"]
+    assert set(volume) == {"name", "projected"}
+    sources = [source["serviceAccountToken"] for source in volume["projected"]["sources"]]
+    assert all(source["expirationSeconds"] == 3600 for source in sources)
+    return {source["path"]: source["audience"] for source in sources}
 
-    assert keys(trainer()) == ["member", "operator"]
-    assert keys(deployment()) == ["member"]
+
+def test_every_worker_has_a_token_of_its_own_for_its_job() -> None:
+    for child in (trainer(), deployment()):
+        assert tokens(child) == {"token": "rollcall.dev/job-uid"}
+        assert pod_spec(child)["automountServiceAccountToken"] is False
+        assert variables(child)[pod_contract.TOKEN_DIR] == "/var/run/rollcall/token"
+
+
+def test_keys_are_mounted_apart_from_the_token_whose_renewal_they_must_not_stop() -> None:
+    for child in (trainer(), deployment()):
+        volumes = {item["name"]: item for item in pod_spec(child)["volumes"]}
+        assert volumes["rollcall-trust"]["configMap"] == {"name": "bad-rollcall-trust"}
+        assert variables(child)[pod_contract.TRUST_DIR] == "/var/run/rollcall/trust"
 
 
 # --- rollouts ------------------------------------------------------------------------------------
@@ -338,11 +378,13 @@ def test_nothing_that_changes_while_a_job_runs_is_in_a_template() -> None:
     simulator = JobSimulator()
     simulator.converge()
     before = copy.deepcopy(
-        {key: child["spec"].get("template") for key, child in simulator.children.items()}
+        {key: child.get("spec", {}).get("template") for key, child in simulator.children.items()}
     )
     simulator.to_running()
     simulator.scale("bad-cpu", 5)
     simulator.edit({"spec.failurePolicy.maxRestarts": 7, "spec.activeDeadlineSeconds": 99999})
     simulator.converge(60)
-    after = {key: child["spec"].get("template") for key, child in simulator.children.items()}
+    after = {
+        key: child.get("spec", {}).get("template") for key, child in simulator.children.items()
+    }
     assert after == before

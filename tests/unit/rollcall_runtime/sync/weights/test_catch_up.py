@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import ClientSession, web
 
-from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
+from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.bench.member import digests, odd_tensors, version
@@ -21,11 +21,13 @@ from rollcall_runtime.sync.weights.catch_up import (
 )
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.worker.auth import Handler, guard
+from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
+from rollcall_runtime.worker.auth import Handler
 
-TOKEN = "member-token"
+KEY = "ab" * 32
 LIMITS = FetchTimeouts(connect=1.0, stall=0.3, total=5.0)
 SEVEN = version(7)
+TICKET = sign_ticket(KEY, str(SEVEN))
 
 
 def snapshot(seed: int = 7, megabytes: int = 3) -> WeightSnapshot:
@@ -41,7 +43,9 @@ def holder(
 
 def guarded(handler: Handler) -> Handler:
     """As agent and coordinator mount it."""
-    return guard(TOKEN, handler, lambda _: None)
+    keys = TicketKeys()
+    keys.accept("coordinator", KEY)
+    return keys.guard(handler, lambda _: None)
 
 
 @contextlib.asynccontextmanager
@@ -99,7 +103,7 @@ def committed(stage: StagingArea, number: int = 7) -> dict[str, str]:
 async def test_a_newcomer_gets_every_byte(ip: str) -> None:
     held, stage = snapshot(), StagingArea()
     async with donor(holder(held), ip=ip) as address:
-        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
     assert stage.served is None
     assert committed(stage) == digests(held)
     assert stage.served == SEVEN
@@ -109,7 +113,7 @@ async def test_the_next_donor_is_tried_when_one_is_dead_or_silent() -> None:
     held, stage = snapshot(), StagingArea()
     async with donor(holder(held)) as address, silent_donor() as silent:
         donors = [dead_donor(), silent, address]
-        await fetch(version=SEVEN, donors=donors, token=TOKEN, stage=stage, limits=LIMITS)
+        await fetch(version=SEVEN, donors=donors, tickets=[TICKET] * 3, stage=stage, limits=LIMITS)
     assert committed(stage) == digests(held)
 
 
@@ -131,7 +135,7 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
         return held
 
     async with serving(app) as half, donor(second) as address:
-        await fetch(version=SEVEN, donors=[half, address], token=TOKEN, stage=stage)
+        await fetch(version=SEVEN, donors=[half, address], tickets=[TICKET] * 2, stage=stage)
     assert asked == [SEVEN]
     assert committed(stage) == digests(held)
 
@@ -141,7 +145,9 @@ async def test_every_donors_reason_is_reported() -> None:
     async with donor(holder(snapshot(), version(8))) as address, silent_donor() as silent:
         donors = [dead_donor(), silent, address]
         with pytest.raises(CatchUpError) as caught:
-            await fetch(version=SEVEN, donors=donors, token=TOKEN, stage=stage, limits=LIMITS)
+            await fetch(
+                version=SEVEN, donors=donors, tickets=[TICKET] * 3, stage=stage, limits=LIMITS
+            )
     message = str(caught.value)
     assert all(name in message for name in donors)
     assert "HTTP 404: does not hold 7@1.1" in message
@@ -150,18 +156,29 @@ async def test_every_donors_reason_is_reported() -> None:
 
 async def test_without_donors_there_is_nothing_to_fetch() -> None:
     with pytest.raises(CatchUpError, match="no donor was named"):
-        await fetch(version=SEVEN, donors=[], token=TOKEN, stage=StagingArea())
+        await fetch(version=SEVEN, donors=[], tickets=[], stage=StagingArea())
 
 
-async def test_a_wrong_token_gets_nothing() -> None:
+OTHERS = {
+    "none": "",
+    "a guess": "guess",
+    "no text": "\u00e9",
+    "another version's": sign_ticket(KEY, str(version(8))),
+    "another donor's": sign_ticket("cd" * 32, str(SEVEN)),
+}
+
+
+@pytest.mark.parametrize("ticket", OTHERS.values(), ids=OTHERS)
+async def test_without_the_ticket_for_this_donor_and_version_there_is_nothing(ticket: str) -> None:
     async with donor(holder(snapshot())) as address:
         with pytest.raises(CatchUpError, match="HTTP 401"):
-            await fetch(version=SEVEN, donors=[address], token="guess", stage=StagingArea())
+            await fetch(version=SEVEN, donors=[address], tickets=[ticket], stage=StagingArea())
 
 
 @pytest.mark.parametrize("query", ["", "?version=", "?version=7", "?version=7@1.x"])
 async def test_a_version_that_cannot_be_read_is_refused(query: str) -> None:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
+    asked = query.partition("=")[2]
+    headers = {TICKET_HEADER: sign_ticket(KEY, asked)}
     async with donor(holder(snapshot())) as address, ClientSession(headers=headers) as client:
         answer = await client.get(f"http://{address}{WEIGHTS_ROUTE}{query}")
         assert answer.status == 400
@@ -172,7 +189,7 @@ async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
     held.buffer.memory[2_000_000] ^= 1
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong checksum in bucket 1"):
-            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+            await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
     assert stage.state.in_use == 0
 
 
@@ -182,7 +199,7 @@ async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> No
     _serve(giver, first, 7)
     async with donor(giver.held) as address:
         fetching = asyncio.create_task(
-            fetch(version=SEVEN, donors=[address], token=TOKEN, stage=taker)
+            fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=taker)
         )
         while taker.state.in_use == 0:
             await asyncio.sleep(0)
@@ -200,7 +217,7 @@ async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent()
     expected = digests(owned)
     async with donor(holder(owned)) as address:
         fetching = asyncio.create_task(
-            fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+            fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
         )
         while stage.state.in_use == 0:
             await asyncio.sleep(0)
@@ -216,13 +233,13 @@ async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent()
 async def test_a_donor_bounds_its_transfers() -> None:
     async with donor(holder(snapshot()), transfers=0) as address:
         with pytest.raises(CatchUpError, match="HTTP 503"):
-            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=StagingArea())
+            await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=StagingArea())
 
 
 async def test_a_reader_that_stalls_does_not_keep_the_buffer() -> None:
     giver = StagingArea()
     _serve(giver, snapshot(megabytes=16), 7)
-    headers = {"Authorization": f"Bearer {TOKEN}"}
+    headers = {TICKET_HEADER: TICKET}
     async with donor(giver.held, stall=0.1) as address, ClientSession(headers=headers) as client:
         url = f"http://{address}{WEIGHTS_ROUTE}"
         async with client.get(url, params={"version": "7@1.1"}):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from aiohttp import ClientSession, web
 
-from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
+from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_runtime.bench.member import digests
 from rollcall_runtime.sync.errors import CatchUpError
 from rollcall_runtime.sync.weights.catch_up import fetch, weights_handler
@@ -17,7 +17,7 @@ from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.auth import Handler
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import (
     SEVEN,
-    TOKEN,
+    TICKET,
     committed,
     donor,
     guarded,
@@ -61,7 +61,7 @@ def rows(held: WeightSnapshot, shard: RowShard) -> dict[str, str]:
 async def test_a_newcomer_that_needs_a_part_fetches_that_part() -> None:
     held, stage = snapshot(megabytes=16), StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
-        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
+        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
     assert listening.requests == 2, "the manifest, and the buckets"
     assert 8 << 20 <= listening.sent < 10 << 20, "the half, and the bucket of what is small"
     assert committed(stage) == rows(held, HALF)
@@ -78,7 +78,9 @@ async def test_a_part_of_what_several_senders_hold_is_fetched_from_each() -> Non
         counted(weights_handler(holder(two))) as (second, at_second),
     ):
         donors = [f"{first}+{second}"]
-        await fetch(version=SEVEN, donors=donors, token=TOKEN, stage=stage, shard=shard)
+        await fetch(
+            version=SEVEN, donors=donors, tickets=[f"{TICKET}+{TICKET}"], stage=stage, shard=shard
+        )
     assert at_first.sent > 16 << 10
     assert at_second.sent < 8 << 10, "manifests alone"
     with stage.committing(SEVEN) as weights:
@@ -92,7 +94,7 @@ async def test_more_ranges_than_a_request_can_name_are_requested_in_turn() -> No
     held = Snapshotter(bucket_bytes=256).take(named, timeout=0).finish()
     stage = StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
-        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
+        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
     assert listening.requests == 6
     assert committed(stage) == rows(held, HALF)
 
@@ -100,17 +102,21 @@ async def test_more_ranges_than_a_request_can_name_are_requested_in_turn() -> No
 async def test_a_member_that_holds_a_part_gives_it_only_to_members_that_need_the_same() -> None:
     held, stage = snapshot(megabytes=16), StagingArea()
     async with donor(holder(held)) as address:
-        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
+        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
     committed(stage)
     part = weights_handler(stage.held, shard=HALF.key)
     async with counted(part) as (address, listening):
         for shard in (None, RowShard(1, 2)):
             with pytest.raises(CatchUpError, match="holds shard 0/2 only"):
                 await fetch(
-                    version=SEVEN, donors=[address], token=TOKEN, stage=StagingArea(), shard=shard
+                    version=SEVEN,
+                    donors=[address],
+                    tickets=[TICKET],
+                    stage=StagingArea(),
+                    shard=shard,
                 )
         other = StagingArea()
-        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=other, shard=HALF)
+        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=other, shard=HALF)
     assert committed(other) == rows(held, HALF)
     assert listening.sent < 10 << 20
 
@@ -121,14 +127,14 @@ async def test_corrupt_bytes_of_a_part_are_named_as_the_whole_names_them() -> No
     held.buffer.memory[12 << 20] ^= 1
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong checksum in bucket 12"):
-            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=last)
-        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage, shard=HALF)
+            await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=last)
+        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
     assert committed(stage) == rows(held, HALF)
 
 
 @pytest.mark.parametrize("buckets", ["4", "0-4", "2-1", "x", "-1", "0-"])
 async def test_buckets_that_there_are_not_are_refused(buckets: str) -> None:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
+    headers = {TICKET_HEADER: TICKET}
     async with donor(holder(snapshot())) as address, ClientSession(headers=headers) as client:
         query = {"version": str(SEVEN), "buckets": buckets}
         answer = await client.get(f"http://{address}{WEIGHTS_ROUTE}", params=query)

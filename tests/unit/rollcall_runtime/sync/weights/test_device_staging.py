@@ -31,7 +31,7 @@ from rollcall_runtime.train.snapshot_placement import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.sync.staging_memory import gpu_memory, torch_memory
-from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, TOKEN, donor, holder
+from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, TICKET, donor, holder
 
 _MEMORIES: dict[str, Callable[[], DeviceAllocator | None]] = {
     "fake": torch_memory,
@@ -175,7 +175,7 @@ async def test_a_newcomer_catches_up_from_one_device_to_another(
 ) -> None:
     held, stage = taken(memory, bucket_bytes=bucket_bytes), StagingArea(memory=memory)
     async with donor(holder(held)) as address:
-        await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
     with stage.committing(SEVEN) as weights:
         assert digests(weights) == digests(held)
 
@@ -185,7 +185,7 @@ async def test_a_spoiled_bucket_does_not_reach_the_device(memory: DeviceAllocato
     held.buffer.write(12345, memoryview(bytearray([held.buffer.read(12345, 12346)[0] ^ 1])))
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong checksum in bucket 0"):
-            await fetch(version=SEVEN, donors=[address], token=TOKEN, stage=stage)
+            await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
     assert stage.state.in_use == 0
 
 

@@ -7,13 +7,25 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from rollcall_protocol.pod_contract import reference_audience, trainer_pod
 from rollcall_runtime.train.reference_pods.client import ReferenceClient
 from rollcall_runtime.train.reference_pods.exchange import RequestBounds
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.train.reference_pods.server import ReferenceServer
 from rollcall_runtime.train.train_batch import TrainBatch, TrainExample, collate
+from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.identity.roles import RoleBook
+from tests.unit.rollcall_runtime.credentials import ISSUER, verifier
+from tests.unit.rollcall_runtime.jobs import job_config
 
-TOKEN = "member-secret"
+JOB = job_config()
+TOKEN = ISSUER.pod_token(
+    job_uid=JOB.uid,
+    pod=trainer_pod(JOB.job, 0),
+    pod_uid="uid-0",
+    namespace=JOB.namespace,
+    audience=reference_audience(JOB.uid),
+)
 BOUNDS = RequestBounds(rows=8, positions=64, longest_row=32, vocabulary=13)
 
 
@@ -35,13 +47,22 @@ def model(batch: TrainBatch) -> Tensor:
     return torch.where(batch.mask, -(batch.targets.float() + 1) / 10, 0.0)
 
 
+def doorkeeper(
+    job_uid: str, refused: Callable[[str], None], *, replicas: int = JOB.trainer_replicas
+) -> Doorkeeper:
+    """As a pod of a job's reference has it."""
+    audience = reference_audience(job_uid)
+    checks = verifier(job_uid, namespace=JOB.namespace, audience=audience)
+    return Doorkeeper(checks, RoleBook(JOB.job, replicas), refused)
+
+
 class Pod:
     """A pod at an address of its own; `start` again after `stop` is another one there."""
 
     def __init__(
-        self, address: str, compute: Callable[[TrainBatch], Tensor] = model, token: str = TOKEN
+        self, address: str, compute: Callable[[TrainBatch], Tensor] = model, job_uid: str = JOB.uid
     ) -> None:
-        self.address, self._compute, self._token = address, compute, token
+        self.address, self._compute, self._job_uid = address, compute, job_uid
         self.metrics = ReferenceMetrics(namespace="n", job="j")
         self.asked: list[TrainBatch] = []
 
@@ -51,7 +72,7 @@ class Pod:
 
     async def start(self) -> "Pod":
         self.server = ReferenceServer(
-            token=self._token,
+            doorkeeper=doorkeeper(self._job_uid, self._refused),
             bounds=BOUNDS,
             logprobs=self._logprobs,
             thread=ThreadPoolExecutor(1),
@@ -59,6 +80,9 @@ class Pod:
         )
         await self.server.start(self.address)
         return self
+
+    def _refused(self, what: str) -> None:
+        self.metrics.refused(what=what).inc()
 
     async def stop(self) -> None:
         await self.server.stop()
@@ -80,4 +104,4 @@ def client_of(*addresses: str) -> ReferenceClient:
     async def resolve(_: str) -> list[str]:
         return list(addresses)
 
-    return ReferenceClient("reference", token=TOKEN, resolve=resolve)
+    return ReferenceClient("reference", token=lambda: TOKEN, resolve=resolve)

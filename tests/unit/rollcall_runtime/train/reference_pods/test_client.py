@@ -9,7 +9,6 @@ from aiohttp import web
 from torch import Tensor
 
 from rollcall_protocol.pod_contract import LOGPROBS_ROUTE, REFERENCE_PORT
-from rollcall_runtime.membership.bearer_token import CredentialsRefusedError
 from rollcall_runtime.train.reference_pods.client import Inquiry, ReferenceClient
 from rollcall_runtime.train.reference_pods.exchange import encode_answer
 from rollcall_runtime.train.train_batch import TrainBatch
@@ -96,7 +95,7 @@ async def test_without_pods_it_says_why_and_keeps_what_it_has() -> None:
 
 
 async def test_a_name_that_does_not_resolve_is_waited_for() -> None:
-    client = ReferenceClient("no-such-host.invalid", token=TOKEN)
+    client = ReferenceClient("no-such-host.invalid", token=lambda: TOKEN)
     problem = await asked(client, Inquiry(PARTS), seconds=0.1)
     assert problem.startswith("no-such-host.invalid: ")
 
@@ -104,7 +103,7 @@ async def test_a_name_that_does_not_resolve_is_waited_for() -> None:
 async def test_a_name_leads_to_its_addresses() -> None:
     pod = await Pod(f"{network()}.1").start()
     inquiry = Inquiry(PARTS[:1])
-    assert await asked(ReferenceClient(pod.address, token=TOKEN), inquiry) == ""
+    assert await asked(ReferenceClient(pod.address, token=lambda: TOKEN), inquiry) == ""
     await pod.stop()
 
 
@@ -142,9 +141,16 @@ async def test_what_a_pod_refuses_for_good_ends_training_with_its_reason() -> No
     await pod.stop()
 
 
-async def test_a_pod_that_does_not_know_the_token_ends_training() -> None:
-    pod = await Pod(f"{network()}.1", token="of-another-job").start()
-    with pytest.raises(CredentialsRefusedError):
-        await asked(client_of(pod.address), Inquiry(PARTS))
+async def test_a_pod_that_does_not_know_the_token_is_asked_again_later() -> None:
+    """The kubelet renews tokens, and the pod learns of new keys."""
+    pod = await Pod(f"{network()}.1", job_uid="another").start()
+    inquiry = Inquiry(PARTS)
+    problem = await asked(client_of(pod.address), inquiry, seconds=0.1)
+    assert "it refuses this pod's token" in problem
+    assert "wrong_audience" in problem
     assert pod.asked == []
+    await pod.stop()
+    pod = await Pod(pod.address).start()
+    assert await asked(client_of(pod.address), inquiry) == ""
+    assert_answered(inquiry)
     await pod.stop()

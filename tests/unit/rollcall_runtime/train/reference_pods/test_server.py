@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rollcall_protocol.pod_contract import LOGPROBS_ROUTE, REFERENCE_PORT
-from rollcall_runtime.membership.bearer_token import bearer
 from rollcall_runtime.train.reference_pods import server
 from rollcall_runtime.train.reference_pods.exchange import decode_answer, encode_request
 from rollcall_runtime.train.train_batch import TrainBatch
+from rollcall_runtime.worker.identity.own_tokens import bearer
 from tests.unit.rollcall_runtime.train.reference_pods.pods import (
     BOUNDS,
     TOKEN,
@@ -63,7 +63,7 @@ async def test_a_client_without_the_token_is_refused_before_it_sends_its_request
     writer.write(head.encode())
     assert (await reader.readline()).startswith(b"HTTP/1.1 401")
     writer.close()
-    assert pod.counted("unauthenticated") == 1
+    assert pod.counted("malformed_token") == 1
     assert pod.asked == []
 
 

@@ -31,7 +31,9 @@ def setups(job: JobConfig) -> list[EngineSetup]:
         return BigramEngine(head=setup.head)
 
     setup = EngineSetup(job.model, as_ranks(FakeRanks()), OptimizerConfig("adamw", 0.5))
-    policy = build_policy_step(job, setup, make_engine, minibatches=2)
+    policy = build_policy_step(
+        job, setup, make_engine, minibatches=2, reference_token=lambda: "token"
+    )
     assert len(policy.engines) == len(made)
     return made
 

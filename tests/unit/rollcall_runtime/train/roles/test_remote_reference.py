@@ -24,6 +24,7 @@ from rollcall_runtime.train.roles.remote_reference import RemoteReference
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.worker.environment import Pod, ReferenceEnvironment
 from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.credentials import trust
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
@@ -149,5 +150,5 @@ def environment(job: JobConfig) -> ReferenceEnvironment:
         job=job,
         pods=ReferencePodConfig(device="cpu"),
         pod=Pod("reverse-reference-0", "uid", "127.0.0.1"),
-        member_token="secret",
+        trust=trust(),
     )

@@ -1,0 +1,56 @@
+"""Tickets: a newcomer shows a donor no token, but the coordinator's word for one version.
+
+A token shown to a rollout could be used in its bearer's name. A ticket opens the weights of one
+version at one donor, which the newcomer has anyway once it has used it. It has no time: it ends
+with the donor's stream, whose key it is signed by, and with the version, so that clocks which
+differ refuse nobody.
+"""
+
+import hmac
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+
+from rollcall_protocol.pod_contract import TICKET_HEADER
+from rollcall_runtime.worker.auth import Handler
+
+log = logging.getLogger(__name__)
+
+LONGEST_VERSION = 100
+
+
+def sign_ticket(key: str, version: str) -> str:
+    """The ticket for a version at the donor with this key (hex)."""
+    return hmac.digest(bytes.fromhex(key), version.encode(), "sha256").hex()
+
+
+class TicketKeys:
+    """A donor's keys, one for each of its streams to the coordinator; those of `source`s."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, str] = {}
+
+    def accept(self, source: str, key: str) -> None:
+        """The coordinator gave this key (hex) on the stream `source`; the former one ends."""
+        self._keys[source] = key
+
+    def admits(self, ticket: str, version: str) -> bool:
+        """Whether the coordinator signed `ticket` for this donor and version."""
+        if len(version) > LONGEST_VERSION or not ticket.isascii() or not version.isascii():
+            return False
+        return any(
+            hmac.compare_digest(ticket, sign_ticket(key, version)) for key in self._keys.values()
+        )
+
+    def guard(self, handler: Handler, refused: Callable[[str], None]) -> Handler:
+        """Wrap the handler of weights: 401 without a ticket for the version that is asked for."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            ticket = request.headers.get(TICKET_HEADER, "")
+            if not self.admits(ticket, request.query.get("version", "")):
+                refused("no_ticket")
+                return web.Response(status=401, text="no ticket for this version and donor")
+            return await handler(request)
+
+        return guarded
