@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from _pytest.nodeid import coerce_node_id
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CPU = "cpu_seconds"
@@ -35,11 +36,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(CpuDurations(config.option.durations_cpu))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-xdist, which reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     for item in items:
         if _shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    yield
+    for item in items:
+        grouped = getattr(item, "_nodeid", item.nodeid)
+        if grouped != item.nodeid:
+            # pytest-xdist 3.8 appends the group to what pytest 9.2 no longer reads.
+            setattr(item, "_id", coerce_node_id(grouped))  # noqa: B010 - private
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:

@@ -26,11 +26,7 @@ CONTACT_SECONDS = 15.0
 CHECKPOINT_STEPS = 10
 _SET_BY_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields")
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.timeout(600, func_only=True),
-    pytest.mark.xdist_group("day two"),
-]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,8 +100,14 @@ def pod_of_the_command() -> dict[str, Any]:
         "imagePullPolicy": "IfNotPresent",
         "command": ["sh", "-ec", f"{learn}\n{export}"],
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
     }
-    spec = {"restartPolicy": "Never", "containers": [container]}
+    spec: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
     for mount in (MODEL, DATA, TRAINED):
         mount.add_to(spec)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sft"}, "spec": spec}
