@@ -13,7 +13,7 @@ from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState, SessionCause
 from rollcall_protocol.wire.job_snapshot import SuspicionCause as Cause
 from rollcall_protocol.wire.roster import EpochCause
-from tests.local import busy_interpreter
+from tests.local import busy_interpreter, names_in_a_file
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, Lag, LocalJob, in_sync
 from tests.local.pods import ROOT, Pod
 from tests.local.tcp_proxy import Proxy
@@ -174,8 +174,8 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
     tmp_path: Path,
 ) -> None:
     """The name of the coordinator leads to the predecessor first, then to the successor."""
+    names = tmp_path / "names"
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=QUICK)) as job:
-        name, port = job.spare_address, pod_contract.MEMBERSHIP_PORT
         registered = asyncio.Event()
 
         async def predecessor(request: web.Request) -> web.StreamResponse:
@@ -189,22 +189,23 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
         app.router.add_get(pod_contract.MEMBER_STREAM_ROUTE, predecessor)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, name, port)
-        await site.start()
+        await web.TCPSite(runner, job.spare_address, pod_contract.MEMBERSHIP_PORT).start()
         try:
             await job.start(rollouts=1)
-            clinging = job.launch(**{pod_contract.COORDINATOR: name})
+            names.write_text(f"coordinator.test {job.spare_address}\n")
+            clinging = job.launch(
+                imports=names_in_a_file.__name__,
+                **{pod_contract.COORDINATOR: "coordinator.test", names_in_a_file.NAMES: str(names)},
+            )
             async with asyncio.timeout(START_SECONDS):
                 await registered.wait()
-            await site.stop()
-            ports = (port, pod_contract.COMPLETIONS_PORT)
-            async with Proxy(address=name, target=job.trainer.address, ports=ports):
-                await job.push_roster(EpochCause.MEMBERS_JOINED)
-                await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
-                await clinging.logs_line(
-                    f"at {job.trainer.address} asks for a stream; connected to", seconds=1
-                )
-                assert all(not suspected(seen.snapshot, clinging) for seen in job.operator.history)
+            names.write_text(f"coordinator.test {job.trainer.address}\n")
+            await job.push_roster(EpochCause.MEMBERS_JOINED)
+            await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+            await clinging.logs_line(
+                "asks for a stream to the coordinator; connected to", seconds=1
+            )
+            assert all(not suspected(seen.snapshot, clinging) for seen in job.operator.history)
         finally:
             await runner.cleanup()
 

@@ -238,13 +238,14 @@ class Group:
         config: JobConfig = CONFIG,
         engines: Sequence[OpenEngine] = (),
         senders: int = 1,
+        trainers: int = 0,  # pods of the trainer; 0: one for each sender
         address: str = ADDRESS,
         name: str = "",
         ledger_state: LedgerState | None = None,
     ) -> None:
         self.counts = Counts()
         self.address = address
-        self.config = config = replace(config, trainer_replicas=senders)
+        self.config = config = replace(config, trainer_replicas=trainers or senders)
         self.coordinator = Coordinator(
             config=config,
             member=MemberId("trainer-uid", "b1"),

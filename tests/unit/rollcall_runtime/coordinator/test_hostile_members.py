@@ -98,6 +98,14 @@ async def test_a_pod_of_the_trainer_takes_its_own_ranks_place_and_no_other(
         await eventually(lambda: group.coordinator.connections.pods == {"uid-job-trainer-1"})
 
 
+async def test_no_rank_takes_a_seat_of_a_sender_where_rank_0_sends_alone(tmp_path: Path) -> None:
+    async with Group(tmp_path, config=FAST, senders=1, trainers=2) as group:
+        await group.push(1)
+        liar = await group.join("job-trainer-1", sender=1)
+        await eventually(lambda: liar.socket.closed)
+        assert group.counts.refusals == ["bad_sender"]
+
+
 @pytest.mark.parametrize(
     "message",
     [
