@@ -28,8 +28,8 @@ _CURES = {
         "last checkpoint"
     ),
     LinkFailure.REFUSED: (
-        "it does not accept the operator's token; if this lasts, delete the pod, so that it starts "
-        "with the cluster's present keys"
+        "it does not accept the operator's token. Rotated keys reach it within some minutes; a "
+        f"trainer of another release needs a restart (annotation {labels.RESTART_TRAINER})"
     ),
     LinkFailure.INCOMPATIBLE: (
         "it is of another version than the operator: use worker images of the operator's release in"
