@@ -1,6 +1,7 @@
 """Has a process look host names up in a file, whose lines are `name address`, before DNS.
 
-Import it before the program, with the file's path in the variable NAMES.
+Import it before the program, with the file's path in the variable NAMES. A process without it is
+left as it is.
 """
 
 import os
@@ -19,4 +20,5 @@ def _look_up(host: Any, *arguments: Any, **options: Any) -> Any:
     return _by_dns(known.get(host, host), *arguments, **options)
 
 
-setattr(socket, "getaddrinfo", _look_up)  # noqa: B010 - replaces what all libraries call
+if NAMES in os.environ:
+    setattr(socket, "getaddrinfo", _look_up)  # noqa: B010 - replaces what all libraries call
