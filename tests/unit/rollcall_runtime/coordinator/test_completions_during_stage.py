@@ -14,7 +14,14 @@ import torch
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import EngineRef, GroupConfig, MembershipConfig
 from rollcall_protocol.wire.ids import MemberId, Version
-from rollcall_protocol.wire.messages import Completion, CoordinatorMessage, Hello, Sample, dumps
+from rollcall_protocol.wire.messages import (
+    Completion,
+    CoordinatorMessage,
+    Hello,
+    Sample,
+    TicketKey,
+    dumps,
+)
 from rollcall_runtime.membership.coordinator_connection import MemberStream
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.rollout.inference_engine import PauseMode
@@ -39,12 +46,15 @@ MEMBER = MemberId("uid-a", "b1")
 TOKEN = ISSUER.pod_token(job_uid="job-uid", pod="a", pod_uid="uid-a")
 
 
-def rollout(stop: Event, address: str) -> None:
-    """A rollout's process: a member that stages what the trainer sends."""
-    asyncio.run(_serve(stop, address))
+def rollout(stop: Event, address: str, token: str) -> None:
+    """A rollout's process: a member that stages what the trainer sends.
+
+    Its `token` is from the test's process, whose keys the coordinator knows.
+    """
+    asyncio.run(_serve(stop, address, token))
 
 
-async def _serve(stop: Event, address: str) -> None:
+async def _serve(stop: Event, address: str, token: str) -> None:
     opened = open_engine(GROUP, member=MEMBER, address=address, role=Role.RECEIVER)
     receiver = WeightReceiver(
         engine=FakeEngine(),
@@ -55,11 +65,12 @@ async def _serve(stop: Event, address: str) -> None:
     )
 
     def received(message: CoordinatorMessage) -> None:
-        driver.handle(message)  # type: ignore[arg-type]
+        if not isinstance(message, TicketKey):  # it is no donor
+            driver.handle(message)  # type: ignore[arg-type]
 
     stream = MemberStream(
         url=f"http://{address}:{pod_contract.MEMBERSHIP_PORT}{pod_contract.MEMBER_STREAM_ROUTE}",
-        token=lambda: TOKEN,
+        token=lambda: token,
         hello=lambda: Hello("job-uid", "default", MEMBER, "a", "pool", address, opened.descriptor),
         opened=lambda: None,
         received=received,
@@ -122,7 +133,7 @@ async def test_completions_are_answered_while_512_mib_are_staged(tmp_path: Path)
     context = multiprocessing.get_context("spawn")
     stop, worst = context.Event(), context.Queue()
     processes = [
-        context.Process(target=rollout, args=(stop, ADDRESS)),
+        context.Process(target=rollout, args=(stop, ADDRESS, TOKEN)),
         context.Process(target=worst_delay, args=(stop, worst)),
     ]
     for process in processes:
