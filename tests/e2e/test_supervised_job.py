@@ -123,7 +123,7 @@ def wait_for(kubectl: Kubectl, what: str, thing: str) -> None:
 def check_first_reward(kubectl: Kubectl) -> None:
     """What two rollouts generate is right although nothing is learned by reward."""
     manifest = repeat_job(EXPORTED, max_steps=5000)
-    manifest["spec"]["algorithm"]["learningRate"] = "1e-9"
+    manifest["spec"]["algorithm"]["optimizer"] = {"learningRate": "1e-9"}
     TRAINED.add_to(*pod_specs(manifest))
     kubectl.apply(manifest)
     job = JobWatcher(kubectl, "reverse")
