@@ -1,6 +1,6 @@
 """Has a rollout keep its interpreter busy with a thread for some 10 ms of each sample it scores.
 
-Import it before the program. A process without BUSY is left as it is.
+Import it before the program. It does nothing in a process without BUSY.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Has a process look host names up in a file, whose lines are `name address`, before DNS.
 
-Import it before the program, with the file's path in the variable NAMES. A process without it is
-left as it is.
+Import it before the program, with the file's path in the variable NAMES. A process without it
+looks names up as usual.
 """
 
 import os

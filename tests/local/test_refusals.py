@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def completion(pod: Pod, *, job_uid: str) -> bytes:
-    """Of a lease that nobody has, in the name of `pod`."""
+    """A completion of a lease that was never given, in the name of `pod`."""
     sample = Sample((3, 2), (-1.0, -1.0), (0, 0), 1.0)
     version, member = Version(Lineage(1, 1), 0), MemberId(pod.uid, "unknown-boot")
     return dumps(Completion(job_uid, member, "1.1.999999", version, (sample,))).encode()

@@ -172,8 +172,8 @@ class ObservedJob:
     `job` is None when no RLJob has that name. `pools` are all RolloutPools whose `spec.jobRef`
     names the job, owned by it or not. `children` are the live Services, StatefulSets and
     Deployments with the job's label, and its ConfigMap. `trust` is what workers are to check tokens
-    by; None where nobody knows the cluster's keys. `snapshot` is the coordinator's last report,
-    `link` the connection that it came by, None if there is no coordinator to call.
+    by; None where the operator does not know the cluster's keys. `snapshot` is the coordinator's
+    last report, `link` the connection that it came by, None if there is no coordinator to call.
     `refusals` is keyed by `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer";
     `creation_failures` as well: why a StatefulSet that lacks pods could not create the last one.
     `nodes` are those in trouble, by name; empty where nodes are not watched. `now` is Unix seconds.

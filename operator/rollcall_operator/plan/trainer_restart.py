@@ -9,7 +9,7 @@ from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
 
 
 def _live_stateful_set(observed: ObservedJob) -> Manifest | None:
-    """The trainer's StatefulSet as it is; None if there is none."""
+    """The trainer's StatefulSet in the API server; None if it does not exist."""
     key = f"StatefulSet/{labels.trainer_name(observed.name)}"
     return next((c for c in observed.children if apply_needed.key(c) == key), None)
 

@@ -57,7 +57,7 @@ def _extras(job: Manifest, spec: RLJobSpec, template: Manifest) -> WorkerAdditio
     name, uid = metadata["name"], metadata["uid"]
     settings = worker_config.job_config(spec, namespace=metadata["namespace"], name=name, uid=uid)
     own = worker_config.reference_pod_config(spec.reference, template)
-    volumes, mounts = common_volumes(name)  # it calls nobody, so it has no token
+    volumes, mounts = common_volumes(name)  # it opens no connections, so it has no token
     return WorkerAdditions(
         role=labels.REFERENCE,
         job_uid=uid,

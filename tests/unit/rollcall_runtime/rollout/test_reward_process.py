@@ -314,7 +314,7 @@ def test_it_ends_with_its_rollout_even_in_a_call_and_by_sigkill(tmp_path: Path) 
 
 
 def is_running(pid: int) -> bool:
-    """A zombie has ended: whoever adopted it has not looked yet."""
+    """Whether the process runs; a zombie does not, which its parent has yet to collect."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
