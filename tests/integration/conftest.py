@@ -46,6 +46,19 @@ def operator(
         assert running.terminate() == 0  # and gives its Lease to the next file's
 
 
+@pytest.fixture(scope="module")
+def direct_operator(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """One that calls coordinators at their addresses; must be healthy to the end."""
+    flags = ("--no-leader-elect", "--reach", "direct")
+    log = tmp_path_factory.mktemp("operator") / "log"
+    with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as running:
+        running.wait_until_watching()
+        yield running
+        running.assert_healthy()
+
+
 @pytest.fixture
 async def user(cluster: Cluster) -> AsyncIterator[ClusterUser]:
     """A namespace of one's own."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,26 +11,11 @@ from aiohttp import web
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
 from rollcall_protocol import pod_contract
-from tests.integration.cluster import Cluster
 from tests.integration.cluster_user import ClusterUser, eventually, example
 from tests.integration.kubelet import kubelet, rollouts
-from tests.integration.operator_process import OperatorProcess
 
 SECONDS = 15.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@pytest.fixture(scope="module")
-def operator(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    """One that calls coordinators at their addresses."""
-    flags = ("--no-leader-elect", "--reach", "direct")
-    log = tmp_path_factory.mktemp("operator") / "log"
-    with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as running:
-        running.wait_until_watching()
-        yield running
-        running.assert_healthy()
 
 
 async def says_nothing(_: web.Request) -> web.StreamResponse:
@@ -71,7 +56,7 @@ async def condition(user: ClusterUser, reason: str, *, seconds: float) -> Object
     return await eventually(there, f"CoordinatorConnected: {reason}", seconds=seconds)
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 @pytest.mark.parametrize(
     ("handler", "reason"),
     [

@@ -1,14 +1,12 @@
 """What operating a job by hand meets: quotas, restarts, orphans, a restore from a backup."""
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 
 from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS
-from tests.integration.cluster import Cluster
 from tests.integration.cluster_user import (
     COLLECTION,
     QUOTAS,
@@ -18,23 +16,9 @@ from tests.integration.cluster_user import (
     example,
 )
 from tests.integration.kubelet import kubelet, rollouts
-from tests.integration.operator_process import OperatorProcess
 
 TRAINER = "reverse-trainer-0"
 _SET_BY_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields")
-
-
-@pytest.fixture(scope="module")
-def operator(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    """One that calls coordinators at their addresses."""
-    flags = ("--no-leader-elect", "--reach", "direct")
-    log = tmp_path_factory.mktemp("operator") / "log"
-    with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as running:
-        running.wait_until_watching()
-        yield running
-        running.assert_healthy()
 
 
 async def says(user: ClusterUser, condition: str, reason: str, *, seconds: float = 30.0) -> str:
@@ -72,7 +56,7 @@ def quota(pods: int) -> Object:
     }
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_a_quota_that_refuses_pods_is_a_condition_until_it_is_raised(
     user: ClusterUser,
 ) -> None:
@@ -99,7 +83,7 @@ async def test_a_quota_that_refuses_pods_is_a_condition_until_it_is_raised(
     await says(user, "RolloutsReady", "Starting", seconds=60)
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_a_changed_trainer_waits_for_the_annotation_that_restarts_it(
     user: ClusterUser,
 ) -> None:
@@ -132,7 +116,7 @@ async def test_a_changed_trainer_waits_for_the_annotation_that_restarts_it(
         await eventually(again, "kubectl rollout restart replaced it")
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_orphaned_children_are_adopted_when_an_annotation_says_so(user: ClusterUser) -> None:
     await delete_and_wait(user)  # a collector that knows no RolloutPool would orphan none
     await user.apply(example(replicas=1))
@@ -164,7 +148,7 @@ async def test_orphaned_children_are_adopted_when_an_annotation_says_so(user: Cl
     await eventually(adopted, "the children of the second job")
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_a_restore_from_a_backup_of_the_objects_ends_in_a_running_job(
     user: ClusterUser,
 ) -> None:

@@ -4,7 +4,7 @@ The controllers are real; pods only say that they run.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -21,19 +21,6 @@ from tests.integration.kubelet import gate_is_open, kubelet, rollouts
 from tests.integration.operator_process import OperatorProcess
 
 POOL = "reverse-cpu"
-
-
-@pytest.fixture(scope="module")
-def operator(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    """One that calls coordinators at their addresses."""
-    flags = ("--no-leader-elect", "--reach", "direct")
-    log = tmp_path_factory.mktemp("operator") / "log"
-    with OperatorProcess(kubeconfig=cluster.operator, log=log, flags=flags) as running:
-        running.wait_until_watching()
-        yield running
-        running.assert_healthy()
 
 
 @pytest.fixture
@@ -77,7 +64,7 @@ def cost_of(pod: Object) -> str | None:
 # --- scale-down ----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_a_scale_down_takes_the_draining_the_stale_and_the_idle_and_writes_nothing_before(
     user: ClusterUser, cluster: Cluster
 ) -> None:
@@ -104,7 +91,7 @@ async def test_a_scale_down_takes_the_draining_the_stale_and_the_idle_and_writes
         assert len(marks(cluster, user)) == 3
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_of_equals_the_newest_go(user: ClusterUser) -> None:
     async with kubelet(user):
         await user.apply(job(2))
@@ -157,7 +144,7 @@ def spread(nodes: list[str]) -> Any:
 
 
 async def test_rollouts_leave_a_node_with_a_spot_taint_and_the_trainer_stays(
-    user: ClusterUser, operator: OperatorProcess, nodes: list[str]
+    user: ClusterUser, direct_operator: OperatorProcess, nodes: list[str]
 ) -> None:
     async with kubelet(user, node_of=spread(nodes)):
         await user.apply(job(2))
@@ -178,10 +165,10 @@ async def test_rollouts_leave_a_node_with_a_spot_taint_and_the_trainer_stays(
         assert after["metadata"]["uid"] == trainer["metadata"]["uid"]
         await event(user, "RolloutMoved")
         await event(user, "TrainerNodeTerminating")
-        operator.assert_healthy()
+        direct_operator.assert_healthy()
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_a_trainer_on_a_lost_node_is_force_deleted_and_starts_elsewhere(
     user: ClusterUser, nodes: list[str]
 ) -> None:
@@ -204,7 +191,7 @@ async def test_a_trainer_on_a_lost_node_is_force_deleted_and_starts_elsewhere(
 
 
 async def test_kubectl_drains_a_node_without_a_budget_in_its_way(
-    user: ClusterUser, operator: OperatorProcess, nodes: list[str]
+    user: ClusterUser, direct_operator: OperatorProcess, nodes: list[str]
 ) -> None:
     async with kubelet(user, node_of=spread(nodes)):
         await user.apply(job(2))
@@ -217,7 +204,7 @@ async def test_kubectl_drains_a_node_without_a_budget_in_its_way(
         assert len(set(after) & set(before)) == 1
         now = await user.get(PODS, "reverse-trainer-0")
         assert now["metadata"]["uid"] != trainer["metadata"]["uid"]
-        operator.assert_healthy()
+        direct_operator.assert_healthy()
 
 
 # --- drained, missed -----------------------------------------------------------------------------
@@ -232,7 +219,7 @@ async def replaced(user: ClusterUser, victim: str, count: int) -> None:
     await eventually(done, "another rollout instead")
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_a_rollout_drained_by_a_call_is_replaced(user: ClusterUser) -> None:
     async with kubelet(user) as node:
         await user.apply(job(2))
@@ -241,7 +228,7 @@ async def test_a_rollout_drained_by_a_call_is_replaced(user: ClusterUser) -> Non
         await replaced(user, victim, 2)
 
 
-@pytest.mark.usefixtures("operator")
+@pytest.mark.usefixtures("direct_operator")
 async def test_suspects_are_replaced_one_at_a_time(user: ClusterUser) -> None:
     async with kubelet(user) as node:
         await user.apply(job(3, replaceAfterSeconds=3))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from rollcall_protocol import pod_contract
 from rollcall_runtime.worker.identity.token_verifier import (
     LONGEST_TOKEN,
     REMEMBERED_TOKENS,
@@ -36,13 +35,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / pod_contract.TRUST_FILE
-    path.write_text(ISSUER.trust())
-    return path
 
 
 @pytest.fixture

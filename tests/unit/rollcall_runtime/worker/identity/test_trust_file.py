@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol import pod_contract
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.identity import trust_file
 from rollcall_runtime.worker.identity.trust_file import TrustFile
@@ -32,13 +31,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / pod_contract.TRUST_FILE
-    path.write_text(ISSUER.trust())
-    return path
 
 
 def test_it_has_issuer_operator_and_keys_by_name(path: Path) -> None:
