@@ -82,8 +82,15 @@ async def test_what_hides_the_coordinator_is_reported_in_time_and_marks_the_stat
             assert "has not reported to the operator since" in found["message"]
             job = await user.get(RL_JOBS, "reverse")
             assert job["status"]["phase"] == "Unknown"
-            pool = await user.get(ROLLOUT_POOLS, "reverse-cpu")
-            assert job["status"]["staleSince"] <= pool["status"]["staleSince"]
+
+            async def pool_is_stale() -> str | None:
+                # The operator writes the pool's status after the job's.
+                pool = await user.get(ROLLOUT_POOLS, "reverse-cpu")
+                since = pool["status"].get("staleSince")
+                return str(since) if since else None
+
+            since_pool = await eventually(pool_is_stale, "staleSince of the pool")
+            assert job["status"]["staleSince"] <= since_pool
             assert "Unknown" in user.kubectl("get", "rljob", "reverse")
         await coordinator.start_again()
         await condition(user, "Connected", seconds=30)

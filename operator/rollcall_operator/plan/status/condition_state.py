@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from rollcall_operator.api.conditions import JobCondition, PoolCondition, Reason
 
+SUSPENDED_TEXT = "the job is suspended (spec.suspend is true)"
+
 
 @dataclass(frozen=True, slots=True)
 class ConditionState:

@@ -14,7 +14,7 @@ from rollcall_operator.api.conditions import (
 from rollcall_operator.api.status import Condition, RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import Manifest, PodFacts
-from rollcall_operator.plan.status.condition_state import ConditionState
+from rollcall_operator.plan.status.condition_state import SUSPENDED_TEXT, ConditionState
 from rollcall_operator.plan.status.coordinator_contact import (
     contact_failure,
     coordinator_connected,
@@ -35,7 +35,6 @@ _STATUSES: dict[bool | None, Literal["True", "False", "Unknown"]] = {
     None: "Unknown",
 }
 _SILENT = "the coordinator does not report; condition CoordinatorConnected says why"
-_SUSPENDED = "the job is suspended (spec.suspend is true)"
 
 
 def merge_conditions(
@@ -185,7 +184,7 @@ def _finished(view: JobView) -> Iterator[ConditionState]:
 def _trainer_ready(view: JobView) -> ConditionState:
     kind = JobCondition.TRAINER_READY
     if view.spec.suspend:
-        return _false(kind, Reason.SUSPENDED, _SUSPENDED)
+        return _false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)
     child = f"StatefulSet/{labels.trainer_name(view.name)}"
     template, path = view.spec.trainer.template, "spec.trainer.template"
     found = pod_problem(view, view.trainers, template, path=path, child=child)
@@ -219,7 +218,7 @@ def _reference_ready(view: JobView) -> ConditionState | None:
     if reference.template is None:
         return None
     if view.spec.suspend:
-        return _false(kind, Reason.SUSPENDED, _SUSPENDED)
+        return _false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)
     child = f"Deployment/{labels.reference_name(view.name)}"
     template, path = reference.template, "spec.reference.template"
     found = pod_problem(view, view.references, template, path=path, child=child)
@@ -235,7 +234,7 @@ def _reference_ready(view: JobView) -> ConditionState | None:
 def _rollouts_ready(view: JobView) -> ConditionState:
     kind = JobCondition.ROLLOUTS_READY
     if view.spec.suspend:
-        return _false(kind, Reason.SUSPENDED, _SUSPENDED)
+        return _false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)
     for pool in view.pools:
         child, template = f"Deployment/{pool.name}", pool.raw["spec"]["template"]
         path = f"{pool.path}.template"
@@ -274,7 +273,7 @@ def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
     """
     kind = JobCondition.WEIGHTS_IN_SYNC
     if view.spec.suspend:
-        return [_false(kind, Reason.SUSPENDED, _SUSPENDED)]
+        return [_false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)]
     if not view.spec.weight_sync.enabled:
         text = "spec.weightSync.enabled is false: rollouts keep their initial weights"
         return [_false(kind, Reason.SYNC_DISABLED, text)]
@@ -317,7 +316,7 @@ def _running(
 ) -> ConditionState:
     kind = JobCondition.RUNNING
     if view.spec.suspend:
-        return _false(kind, Reason.SUSPENDED, _SUSPENDED)
+        return _false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)
     conditions = view.status.conditions
     restarts = reason_of(conditions, kind) == Reason.RESTARTING
     ran = is_true(conditions, kind) or is_unknown(conditions, kind) or restarts

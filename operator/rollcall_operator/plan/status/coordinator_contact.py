@@ -4,7 +4,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
-from rollcall_operator.plan.status.condition_state import ConditionState
+from rollcall_operator.plan.status.condition_state import SUSPENDED_TEXT, ConditionState
 from rollcall_operator.plan.timestamps import to_time
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 
@@ -45,8 +45,7 @@ def coordinator_connected(view: JobView) -> list[ConditionState]:
     """
     kind, pod = JobCondition.COORDINATOR_CONNECTED, labels.coordinator_pod(view.name)
     if view.spec.suspend:
-        text = "the job is suspended (spec.suspend is true)"
-        return [ConditionState(kind, False, Reason.SUSPENDED, text)]
+        return [ConditionState(kind, False, Reason.SUSPENDED, SUSPENDED_TEXT)]
     if view.coordinator is None:
         text = f"the coordinator in pod {pod} is not running"
         return [ConditionState(kind, False, Reason.NO_COORDINATOR, text)]
