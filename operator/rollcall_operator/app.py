@@ -32,6 +32,7 @@ from rollcall_operator.kube.event_recorder import EventRecorder
 from rollcall_operator.kube.pod_dialer import PodDialer
 from rollcall_operator.kube.service_account import own_service_account
 from rollcall_operator.kube.transport import Transport
+from rollcall_operator.plan.model import PolicyPeers
 from rollcall_operator.telemetry.logs import configure
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_operator.telemetry.probes import Heartbeat, ProbeServer
@@ -168,6 +169,7 @@ class Operator:
             dialer=dialer,
             tokens=tokens,
             keys=keys,
+            policy_peers=PolicyPeers(settings.operator_peers, settings.monitoring_peers),
             metrics=self._metrics,
             enqueue=lambda key, delay: queue.add(key, delay=delay),
         )

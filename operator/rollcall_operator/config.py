@@ -1,6 +1,7 @@
 """Settings of the operator process: flags, each with an environment variable of the same name."""
 
 import argparse
+import json
 import os
 import socket
 import uuid
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rollcall_operator.plan.membership.nodes import PREEMPTION_TAINTS
+from rollcall_operator.plan.model import Manifest
 
 ENV_PREFIX = "ROLLCALL_OPERATOR_"
 
@@ -33,6 +35,9 @@ class Settings:
     reach: how coordinators are reached; auto is direct inside the cluster, else the pod proxy.
     drain: how long running reconciles may take to end at shutdown.
     service_account: whose tokens coordinators are shown, as namespace/name; empty: the operator's.
+    operator_peers: where its connections to coordinators come from, as NetworkPolicyPeers; None:
+        not known.
+    monitoring_peers: who may read the metrics of jobs' pods, as NetworkPolicyPeers.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -51,6 +56,8 @@ class Settings:
     drain: float = 10.0
     service_account: str = ""
     preemption_taints: tuple[str, ...] = PREEMPTION_TAINTS
+    operator_peers: tuple[Manifest, ...] | None = None
+    monitoring_peers: tuple[Manifest, ...] = ()
     log_level: str = "info"
     log_format: str = "json"
 
@@ -123,6 +130,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="service account that the operator shows to coordinators, for which it may create "
         "tokens (default: its own; needed where its kubeconfig is a person's)",
     )
+    add(
+        "--operator-peers",
+        metavar="JSON",
+        help="where the operator's connections to jobs' pods come from: a JSON list of "
+        "NetworkPolicyPeers, for the NetworkPolicies of jobs (default: not known, so that these "
+        "let all pods connect to the coordinator's port for the operator, which asks for a token)",
+    )
+    add(
+        "--monitoring-peers",
+        metavar="JSON",
+        help="what may read the metrics of jobs' pods: a JSON list of NetworkPolicyPeers, for the "
+        "NetworkPolicies of jobs (default: nothing)",
+    )
     add("--log-level", help="debug, info, warning or error (default: info)")
     add("--log-format", help="json or text (default: json)")
 
@@ -162,6 +182,8 @@ def _parse(name: str, value: object, variable: str) -> object:
     if name in {"namespaces", "preemption_taints"}:
         parts = value.split(",") if isinstance(value, str) else value
         return tuple(part.strip() for part in parts if part.strip())  # type: ignore[attr-defined]
+    if name in {"operator_peers", "monitoring_peers"}:
+        return _peers(str(value), f"--{name.replace('_', '-')} ({variable})")
     if name == "leader_elect":
         return value if isinstance(value, bool) else str(value).lower() not in {"0", "false", "no"}
     kind = _KINDS.get(name, str)
@@ -170,3 +192,13 @@ def _parse(name: str, value: object, variable: str) -> object:
     except ValueError as error:
         flag = "--" + name.replace("_", "-")
         raise SettingsError(f"{flag} ({variable}): {value!r} is not a number") from error
+
+
+def _peers(text: str, flag: str) -> tuple[Manifest, ...]:
+    try:
+        peers = json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"{flag}: not JSON: {error}") from error
+    if not isinstance(peers, list) or not all(isinstance(peer, dict) and peer for peer in peers):
+        raise SettingsError(f"{flag}: {text} is not a JSON list of NetworkPolicyPeers")
+    return tuple(peers)

@@ -18,6 +18,7 @@ from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import (
     DEPLOYMENTS,
+    NETWORK_POLICIES,
     NODES,
     PODS,
     RL_JOBS,
@@ -34,7 +35,7 @@ Enqueue = Callable[[str, str], None]
 NodeSeen = Callable[[Any, bool], None]
 """Takes a node and whether it is gone."""
 
-LABELLED = (PODS, DEPLOYMENTS, STATEFUL_SETS)
+LABELLED = (PODS, DEPLOYMENTS, STATEFUL_SETS, NETWORK_POLICIES)
 WATCHED = (RL_JOBS, ROLLOUT_POOLS, *LABELLED)
 
 

@@ -30,7 +30,8 @@ def children(text: str, *, namespace: str) -> str:
     """YAML of everything that the RLJobs and RolloutPools in a YAML text would get.
 
     Pools that name a job of the same text get their Deployment. The ConfigMap with the cluster's
-    public keys is left out, as only a cluster has them. Raises InvalidManifestError.
+    public keys is left out, as only a cluster has them; NetworkPolicies lack the peers that are
+    settings of the operator. Raises InvalidManifestError.
     """
     jobs, pools = _read(text, namespace)
     documents: list[Manifest] = []

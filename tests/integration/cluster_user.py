@@ -20,6 +20,7 @@ from rollcall_operator.kube.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
+    NETWORK_POLICIES,
     RL_JOBS,
     ROLLOUT_POOLS,
     SERVICES,
@@ -31,7 +32,14 @@ from rollcall_operator.kube.transport import APPLY_PATCH, Transport
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-CHILDREN = (CONFIG_MAPS, SERVICES, STATEFUL_SETS, ROLLOUT_POOLS, DEPLOYMENTS)
+CHILDREN = (
+    CONFIG_MAPS,
+    NETWORK_POLICIES,
+    SERVICES,
+    STATEFUL_SETS,
+    ROLLOUT_POOLS,
+    DEPLOYMENTS,
+)
 SYSTEM = "rollcall-system"
 ACCOUNT = "rollcall-operator"
 USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
@@ -216,11 +224,11 @@ async def quiet(count: Callable[[], int], *, seconds: float = 1.0) -> None:
 async def all_children(
     user: ClusterUser, job: str = "reverse", *, pools: int = 1
 ) -> dict[str, Object]:
-    """Wait for a job's ConfigMap, Service, StatefulSet, pools and Deployments."""
+    """Wait for a job's ConfigMap, Service, StatefulSet, pools, Deployments, NetworkPolicies."""
 
     async def there() -> dict[str, Object] | None:
         found = await user.children(job)
-        return found if len(found) == 3 + 2 * pools else None
+        return found if len(found) == 5 + 2 * pools else None
 
     return await eventually(there, f"the children of {job}")
 

@@ -60,6 +60,7 @@ def test_it_lints() -> None:
         "replicas=-1",
         "image.pullPolicy=Sometimes",
         "typo=1",
+        "jobNetworkPolicies.monitoring=prometheus",
         "namespaces={Not_One}",
         "preemptionTaints={a b}",
     ],
@@ -90,6 +91,7 @@ def test_rights_are_few() -> None:
     (own_token,) = (rule for _, rule in rules if "serviceaccounts/token" in rule["resources"])
     assert (own_token["verbs"], own_token["resourceNames"]) == (["create"], [ACCOUNT])
     assert granted["pods"] == {"get", "list", "watch", "patch", "delete"}
+    assert granted["networkpolicies"] == {"list", "watch", "create", "patch", "delete"}
     assert granted["nodes"] == {"get", "list", "watch"}
     assert granted["pods/status"] == {"patch"}
     assert not {"pods/proxy", "pods/exec", "pods/eviction", "*"} & set(granted)
@@ -108,6 +110,28 @@ def test_the_taints_are_the_operators_own_defaults_and_can_be_none() -> None:
     assert f"--preemption-taints={','.join(PREEMPTION_TAINTS)}" in container["args"]
     none = one(rendered("--set", "preemptionTaints=null"), "Deployment")
     assert "--preemption-taints=" in none["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def peers(flag: str, *values: str) -> Any:
+    """What the operator is given for the NetworkPolicies of jobs."""
+    flags = [part for value in values for part in ("--set-json", value)]
+    (container,) = one(rendered(*flags), "Deployment")["spec"]["template"]["spec"]["containers"]
+    (text,) = (a.partition("=")[2] for a in container["args"] if a.startswith(f"--{flag}="))
+    return json.loads(text)
+
+
+def test_policies_of_jobs_let_in_the_operators_own_pods_and_the_namespace_monitoring() -> None:
+    deployment = one(rendered(), "Deployment")
+    (peer,) = peers("operator-peers")
+    namespace = {"kubernetes.io/metadata.name": deployment["metadata"]["namespace"]}
+    assert peer["namespaceSelector"] == {"matchLabels": namespace}
+    assert peer["podSelector"] == deployment["spec"]["selector"]
+    monitoring = {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
+    assert peers("monitoring-peers") == [{"namespaceSelector": monitoring}]
+    block = {"ipBlock": {"cidr": "10.0.0.1/32"}}
+    value = f"jobNetworkPolicies.monitoring={json.dumps([block])}"
+    assert peers("monitoring-peers", value) == [block]
+    assert peers("monitoring-peers", "jobNetworkPolicies.monitoring=[]") == []
 
 
 def test_the_pod_is_restricted() -> None:

@@ -5,6 +5,7 @@ import base64
 import copy
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from rollcall_operator.kube.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
+    NETWORK_POLICIES,
     RL_JOBS,
     ROLLOUT_POOLS,
     SERVICES,
@@ -74,6 +76,8 @@ async def test_all_children_are_there_within_a_second_of_the_apply(
     assert seconds < 1.0
     assert set(children) == {
         TRUST,
+        "NetworkPolicy/reverse-trainer",
+        "NetworkPolicy/reverse-rollouts",
         "Service/reverse-trainer",
         "StatefulSet/reverse-trainer",
         "RolloutPool/reverse-cpu",
@@ -127,8 +131,8 @@ async def test_a_start_takes_few_writes_and_a_second_look_none(
     await user.apply(example())
     await all_children(user)
     writes = await settled(user, cluster)
-    # Five children, one status of the job, one of the pool. Until Running there may be twelve.
-    assert len(writes) <= 8, writes
+    # Seven children, one status of the job, one of the pool. Until Running there may be fourteen.
+    assert len(writes) <= 10, writes
     generations = {
         name: child["metadata"].get("generation")
         for name, child in (await user.children("reverse")).items()
@@ -152,6 +156,41 @@ async def test_a_manual_change_of_a_child_is_reverted(user: ClusterUser) -> None
         return bool(found["spec"]["replicas"] == 1)
 
     await eventually(restored, "one trainer again")
+
+
+async def test_network_policies_are_repaired_at_once_and_follow_their_field(
+    user: ClusterUser, cluster: Cluster, operator: OperatorProcess
+) -> None:
+    hub = {"to": [{"podSelector": {"matchLabels": {}}}], "ports": [{"port": "https"}]}
+    await user.apply(example())
+    await all_children(user)
+    await user.edit(RL_JOBS, "reverse", {"spec": {"networkPolicy": {"egress": [hub]}}})
+    names = {f"reverse-{name}" for name in ("trainer", "rollouts", "egress")}
+
+    async def are_there() -> Sequence[dict[str, Any]] | None:
+        made = await user.listed(NETWORK_POLICIES)
+        return made if {policy["metadata"]["name"] for policy in made} == names else None
+
+    made = await eventually(are_there, "three NetworkPolicies")
+    writes = await settled(user, cluster)
+    await reconciled_again(user, operator)
+    assert await settled(user, cluster) == writes, "what the API server fills in is no difference"
+    trainer = next(p for p in made if p["metadata"]["name"] == "reverse-trainer")
+    await user.edit(NETWORK_POLICIES, "reverse-trainer", {"spec": {"ingress": [{}]}})
+    await user.delete(NETWORK_POLICIES, "reverse-rollouts")
+
+    async def repaired() -> bool:
+        rollouts = await user.find(NETWORK_POLICIES, "reverse-rollouts")
+        found = await user.get(NETWORK_POLICIES, "reverse-trainer")
+        return rollouts is not None and bool(found["spec"] == trainer["spec"])
+
+    await eventually(repaired, "both policies as they were")
+    await user.edit(RL_JOBS, "reverse", {"spec": {"networkPolicy": {"enabled": False}}})
+
+    async def are_gone() -> bool:
+        return not await user.listed(NETWORK_POLICIES)
+
+    await eventually(are_gone, "no NetworkPolicy")
 
 
 async def test_a_child_that_is_deleted_comes_back(

@@ -34,7 +34,7 @@ REFERENCE_PORT = 7074  # reference pod: log-probabilities for the trainer
 METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
 
 MAX_PROCESSES = 64  # in a trainer pod, one rank each
-_PARTS_PORT = 7100  # and above: weights of a trainer pod's further ranks
+PARTS_PORT = 7100  # and above: weights of a trainer pod's further ranks
 
 
 # Routes. Who may use each one is in `rollcall_runtime.worker.identity.roles`.
@@ -70,7 +70,7 @@ def weights_port(local_rank: int) -> int:
 
     The pod's first rank serves them at MEMBERSHIP_PORT.
     """
-    return _PARTS_PORT + local_rank if local_rank else MEMBERSHIP_PORT
+    return PARTS_PORT + local_rank if local_rank else MEMBERSHIP_PORT
 
 
 def audience(job_uid: str) -> str:

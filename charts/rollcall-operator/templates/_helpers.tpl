@@ -26,6 +26,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{- /* Its own pods, as a list of NetworkPolicyPeers in JSON. */ -}}
+{{- define "rollcall.operatorPeers" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
+{{- $pods := dict "matchLabels" (include "rollcall.selector" . | fromYaml) -}}
+{{- list (dict "namespaceSelector" $namespace "podSelector" $pods) | toJson -}}
+{{- end -}}
+
 {{- /* What the operator may do where it serves. Applying needs create and patch. */ -}}
 {{- define "rollcall.rules" -}}
 - apiGroups: [rollcall.dev]
@@ -58,6 +65,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""]
   resources: [pods/status] # the readiness gate
   verbs: [patch]
+- apiGroups: [networking.k8s.io] # delete: where spec.networkPolicy turns them off
+  resources: [networkpolicies]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [list, create, patch] # list: why a StatefulSet creates no pods

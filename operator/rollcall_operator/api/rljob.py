@@ -8,6 +8,7 @@ from rollcall_operator.api.algorithm import AlgorithmSpec
 from rollcall_operator.api.data import DataSpec
 from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec, TrackingSpec
+from rollcall_operator.api.network_policy import NetworkPolicySpec
 from rollcall_operator.api.roles import CriticSpec, ReferenceSpec, RewardModelSpec
 from rollcall_operator.api.rolloutpool import EngineConfig, RolloutBase
 from rollcall_operator.api.rules import Model, Rule
@@ -328,6 +329,7 @@ class RLJobSpec(Model):
     weight_sync: WeightSyncSpec = nested(WeightSyncSpec)
     membership: MembershipSpec = nested(MembershipSpec)
     failure_policy: FailurePolicy = nested(FailurePolicy)
+    network_policy: NetworkPolicySpec = nested(NetworkPolicySpec)
     clean_pod_policy: Literal["All", "None"] = "All"
     """What happens to the pods of a finished job. All: they are deleted. None: they keep running,
     for inspection."""

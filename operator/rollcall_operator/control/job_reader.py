@@ -10,6 +10,7 @@ from rollcall_operator.kube.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     EVENTS,
+    NETWORK_POLICIES,
     PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
@@ -56,7 +57,7 @@ class JobReader:
                     group.create_task(
                         self._client.list(resource, namespace=namespace, labels=selector)
                     )
-                    for resource in (SERVICES, STATEFUL_SETS, DEPLOYMENTS)
+                    for resource in (SERVICES, STATEFUL_SETS, DEPLOYMENTS, NETWORK_POLICIES)
                 ]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None

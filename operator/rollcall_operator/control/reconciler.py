@@ -25,7 +25,7 @@ from rollcall_operator.kube.errors import (
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.job_view import find_coordinator
-from rollcall_operator.plan.model import JobPlan, ObservedJob, ReconcileMemory
+from rollcall_operator.plan.model import JobPlan, ObservedJob, PolicyPeers, ReconcileMemory
 from rollcall_operator.telemetry.logs import log_fields
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 
@@ -49,6 +49,7 @@ class Reconciler:
         dialer: PodDialer,
         tokens: OperatorTokens,
         keys: TrustKeys,
+        policy_peers: PolicyPeers,
         metrics: OperatorMetrics,
         enqueue: Callable[[Key, float], None],
         link_settings: LinkSettings | None = None,
@@ -59,6 +60,7 @@ class Reconciler:
         self._dialer = dialer
         self._tokens = tokens
         self._keys = keys
+        self._policy_peers = policy_peers
         self._metrics = metrics
         self._enqueue = enqueue
         self._link_settings = link_settings or LinkSettings()
@@ -120,6 +122,7 @@ class Reconciler:
             link=state.link.facts if state.link is not None else None,
             memory=state.memory,
             trust=self._keys.current,
+            policy_peers=self._policy_peers,
             refusals=self._applier.refusals(key),
             nodes=self._nodes.troubled(nodes),
         )

@@ -43,12 +43,21 @@ CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 STATEFUL_SETS = Resource("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
+NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 EVENTS = Resource("events.k8s.io/v1", "Event", "events")
 
 _WRITTEN = {
     resource.kind: resource
-    for resource in (RL_JOBS, ROLLOUT_POOLS, SERVICES, CONFIG_MAPS, STATEFUL_SETS, DEPLOYMENTS)
+    for resource in (
+        RL_JOBS,
+        ROLLOUT_POOLS,
+        SERVICES,
+        CONFIG_MAPS,
+        STATEFUL_SETS,
+        DEPLOYMENTS,
+        NETWORK_POLICIES,
+    )
 }
 
 

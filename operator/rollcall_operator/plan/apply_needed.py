@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from rollcall_operator.api.quantity import parse_quantity
-from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.model import NETWORK_POLICY, Manifest
 
 _QUANTITIES = {"limits", "requests", "capacity", "hard"}
 _QUANTITY_FIELDS = {"sizeLimit", "divisor"}
@@ -29,8 +29,13 @@ def differs(desired: Any, live: Any) -> bool:
 
     Fields that only `live` has are the server's defaults or have another owner. The API server
     drops null, and on many fields false, 0 and empty values: these are met by an absent field. It
-    also writes quantities its own way ("0.5" becomes "500m"): these are compared by amount.
+    also writes quantities its own way ("0.5" becomes "500m"): these are compared by amount. In the
+    rules of a NetworkPolicy a field that was added means another rule, so these are compared whole.
     """
+    if isinstance(desired, dict) and desired.get("kind") == NETWORK_POLICY:
+        rules = _rules(desired["spec"])
+        if any(_rules(live["spec"]).get(name) != value for name, value in rules.items()):
+            return True
     return _differs(desired, live, quantity=False)
 
 
@@ -53,6 +58,20 @@ def _differs(desired: Any, live: Any, *, quantity: bool) -> bool:
     if quantity and not isinstance(desired, bool):
         return _amount(desired) != _amount(live)
     return bool(desired != live)
+
+
+def _rules(value: Any) -> Any:
+    """A part of a NetworkPolicy without what the API server drops: null, empty lists, no labels."""
+    if isinstance(value, list):
+        return [_rules(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    dropped: dict[str, tuple[Any, ...]] = {"matchLabels": ({}, None)}
+    return {
+        key: _rules(inner)
+        for key, inner in value.items()
+        if inner not in dropped.get(key, ([], None))
+    }
 
 
 def _amount(value: Any) -> Decimal | str:

@@ -6,16 +6,17 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan import apply_needed, failure, job_view
+from rollcall_operator.plan.children import network_policies, trust
 from rollcall_operator.plan.children import reference as reference_children
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
-from rollcall_operator.plan.children import trust
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.membership.deletion_cost import deletion_costs
 from rollcall_operator.plan.membership.readiness_gates import readiness_gate_patches
 from rollcall_operator.plan.membership.removals import RemovalDecision, decide_removals
 from rollcall_operator.plan.membership.roster import RosterDecision, decide_roster
 from rollcall_operator.plan.model import (
+    NETWORK_POLICY,
     JobPlan,
     Manifest,
     ObjectDeletion,
@@ -145,6 +146,7 @@ def _children(view: JobView) -> Iterator[Manifest]:
     job, spec = view.job, view.spec
     live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
+    yield from _policies(view)  # before the pods that they protect
     yield trainer_children.service(job)
     if view.observed.trust is not None:
         yield trust.config_map(job, view.observed.trust)
@@ -163,6 +165,10 @@ def _children(view: JobView) -> Iterator[Manifest]:
         foreign = made_by_other_job(pool.raw, view.uid)
         if pool.exists and pool.spec is not None and not pool.errors and not foreign:
             yield rollout_children.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted)
+
+
+def _policies(view: JobView) -> tuple[Manifest, ...]:
+    return network_policies.of_job(view.job, view.spec, view.observed.policy_peers)
 
 
 def _to_apply(view: JobView, children: list[Manifest]) -> tuple[tuple[Manifest, ...], bool]:
@@ -197,8 +203,8 @@ def _pool_refusal(observed: ObservedJob, name: str, children: list[Manifest]) ->
 
 
 def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
-    """What was removed from the job (pools, pods of the reference), and the job itself after its
-    time to live.
+    """What was removed from the job (pools, pods of the reference, NetworkPolicies), and the job
+    itself after its time to live.
     """
     if expired:
         return (ObjectDeletion(kind="RLJob", name=view.name, uid=view.uid),)
@@ -208,16 +214,21 @@ def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
         for pool in view.pools
         if pool.owned and pool.exists and pool.name not in kept
     )
-    return (*pools, *_reference_deletes(view))
+    return (*pools, *_child_deletes(view))
 
 
-def _reference_deletes(view: JobView) -> Iterator[ObjectDeletion]:
-    if view.spec.reference.template is not None:
-        return
+def _child_deletes(view: JobView) -> Iterator[ObjectDeletion]:
+    policies = {policy["metadata"]["name"] for policy in _policies(view)}
     for child in view.observed.children:
         metadata = child["metadata"]
-        ours = rollout_children.is_owned(child, view.uid) and "deletionTimestamp" not in metadata
-        if ours and metadata["name"] == labels.reference_name(view.name):
+        if not rollout_children.is_owned(child, view.uid) or "deletionTimestamp" in metadata:
+            continue
+        if child["kind"] == NETWORK_POLICY:
+            removed = metadata["name"] not in policies
+        else:
+            reference = metadata["name"] == labels.reference_name(view.name)
+            removed = reference and view.spec.reference.template is None
+        if removed:
             yield ObjectDeletion(kind=child["kind"], name=metadata["name"], uid=metadata["uid"])
 
 

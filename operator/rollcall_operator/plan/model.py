@@ -19,6 +19,9 @@ from rollcall_protocol.wire.trust_bundle import TrustBundle
 Manifest = dict[str, Any]
 """A Kubernetes object as a raw dictionary."""
 
+NETWORK_POLICY = "NetworkPolicy"
+"""The kind of object."""
+
 
 # --- what the planner reads ---------------------------------------------------------------------
 
@@ -166,17 +169,30 @@ class ReconcileMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyPeers:
+    """Whom NetworkPolicies of jobs let in from outside of the job, as NetworkPolicyPeers.
+
+    `operator`: where the operator's connections come from, None where it is not known.
+    `monitoring`: who may read metrics.
+    """
+
+    operator: tuple[Manifest, ...] | None = None
+    monitoring: tuple[Manifest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedJob:
     """Everything that exists for one (namespace, job name) at one moment.
 
     `job` is None when no RLJob has that name. `pools` are all RolloutPools whose `spec.jobRef`
-    names the job, owned by it or not. `children` are the live Services, StatefulSets and
-    Deployments with the job's label, and its ConfigMap. `trust` is what workers are to check tokens
-    by; None where the operator does not know the cluster's keys. `snapshot` is the coordinator's
-    last report, `link` the connection that it came by, None if there is no coordinator to call.
-    `refusals` is keyed by `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer";
-    `creation_failures` as well: why a StatefulSet that lacks pods could not create the last one.
-    `nodes` are those in trouble, by name; empty where nodes are not watched. `now` is Unix seconds.
+    names the job, owned by it or not. `children` are the live Services, StatefulSets, Deployments
+    and NetworkPolicies with the job's label, and its ConfigMap. `trust` is what workers are to
+    check tokens by; None where the operator does not know the cluster's keys. `policy_peers` are
+    the operator's settings. `snapshot` is the coordinator's last report, `link` the connection that
+    it came by, None if there is no coordinator to call. `refusals` is keyed by
+    `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer"; `creation_failures` as well: why
+    a StatefulSet that lacks pods could not create the last one. `nodes` are those in trouble, by
+    name; empty where nodes are not watched. `now` is Unix seconds.
     """
 
     namespace: str
@@ -186,6 +202,7 @@ class ObservedJob:
     pools: tuple[Manifest, ...] = ()
     children: tuple[Manifest, ...] = ()
     trust: TrustBundle | None = field(default=None, repr=False)
+    policy_peers: PolicyPeers = field(default_factory=PolicyPeers)
     pods: tuple[PodFacts, ...] = ()
     snapshot: JobSnapshot | None = None
     link: LinkFacts | None = None

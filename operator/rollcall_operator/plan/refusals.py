@@ -9,7 +9,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.children.trainer_ranks import processes_per_pod
 from rollcall_operator.plan.job_view import JobView, PoolView
-from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.model import NETWORK_POLICY, Manifest
 from rollcall_protocol import pod_contract
 
 _LONGEST = 800
@@ -150,6 +150,9 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
     places[f"Service/{labels.trainer_name(view.name)}"] = "metadata.name"
     places[f"Deployment/{labels.reference_name(view.name)}"] = "spec.reference.template"
     places[f"Service/{labels.reference_name(view.name)}"] = "metadata.name"
+    for child in children:
+        if child["kind"] == NETWORK_POLICY:
+            places[apply_needed.key(child)] = "spec.networkPolicy"
     found = []
     for child in children:
         message, place = refused(view.observed.refusals, child), places.get(apply_needed.key(child))
@@ -161,11 +164,12 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
 def explain(child: Manifest, message: str, place: str) -> str:
     """The API server's message, beginning with the path of the field in the user's manifest.
 
-    `place` is where `spec.template` of a StatefulSet or Deployment, or `spec` of a RolloutPool,
-    comes from.
+    `place` is where `spec.template` of a StatefulSet or Deployment, or `spec` of a RolloutPool or
+    NetworkPolicy, comes from.
     """
     text = _PREAMBLE.sub("", " ".join(message.split()))[:_LONGEST]
-    inner = "spec" if child["kind"] == "RolloutPool" else "spec.template"
+    whole = child["kind"] in {"RolloutPool", NETWORK_POLICY}
+    inner = "spec" if whole else "spec.template"
     text = re.sub(rf"(?<![\w.])\.?{re.escape(inner)}(?=[.\[:\"])", place, text)
     text = _BY_NAME.sub(lambda match: _index(child, *match.groups()), text)
     where = "" if text.startswith(place) else f"{place}: "

@@ -74,6 +74,16 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         {f"{ROLLOUT}.containers[0].volumeMounts": [{"name": "data", "mountPath": "/data"}]},
     ),
     _reported(
+        "an egress rule that is none",
+        ("spec.networkPolicy.egress[0].to[0].ipBlock.cidr", "Invalid value"),
+        {"spec.networkPolicy": {"egress": [{"to": [{"ipBlock": {"cidr": "everywhere"}}]}]}},
+    ),
+    _reported(
+        "a misspelt field in an egress rule",
+        ("spec.networkPolicy.egress[0].form", "field not declared in schema"),
+        {"spec.networkPolicy": {"egress": [{"form": []}]}},
+    ),
+    _reported(
         "a container name that pods do not take",
         (f"{TRAINER}.containers[0].name", "Main_Container", "lower case"),
         {f"{TRAINER}.containers[0].name": "Main_Container"},

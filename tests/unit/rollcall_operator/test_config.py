@@ -43,6 +43,14 @@ def test_taints_can_be_named_and_can_be_none() -> None:
         assert from_arguments(argparse.Namespace(), environ).preemption_taints == keys
 
 
+def test_peers_of_network_policies_are_json_and_unknown_by_default() -> None:
+    settings = from_arguments(argparse.Namespace(), {})
+    assert (settings.operator_peers, settings.monitoring_peers) == (None, ())
+    environ = {"ROLLCALL_OPERATOR_OPERATOR_PEERS": '[{"ipBlock": {"cidr": "10.0.0.1/32"}}]'}
+    peers = from_arguments(argparse.Namespace(), environ).operator_peers
+    assert peers == ({"ipBlock": {"cidr": "10.0.0.1/32"}},)
+
+
 @pytest.mark.parametrize("value", ["false", "0", "no", "False"])
 def test_leader_election_can_be_switched_off(value: str) -> None:
     environ = {"ROLLCALL_OPERATOR_LEADER_ELECT": value}
@@ -57,6 +65,9 @@ def test_leader_election_can_be_switched_off(value: str) -> None:
     [
         (["--workers", "many"], "--workers"),
         (["--workers", "0"], "--workers"),
+        (["--operator-peers", "10.0.0.1"], "--operator-peers"),
+        (["--monitoring-peers", '{"podSelector": {}}'], "--monitoring-peers"),
+        (["--monitoring-peers", "[{}]"], "--monitoring-peers"),
         (["--http-port", "x"], "--http-port"),
         (["--reach", "tunnel"], "--reach"),
         (["--log-format", "xml"], "--log-format"),

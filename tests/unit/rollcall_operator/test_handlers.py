@@ -74,7 +74,7 @@ async def test_every_watched_kind_has_one_handler_that_only_enqueues() -> None:
         run: Any = handler.fn
         await run(body=body, event={}, type=None)
     assert sorted(seen) == sorted(resource.plural for resource in WATCHED)
-    assert keys == [("n", "j")] * 4  # the pool names no job
+    assert keys == [("n", "j")] * 5  # the pool names no job
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
     assert not registry._indexing.get_all_handlers()

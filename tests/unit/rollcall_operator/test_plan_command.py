@@ -21,7 +21,10 @@ def kinds(text: str) -> list[str]:
 
 def test_a_job_gets_all_its_children() -> None:
     out = children(yaml_text.dump(job()), namespace="n")
-    assert kinds(out) == ["Service", "StatefulSet", "RolloutPool", "Deployment"]
+    assert kinds(out) == [
+        *("NetworkPolicy", "NetworkPolicy"),
+        *("Service", "StatefulSet", "RolloutPool", "Deployment"),
+    ]
 
 
 def test_a_lent_pool_in_the_same_file_gets_its_deployment() -> None:
@@ -38,7 +41,7 @@ def test_the_output_is_deterministic() -> None:
 @pytest.mark.parametrize("name", ["reverse.yaml", "reverse-no-sync.yaml", "own-task/rljob.yaml"])
 def test_examples_are_right(name: str) -> None:
     out = children((EXAMPLES / name).read_text(), namespace="default")
-    assert len(kinds(out)) == 4
+    assert len(kinds(out)) == 6
 
 
 def test_the_example_of_a_lent_pool_is_right() -> None:
@@ -55,6 +58,8 @@ WITHOUT_A_SERVER = [
 SERVER_ONLY = {
     "a misspelt field in a template",
     "a mount of no volume",
+    "an egress rule that is none",
+    "a misspelt field in an egress rule",
     "a container name that pods do not take",
     "a limit under its request",
 }

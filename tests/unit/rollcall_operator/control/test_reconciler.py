@@ -11,7 +11,7 @@ from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.reconciler import Reconciler
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.errors import ConflictError
-from rollcall_operator.plan.model import JobPlan, ObservedJob, ReconcileMemory
+from rollcall_operator.plan.model import JobPlan, ObservedJob, PolicyPeers, ReconcileMemory
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_protocol.wire.roster import Roster
 from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, TRUST, JobSimulator
@@ -90,6 +90,7 @@ def reconciler_of(calls: Calls) -> tuple[Reconciler, JobState]:
         dialer=cast("PodDialer", None),
         tokens=cast("OperatorTokens", calls),
         keys=cast("TrustKeys", SimpleNamespace(current=TRUST)),
+        policy_peers=PolicyPeers(),
         metrics=OperatorMetrics(),
         enqueue=lambda _key, _delay: None,
     )

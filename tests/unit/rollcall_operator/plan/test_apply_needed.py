@@ -44,6 +44,40 @@ def test_not_met(desired: Any, live: Any) -> None:
     assert differs(desired, live)
 
 
+def policy(**rules: Any) -> Any:
+    return {"kind": "NetworkPolicy", "metadata": {"name": "p"}, "spec": rules}
+
+
+PEER = {"podSelector": {"matchLabels": {"a": "b"}}}
+PORTS = [{"protocol": "TCP", "port": 1}]
+POLICY = policy(**PEER, ingress=[{"from": [PEER], "ports": PORTS}])
+
+
+def with_rules(*rules: Any) -> Any:
+    return policy(**PEER, ingress=list(rules))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        with_rules({"from": [{**PEER, "namespaceSelector": {}}], "ports": PORTS}),
+        with_rules({"ports": PORTS}),
+        with_rules({"from": [PEER], "ports": PORTS}, {}),
+        POLICY | {"spec": POLICY["spec"] | {"podSelector": {"matchLabels": {"a": "b", "c": "d"}}}},
+    ],
+    ids=["wider peer", "any peer", "another rule", "fewer pods"],
+)
+def test_a_field_that_was_added_to_a_rule_of_a_network_policy_is_a_difference(changed: Any) -> None:
+    assert differs(POLICY, changed)
+
+
+def test_a_network_policy_is_met_without_the_empty_lists_that_were_dropped() -> None:
+    user = policy(egress=[{"to": [{"podSelector": {"matchLabels": {}}}], "ports": []}])
+    stored = policy(egress=[{"to": [{"podSelector": {}}]}], policyTypes=["Egress"])
+    assert not differs(user, stored)
+    assert differs(policy(egress=[]), policy(egress=[{}]))
+
+
 def test_a_digest_does_not_depend_on_the_version_it_is_conditional_on() -> None:
     body = {"kind": "Service", "metadata": {"name": "s"}, "spec": {"a": 1}}
     guarded = {**body, "metadata": {"name": "s", "resourceVersion": "7"}}

@@ -148,7 +148,7 @@ def test_objects_without_an_owner_are_not_taken_over_unasked() -> None:
     simulator.pools.clear()
     simulator.reconcile(2)
     message = simulator.condition("Validated")["message"]
-    assert message.startswith("metadata.name: Service bad-trainer exists and is not owned")
+    assert message.startswith("metadata.name: NetworkPolicy bad-trainer exists and is not owned")
 
 
 def test_an_annotation_lets_the_job_adopt_them_and_replaces_the_former_trainer() -> None:

@@ -66,7 +66,7 @@ def test_it_has_a_trainer_and_nothing_else() -> None:
     simulator = running()
     trust, trainer = (
         "ConfigMap/bad-rollcall-trust",
-        ("Service/bad-trainer", "StatefulSet/bad-trainer"),
+        ("NetworkPolicy/bad-trainer", "Service/bad-trainer", "StatefulSet/bad-trainer"),
     )
     assert set(simulator.children) == {trust, *trainer}
     assert simulator.pools == {}

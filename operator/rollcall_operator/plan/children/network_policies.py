@@ -1,0 +1,127 @@
+"""The job's NetworkPolicies: who may connect to its pods, and where these may connect to.
+
+They select pods by the labels of job and role, so pools come and go without a change of theirs.
+Where several policies select a pod, what one of them allows is allowed: a user opens more with a
+NetworkPolicy of their own.
+"""
+
+from collections.abc import Iterable
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.plan.children.trainer import common_labels, owner
+from rollcall_operator.plan.model import NETWORK_POLICY, Manifest, PolicyPeers
+from rollcall_protocol import pod_contract
+
+EGRESS = "egress"
+ROLLOUTS = "rollouts"
+_DNS_PORT = 53
+_LAST_PORT = 65535
+_DATA_PORTS = (
+    (pod_contract.PARTS_PORT, pod_contract.METRICS_PORT - 1),
+    (pod_contract.METRICS_PORT + 1, _LAST_PORT),
+)
+"""Where weights go: those of a pod's further ranks, and the ports that weight-sync libraries and
+the kernel choose. The ports of other doors are left out.
+"""
+
+
+def of_job(job: Manifest, spec: RLJobSpec, peers: PolicyPeers) -> tuple[Manifest, ...]:
+    """All NetworkPolicies that the job should have; none where they are disabled.
+
+    Where it is not known where the operator connects from, the port that it needs is open to all;
+    it asks for a token.
+    """
+    if not spec.network_policy.enabled:
+        return ()
+    policies = [_policy(job, labels.TRAINER, labels.TRAINER, _to_trainer(job, spec, peers))]
+    if spec.algorithm is not None:  # else the job has no rollouts
+        policies.append(_policy(job, ROLLOUTS, labels.ROLLOUT, _to_rollouts(job, peers)))
+    if spec.reference.template is not None:
+        to_reference = _to_reference(job, peers)
+        policies.append(_policy(job, labels.REFERENCE, labels.REFERENCE, to_reference))
+    if spec.network_policy.egress is not None:
+        policies.append(_egress(job, spec.network_policy.egress))
+    return tuple(policies)
+
+
+def _to_trainer(job: Manifest, spec: RLJobSpec, peers: PolicyPeers) -> Iterable[Manifest]:
+    operator: Manifest = {"ports": [_tcp(pod_contract.MEMBERSHIP_PORT)]}
+    if peers.operator is not None:
+        operator["from"] = list(peers.operator)
+    yield operator
+    yield {"from": [_pods(job, labels.TRAINER)]}
+    if spec.algorithm is not None:
+        doors = (pod_contract.MEMBERSHIP_PORT, pod_contract.COMPLETIONS_PORT)
+        yield {"from": [_pods(job, labels.ROLLOUT)], "ports": _with_data(*doors)}
+    yield from _to_metrics(peers)
+
+
+def _to_rollouts(job: Manifest, peers: PolicyPeers) -> Iterable[Manifest]:
+    yield {
+        "from": [_pods(job, labels.TRAINER), _pods(job, labels.ROLLOUT)],
+        "ports": _with_data(pod_contract.AGENT_PORT),
+    }
+    yield from _to_metrics(peers)
+
+
+def _to_reference(job: Manifest, peers: PolicyPeers) -> Iterable[Manifest]:
+    yield {"from": [_pods(job, labels.TRAINER)], "ports": [_tcp(pod_contract.REFERENCE_PORT)]}
+    yield from _to_metrics(peers)
+
+
+def _to_metrics(peers: PolicyPeers) -> Iterable[Manifest]:
+    if peers.monitoring:  # an empty list would mean all
+        yield {"from": list(peers.monitoring), "ports": [_tcp(pod_contract.METRICS_PORT)]}
+
+
+def _policy(job: Manifest, name: str, role: str, ingress: Iterable[Manifest]) -> Manifest:
+    return _manifest(
+        job, name, {**_pods(job, role), "policyTypes": ["Ingress"], "ingress": list(ingress)}
+    )
+
+
+def _egress(job: Manifest, rules: Iterable[Manifest]) -> Manifest:
+    """The user's rules come first, so that the API server's messages name their places."""
+    dns = {"ports": [_tcp(_DNS_PORT), {"protocol": "UDP", "port": _DNS_PORT}]}
+    everyone = _pods(job)
+    allowed = [*(_completed(rule) for rule in rules), dns, {"to": [everyone]}]
+    return _manifest(job, EGRESS, {**everyone, "policyTypes": ["Egress"], "egress": allowed})
+
+
+def _completed(rule: Manifest) -> Manifest:
+    """A user's rule with the protocol that the API server would fill in."""
+    ports = rule.get("ports")
+    if not isinstance(ports, list) or not all(isinstance(port, dict) for port in ports):
+        return rule  # for the API server to refuse
+    return {**rule, "ports": [{"protocol": "TCP", **port} for port in ports]}
+
+
+def _manifest(job: Manifest, name: str, spec: Manifest) -> Manifest:
+    metadata = job["metadata"]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": NETWORK_POLICY,
+        "metadata": {
+            "name": f"{metadata['name']}-{name}",
+            "namespace": metadata["namespace"],
+            "labels": common_labels(metadata["name"], labels.TRAINER),
+            "ownerReferences": owner(job),
+        },
+        "spec": spec,
+    }
+
+
+def _pods(job: Manifest, role: str = "") -> Manifest:
+    """A selector of the job's pods of one role, or of all of them."""
+    selected = {labels.JOB: job["metadata"]["name"], **({labels.ROLE: role} if role else {})}
+    return {"podSelector": {"matchLabels": selected}}
+
+
+def _with_data(*ports: int) -> list[Manifest]:
+    ranges = [{**_tcp(first), "endPort": last} for first, last in _DATA_PORTS]
+    return [*(_tcp(port) for port in ports), *ranges]
+
+
+def _tcp(port: int) -> Manifest:
+    return {"protocol": "TCP", "port": port}
