@@ -22,7 +22,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hack.cluster import go_build
 from hack.cluster.errors import CommandError
@@ -38,12 +38,14 @@ STOP_TIMEOUT_S = 10.0
 # Below the ports that the kernel gives to outgoing connections, which could take one between two
 # runs of the same server.
 _PORTS = range(20000, 32000)
+_WRITES = ("create", "update", "patch", "delete", "deletecollection")
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [
-        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
+        {"level": "Metadata", "verbs": list(_WRITES)},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
         {"level": "None"},
     ],
 }
@@ -60,7 +62,8 @@ class ControlPlane:
         token: a bearer token of the group `system:masters`.
         certificate: the file of the certificate to trust.
         kubeconfig: the file of an administrator's kubeconfig.
-        audit_log: where each write is logged, one JSON object a line; see `writes`.
+        audit_log: where each write is logged, and each request of a service account, one JSON
+            object a line; see `writes` and `requests`.
     """
 
     def __init__(self) -> None:
@@ -126,6 +129,8 @@ class ControlPlane:
             f"--cert-dir={self.folder / 'certificates'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
+            # As OpenShift does: who sets blockOwnerDeletion needs the owner's finalizers.
+            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             "--service-cluster-ip-range=10.0.0.0/16",
             "--service-account-issuer=https://kubernetes.default.svc",
@@ -161,12 +166,23 @@ class ControlPlane:
             lambda: self._answers("/api/v1/namespaces/default/serviceaccounts/default"),
         )
 
-    def writes(self, *, user: str | None = None) -> list[dict[str, object]]:
+    def writes(self, *, user: str | None = None) -> list[dict[str, Any]]:
         """The writes that the API server has taken so far, as its audit events.
 
         Args:
             user: only those of this user, such as `system:serviceaccount:rollcall:operator`.
         """
+        return [event for event in self._audited(user) if event["verb"] in _WRITES]
+
+    def requests(self, *, user: str) -> list[dict[str, Any]]:
+        """All requests of a service account that the API server has answered so far.
+
+        Args:
+            user: such as `system:serviceaccount:rollcall:operator`.
+        """
+        return self._audited(user)
+
+    def _audited(self, user: str | None) -> list[dict[str, Any]]:
         try:
             lines = self.audit_log.read_text().splitlines(keepends=True)
         except FileNotFoundError:

@@ -2,25 +2,16 @@
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hack.cluster import go_build
 from rollcall_operator.plan.membership.nodes import PREEMPTION_TAINTS
-from tests.integration.cluster import Cluster, rendered
+from tests.integration.cluster import rendered
 from tests.integration.cluster_user import (
-    ACCOUNT,
     ROOT,
-    SYSTEM,
-    ClusterUser,
-    all_children,
-    example,
-    open_user,
-    service_account_kubeconfig,
 )
-from tests.integration.operator_process import OperatorProcess
 
 CHART = ROOT / "charts" / "rollcall-operator"
 EXTRAS = {
@@ -79,24 +70,6 @@ def test_its_definitions_are_the_generated_ones_and_outlive_the_release() -> Non
     for body in definitions:
         assert body["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert "CustomResourceDefinition" not in kinds(rendered("--set", "crds.install=false"))
-
-
-def test_rights_are_few() -> None:
-    roles = [b for b in rendered() if b["kind"] in {"ClusterRole", "Role"}]
-    own = [b for b in roles if not b["metadata"]["name"].endswith(("-view", "-edit"))]
-    rules = [(b["kind"], rule) for b in own for rule in b["rules"]]
-    granted = {resource: set(rule["verbs"]) for _, rule in rules for resource in rule["resources"]}
-    assert "secrets" not in granted
-    assert granted["configmaps"] == {"get", "create", "patch"}
-    (own_token,) = (rule for _, rule in rules if "serviceaccounts/token" in rule["resources"])
-    assert (own_token["verbs"], own_token["resourceNames"]) == (["create"], [ACCOUNT])
-    assert granted["pods"] == {"get", "list", "watch", "patch", "delete"}
-    assert granted["networkpolicies"] == {"list", "watch", "create", "patch", "delete"}
-    assert granted["nodes"] == {"get", "list", "watch"}
-    assert granted["pods/status"] == {"patch"}
-    assert not {"pods/proxy", "pods/exec", "pods/eviction", "*"} & set(granted)
-    assert all("*" not in rule["verbs"] for _, rule in rules)
-    assert [kind for kind, rule in rules if "leases" in rule["resources"]] == ["Role", "Role"]
 
 
 @pytest.mark.parametrize("flag", ["rbac.nodes=false", "namespaces={team}"])
@@ -196,49 +169,3 @@ def test_the_dashboard_is_the_file_and_valid_json() -> None:
     assert json.loads(data["rollcall.json"]) == json.loads(
         (CHART / "files" / "dashboard.json").read_text()
     )
-
-
-async def test_a_namespaced_install_needs_no_rights_beyond_its_namespaces(
-    cluster: Cluster, user: ClusterUser, log_folder: Path
-) -> None:
-    release = "alone-rollcall-operator"
-    objects = rendered(
-        "--set",
-        f"namespaces={{{user.namespace}}}",
-        "--set",
-        "crds.install=false",
-        release=release,
-    )
-    assert "ClusterRole" not in kinds(objects)
-    assert f"--namespace={user.namespace}" in str(one(objects, "Deployment"))
-    async with open_user(cluster.admin, namespace=f"{user.namespace}-other") as other:
-        for body in objects:
-            if body["kind"] not in {"Deployment", "Service"}:
-                await user.apply(body)
-        kubeconfig = log_folder / "kubeconfig"
-        kubeconfig.write_text(
-            service_account_kubeconfig(
-                user,
-                server=cluster.control.server,
-                certificate=cluster.control.certificate,
-                account=release,
-            )
-        )
-        flags = (
-            "--namespace",
-            user.namespace,
-            "--lease-namespace",
-            SYSTEM,
-            "--lease-name",
-            release,
-        )
-        log = log_folder / "log"
-        with OperatorProcess(kubeconfig=kubeconfig, log=log, flags=flags) as operator:
-            operator.wait_until_watching()
-            await other.apply(example())
-            await user.apply(example())
-            await all_children(user)
-            operator.assert_healthy()
-            assert sum("Nodes are not watched" in line["message"] for line in operator.lines()) == 1
-            assert operator.terminate() == 0
-        assert not await other.children("reverse")

@@ -40,28 +40,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
 - apiGroups: [rollcall.dev]
   resources: [rolloutpools]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [rollcall.dev]
   resources: [rljobs/status, rolloutpools/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [rollcall.dev] # to set blockOwnerDeletion where the admission plugin asks for it
   resources: [rljobs/finalizers, rolloutpools/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets, deployments]
-  verbs: [get, list, watch, create, patch]
+  verbs: [list, watch, create, patch]
 - apiGroups: [apps] # of a reference that the trainer computes again
   resources: [deployments]
   verbs: [delete]
 - apiGroups: [""]
   resources: [services] # delete: as above
-  verbs: [get, list, create, patch, delete]
+  verbs: [list, create, patch, delete]
 - apiGroups: [""] # the cluster's public keys, by which workers check tokens
   resources: [configmaps]
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, patch, delete] # patch: deletion costs; delete: replaced and moved rollouts
+  verbs: [list, watch, patch, delete] # patch: deletion costs; delete: replaced and moved rollouts
 - apiGroups: [""]
   resources: [pods/status] # the readiness gate
   verbs: [patch]
