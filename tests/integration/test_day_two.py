@@ -8,8 +8,10 @@ from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS
 from tests.integration.cluster_user import (
+    ACCOUNT,
     COLLECTION,
     QUOTAS,
+    SYSTEM,
     ClusterUser,
     all_children,
     eventually,
@@ -118,6 +120,7 @@ async def test_a_changed_trainer_waits_for_the_annotation_that_restarts_it(
 
 @pytest.mark.usefixtures("direct_operator")
 async def test_orphaned_children_are_adopted_when_an_annotation_says_so(user: ClusterUser) -> None:
+    await allow_deletion_to_the_operator(user)
     await delete_and_wait(user)  # a collector that knows no RolloutPool would orphan none
     await user.apply(example(replicas=1))
     first = await all_children(user)
@@ -146,6 +149,20 @@ async def test_orphaned_children_are_adopted_when_an_annotation_says_so(user: Cl
         return kept and pod["metadata"]["uid"] != former and made_for == uid
 
     await eventually(adopted, "the children of the second job")
+
+
+async def allow_deletion_to_the_operator(user: ClusterUser) -> None:
+    """What OwnerReferencesPermissionEnforcement asks of who gives an object another owner."""
+    rbac = "rbac.authorization.k8s.io"
+    named = {"apiVersion": f"{rbac}/v1", "metadata": {"name": "adopter"}}
+    rules = [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]},
+        {"apiGroups": ["apps"], "resources": ["statefulsets"], "verbs": ["delete"]},
+    ]
+    await user.apply(named | {"kind": "Role", "rules": rules})
+    role = {"apiGroup": rbac, "kind": "Role", "name": "adopter"}
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SYSTEM}
+    await user.apply(named | {"kind": "RoleBinding", "roleRef": role, "subjects": [subject]})
 
 
 @pytest.mark.usefixtures("direct_operator")
