@@ -21,6 +21,7 @@ from rollcall_operator.kube.resources import (
     DEPLOYMENTS,
     EVENTS,
     NETWORK_POLICIES,
+    PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
     SERVICES,
@@ -48,12 +49,20 @@ COLLECTION = 60.0
 """Seconds: the garbage collector learns of a new kind of owner only every half minute."""
 
 NAMESPACES = Resource("v1", "Namespace", "namespaces", False)
+_ADMISSION = "admissionregistration.k8s.io/v1"
+ADMISSION_POLICIES = Resource(
+    _ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False
+)
+ADMISSION_BINDINGS = Resource(
+    _ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", False
+)
 QUOTAS = Resource("v1", "ResourceQuota", "resourcequotas")
 _KINDS = {
     resource.kind: resource
     for resource in (
         RL_JOBS,
         *CHILDREN,
+        PODS,
         NAMESPACES,
         Resource("v1", "ServiceAccount", "serviceaccounts"),
         QUOTAS,
@@ -63,6 +72,8 @@ _KINDS = {
         ),
         Resource("rbac.authorization.k8s.io/v1", "Role", "roles"),
         Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+        ADMISSION_POLICIES,
+        ADMISSION_BINDINGS,
         Resource(
             "apiextensions.k8s.io/v1",
             "CustomResourceDefinition",
@@ -106,7 +117,7 @@ class ClusterUser:
         self.namespace = namespace
         self.kubeconfig = kubeconfig
 
-    async def apply(self, manifest: Object, *, force: bool = True) -> Object:
+    async def apply(self, manifest: Object, *, force: bool = True, dry_run: bool = False) -> Object:
         """What `kubectl apply --server-side` does; raises RefusedError."""
         resource = _KINDS[manifest["kind"]]
         body = copy.deepcopy(manifest)
@@ -122,6 +133,7 @@ class ClusterUser:
                 "fieldManager": "a-user",
                 "fieldValidation": "Strict",
                 "force": str(force).lower(),
+                **({"dryRun": "All"} if dry_run else {}),
             },
             body=body,
             content_type=APPLY_PATCH,

@@ -72,3 +72,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   resources: [events]
   verbs: [list, create, patch] # list: why a StatefulSet creates no pods
 {{- end -}}
+
+{{- /* CEL: the field of an object, or something else where it is absent or null. */ -}}
+{{- define "rollcall.celOr" -}}
+{{- $object := index . 0 }}{{ $field := index . 1 }}{{ $else := index . 2 -}}
+(has({{ $object }}.{{ $field }}) && {{ $object }}.{{ $field }} != null ? {{ $object }}.{{ $field }} : {{ $else }})
+{{- end -}}
+
+{{- /* CEL: a list of the pod templates of an RLJob or RolloutPool, with their paths. It is dyn, since the
+       schema of the resources does not know what is in a template. */ -}}
+{{- define "rollcall.podTemplates" -}}
+(dyn({{ . }}).kind == 'RolloutPool' ?
+[{'at': dyn('spec.template'), 'template': dyn({{ . }}).spec.template}] :
+[{'at': dyn('spec.trainer.template'), 'template': dyn({{ . }}).spec.trainer.template}] +
+(has(dyn({{ . }}).spec.reference) && has(dyn({{ . }}).spec.reference.template) ?
+[{'at': dyn('spec.reference.template'), 'template': dyn({{ . }}).spec.reference.template}] : []) +
+(has(dyn({{ . }}).spec.rollouts) ? dyn({{ . }}).spec.rollouts.map(r,
+{'at': dyn('spec.rollouts[' + r.name + '].template'), 'template': r.template}) : []))
+{{- end -}}
