@@ -73,6 +73,18 @@ def training_fails() -> JobSimulator:
     return simulator
 
 
+def network_policies_are_not_enforced() -> JobSimulator:
+    """Until the cluster gets another network, and the user turns them off."""
+    simulator = running()
+    for enforced in (False, True):
+        simulator.policies_enforced = enforced
+        simulator.converge(5)
+    simulator.policies_enforced = None
+    simulator.edit({"spec.networkPolicy.enabled": False})
+    simulator.converge(5)
+    return simulator
+
+
 def rewards_fail(error: RewardError, on_error: str = "Reject") -> Scenario:
     """For a while, and no more."""
 
@@ -599,6 +611,7 @@ SCENARIOS: dict[str, Scenario] = {
         rollout_on_a_terminating_node,
         no_weight_sync,
         coordinator_is_unreachable,
+        network_policies_are_not_enforced,
         no_rollout_has_joined,
         sessions_are_rebuilt,
         many_errors,

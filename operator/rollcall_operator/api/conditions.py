@@ -15,6 +15,7 @@ class JobCondition(StrEnum):
     REFERENCE_READY = "ReferenceReady"
     WEIGHTS_IN_SYNC = "WeightsInSync"
     REWARDS_USABLE = "RewardsUsable"
+    NETWORK_POLICIES_ENFORCED = "NetworkPoliciesEnforced"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -102,6 +103,10 @@ class Reason(StrEnum):
     REWARD_TOO_LARGE = "RewardTooLarge"
     REWARD_TIMED_OUT = "RewardTimedOut"
     REWARD_PROCESS_DIED = "RewardProcessDied"
+    # network policies
+    ENFORCED = "Enforced"
+    NOT_ENFORCED = "NotEnforced"
+    NETWORK_POLICIES_DISABLED = "NetworkPoliciesDisabled"
     # pools
     JOB_FOUND = "JobFound"
     JOB_NOT_FOUND = "JobNotFound"
@@ -129,6 +134,7 @@ PROBLEM_REASONS = frozenset(
         Reason.REWARD_TOO_LARGE,
         Reason.REWARD_TIMED_OUT,
         Reason.REWARD_PROCESS_DIED,
+        Reason.NOT_ENFORCED,
         Reason.JOB_NOT_FOUND,
     }
 )

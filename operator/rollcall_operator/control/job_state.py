@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from rollcall_operator.control.coordinator_link import CoordinatorLink
+from rollcall_operator.control.policy_probe import PolicyProbe
 from rollcall_operator.plan.model import ReconcileMemory
 
 Key = tuple[str, str]
@@ -11,11 +12,13 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class JobState:
-    """The planner's memory and the link to the coordinator; only the reconciler changes it.
+    """The planner's memory, the link to the coordinator, and the probe of its pod.
 
-    `uid` is the job's: another job of the same name starts with an empty memory.
+    Only the reconciler changes it. `uid` is the job's: another job of the same name starts with an
+    empty memory.
     """
 
     uid: str = ""
     memory: ReconcileMemory = field(default_factory=ReconcileMemory)
     link: CoordinatorLink | None = None
+    probe: PolicyProbe | None = None

@@ -12,6 +12,7 @@ from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.operator_tokens import JobCredentials, OperatorTokens
+from rollcall_operator.control.policy_probe import PolicyProbe
 from rollcall_operator.control.trust_keys import TrustKeys
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.errors import (
@@ -26,6 +27,7 @@ from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.job_view import find_coordinator
 from rollcall_operator.plan.model import JobPlan, ObservedJob, PolicyPeers, ReconcileMemory
+from rollcall_operator.plan.status.enforced_policies import can_be_tried
 from rollcall_operator.telemetry.logs import log_fields
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 
@@ -114,6 +116,8 @@ class Reconciler:
             state.uid, state.memory = observed.job_uid, ReconcileMemory()
             self._applier.forget(key)
         await self._relink(key, state, observed)
+        if state.probe is not None:
+            state.probe.want(can_be_tried(observed))
         nodes = {pod.node for pod in observed.pods}
         self._nodes.subscribe(key, nodes)
         return replace(
@@ -123,6 +127,7 @@ class Reconciler:
             memory=state.memory,
             trust=self._keys.current,
             policy_peers=self._policy_peers,
+            policies_enforced=state.probe.enforced if state.probe is not None else None,
             refusals=self._applier.refusals(key),
             nodes=self._nodes.troubled(nodes),
         )
@@ -141,7 +146,7 @@ class Reconciler:
         if address is None:
             return
         metrics: LinkMetrics = self._metrics
-        state.link = CoordinatorLink(
+        link = state.link = CoordinatorLink(
             pod=address,
             credentials=JobCredentials(self._tokens, self._keys, job_uid=observed.job_uid),
             dialer=self._dialer,
@@ -149,10 +154,20 @@ class Reconciler:
             metrics=metrics,
             settings=self._link_settings,
         )
-        state.link.start()
+        link.start()
+        if self._dialer.direct:
+            state.probe = PolicyProbe(
+                address=address.ip,
+                connected=lambda: link.facts.connected,
+                notify=lambda delay: self._enqueue(key, delay),
+            )
+            state.probe.start()
 
     async def _close_link(self, state: JobState) -> None:
         link, state.link = state.link, None
+        probe, state.probe = state.probe, None
+        if probe is not None:
+            await probe.close()
         if link is not None:
             await link.close()
 

@@ -50,6 +50,11 @@ class PodDialer:
             )
         return self._session
 
+    @property
+    def direct(self) -> bool:
+        """Whether pods are reached at their own addresses."""
+        return self._direct
+
     async def endpoint(self, pod: PodAddress, *, port: int, token: str) -> Endpoint:
         """Base URL and headers for `port` of `pod`, with the operator's token for the job."""
         if self._direct or self._connection is None:

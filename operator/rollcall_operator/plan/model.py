@@ -188,7 +188,8 @@ class ObservedJob:
     names the job, owned by it or not. `children` are the live Services, StatefulSets, Deployments
     and NetworkPolicies with the job's label, and its ConfigMap. `trust` is what workers are to
     check tokens by; None where the operator does not know the cluster's keys. `policy_peers` are
-    the operator's settings. `snapshot` is the coordinator's last report, `link` the connection that
+    the operator's settings, `policies_enforced` what it found out by trying, None while it does not
+    know. `snapshot` is the coordinator's last report, `link` the connection that
     it came by, None if there is no coordinator to call. `refusals` is keyed by
     `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer"; `creation_failures` as well: why
     a StatefulSet that lacks pods could not create the last one. `nodes` are those in trouble, by
@@ -203,6 +204,7 @@ class ObservedJob:
     children: tuple[Manifest, ...] = ()
     trust: TrustBundle | None = field(default=None, repr=False)
     policy_peers: PolicyPeers = field(default_factory=PolicyPeers)
+    policies_enforced: bool | None = None
     pods: tuple[PodFacts, ...] = ()
     snapshot: JobSnapshot | None = None
     link: LinkFacts | None = None

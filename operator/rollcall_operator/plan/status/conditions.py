@@ -19,6 +19,7 @@ from rollcall_operator.plan.status.coordinator_contact import (
     contact_failure,
     coordinator_connected,
 )
+from rollcall_operator.plan.status.enforced_policies import network_policies_enforced
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
 from rollcall_operator.plan.status.refused_pods import refused_pods
 from rollcall_operator.plan.status.usable_rewards import rewards_usable
@@ -124,6 +125,7 @@ def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[Con
         return [*found, *_finished(view)]
     trainer = _trainer_ready(view)
     found += [_trainer_up_to_date(view), *coordinator_connected(view)]
+    found += network_policies_enforced(view)
     if view.spec.algorithm is None:  # a supervised job has no rollouts
         return [*found, trainer, _running(view, trainer, None)]
     of_rollouts = (

@@ -85,6 +85,7 @@ class JobSimulator:
         self.children: dict[str, Manifest] = {}
         self.pods: dict[str, PodFacts] = {}
         self.trust: TrustBundle | None = TRUST
+        self.policies_enforced: bool | None = None
         self.snapshot: JobSnapshot | None = None
         self.link: LinkFacts | None = None  # None: it reports as soon as there is a snapshot
         self.memory = ReconcileMemory()
@@ -109,6 +110,7 @@ class JobSimulator:
             pools=tuple(copy.deepcopy(list(self.pools.values()))),
             children=tuple(copy.deepcopy(list(self.children.values()))),
             trust=self.trust,
+            policies_enforced=self.policies_enforced,
             pods=tuple(self.pods.values()),
             snapshot=self.snapshot,
             link=self.link or (LinkFacts(True, self.now) if self.snapshot else None),

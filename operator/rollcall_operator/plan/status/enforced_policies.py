@@ -1,0 +1,46 @@
+"""Whether the cluster's network enforces the job's NetworkPolicies."""
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.conditions import JobCondition, Reason
+from rollcall_operator.plan import apply_needed
+from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.plan.model import NETWORK_POLICY, ObservedJob
+from rollcall_operator.plan.status.condition_state import ConditionState
+from rollcall_protocol.pod_contract import COMPLETIONS_PORT
+
+
+def can_be_tried(observed: ObservedJob) -> bool:
+    """Whether a policy should keep the operator from a port at which the coordinator listens.
+
+    The coordinator of a supervised job listens at no such port.
+    """
+    policy = f"{NETWORK_POLICY}/{labels.trainer_name(observed.name)}"
+    there = any(apply_needed.key(child) == policy for child in observed.children)
+    return there and observed.job is not None and "algorithm" in observed.job["spec"]
+
+
+def network_policies_enforced(view: JobView) -> list[ConditionState]:
+    """The condition NetworkPoliciesEnforced; it stays as it was, or absent, while nothing is known.
+
+    It is never a reason to stop a job.
+    """
+    kind, enforced = JobCondition.NETWORK_POLICIES_ENFORCED, view.observed.policies_enforced
+    if not view.spec.network_policy.enabled:
+        if all(condition.type != kind for condition in view.status.conditions):
+            return []
+        text = "spec.networkPolicy.enabled is false: the job has no NetworkPolicies"
+        return [ConditionState(kind, None, Reason.NETWORK_POLICIES_DISABLED, text)]
+    pod = labels.coordinator_pod(view.name)
+    if enforced is None:
+        return []
+    if enforced:
+        text = f"the network keeps the operator from port {COMPLETIONS_PORT} of pod {pod}"
+        return [ConditionState(kind, True, Reason.ENFORCED, text)]
+    text = (
+        f"the operator could connect to port {COMPLETIONS_PORT} of pod {pod}, which the job's "
+        "NetworkPolicies allow to its rollouts alone: other pods of the cluster may reach the "
+        "job's pods as well. Training goes on. What to do: install a network plugin that enforces "
+        "NetworkPolicies (such as Calico or Cilium), look for another NetworkPolicy that selects "
+        "the pod and allows this, or set spec.networkPolicy.enabled: false"
+    )
+    return [ConditionState(kind, False, Reason.NOT_ENFORCED, text)]
