@@ -50,6 +50,9 @@ def test_it_lints() -> None:
     [
         "replicas=-1",
         "image.pullPolicy=Sometimes",
+        "image.digest=sha256:abc",
+        "admissionPolicy.validationActions={Refuse}",
+        "admissionPolicy.secrets={Not_One}",
         "typo=1",
         "jobNetworkPolicies.monitoring=prometheus",
         "namespaces={Not_One}",
@@ -105,6 +108,18 @@ def test_policies_of_jobs_let_in_the_operators_own_pods_and_the_namespace_monito
     value = f"jobNetworkPolicies.monitoring={json.dumps([block])}"
     assert peers("monitoring-peers", value) == [block]
     assert peers("monitoring-peers", "jobNetworkPolicies.monitoring=[]") == []
+
+
+def test_a_digest_takes_the_place_of_the_tag() -> None:
+    def image(*values: str) -> str:
+        flags = [part for value in values for part in ("--set", value)]
+        pod = one(rendered(*flags), "Deployment")["spec"]["template"]["spec"]
+        return str(pod["containers"][0]["image"])
+
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    assert image("image.tag=v1") == "rollcall/operator:v1"
+    assert image("image.tag=v1", f"image.digest={digest}") == f"rollcall/operator@{digest}"
+    assert image(f"image.digest={digest}", "image.repository=r:5000/o") == f"r:5000/o@{digest}"
 
 
 def test_the_pod_is_restricted() -> None:
