@@ -170,6 +170,7 @@ class Operator:
             tokens=tokens,
             keys=keys,
             policy_peers=PolicyPeers(settings.operator_peers, settings.monitoring_peers),
+            worker_user=settings.worker_user,
             metrics=self._metrics,
             enqueue=lambda key, delay: queue.add(key, delay=delay),
         )

@@ -38,6 +38,7 @@ class Settings:
     operator_peers: where its connections to coordinators come from, as NetworkPolicyPeers; None:
         not known.
     monitoring_peers: who may read the metrics of jobs' pods, as NetworkPolicyPeers.
+    worker_user: the user id of workers whose template names none; None: their images'.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -58,6 +59,7 @@ class Settings:
     preemption_taints: tuple[str, ...] = PREEMPTION_TAINTS
     operator_peers: tuple[Manifest, ...] | None = None
     monitoring_peers: tuple[Manifest, ...] = ()
+    worker_user: int | None = None
     log_level: str = "info"
     log_format: str = "json"
 
@@ -72,6 +74,8 @@ class Settings:
             )
         if self.workers < 1:
             raise SettingsError(f"--workers: must be at least 1, not {self.workers}")
+        if self.worker_user is not None and self.worker_user < 1:
+            raise SettingsError(f"--worker-user: must be above 0, not {self.worker_user}")
         if self.lease_duration < 6:
             raise SettingsError(
                 f"--lease-duration: must be at least 6 seconds, not {self.lease_duration}"
@@ -143,6 +147,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what may read the metrics of jobs' pods: a JSON list of NetworkPolicyPeers, for the "
         "NetworkPolicies of jobs (default: nothing)",
     )
+    add(
+        "--worker-user",
+        metavar="UID",
+        help="user id of workers that are the only container of their pod and whose template sets "
+        "no runAsUser, so that their tokens are readable by this user alone (default: the user of "
+        "each image)",
+    )
     add("--log-level", help="debug, info, warning or error (default: info)")
     add("--log-format", help="json or text (default: json)")
 
@@ -150,6 +161,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 _MAY_BE_EMPTY = {"preemption_taints"}
 _KINDS = {
     "workers": int,
+    "worker_user": int,
     "http_port": int,
     "lease_duration": int,
     "request_timeout": float,

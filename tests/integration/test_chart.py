@@ -122,6 +122,16 @@ def test_a_digest_takes_the_place_of_the_tag() -> None:
     assert image(f"image.digest={digest}", "image.repository=r:5000/o") == f"r:5000/o@{digest}"
 
 
+@pytest.mark.parametrize(
+    ("value", "flags"),
+    [("65532", ["--worker-user=65532"]), ("1234", ["--worker-user=1234"]), ("null", [])],
+)
+def test_the_user_of_workers_is_a_value(value: str, flags: list[str]) -> None:
+    deployment = one(rendered("--set", f"workerUser={value}"), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert [arg for arg in container["args"] if "worker-user" in arg] == flags
+
+
 def test_the_pod_is_restricted() -> None:
     pod = one(rendered(), "Deployment")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True

@@ -52,6 +52,7 @@ class Reconciler:
         tokens: OperatorTokens,
         keys: TrustKeys,
         policy_peers: PolicyPeers,
+        worker_user: int | None,
         metrics: OperatorMetrics,
         enqueue: Callable[[Key, float], None],
         link_settings: LinkSettings | None = None,
@@ -63,6 +64,7 @@ class Reconciler:
         self._tokens = tokens
         self._keys = keys
         self._policy_peers = policy_peers
+        self._worker_user = worker_user
         self._metrics = metrics
         self._enqueue = enqueue
         self._link_settings = link_settings or LinkSettings()
@@ -128,6 +130,7 @@ class Reconciler:
             trust=self._keys.current,
             policy_peers=self._policy_peers,
             policies_enforced=state.probe.enforced if state.probe is not None else None,
+            worker_user=self._worker_user,
             refusals=self._applier.refusals(key),
             nodes=self._nodes.troubled(nodes),
         )

@@ -10,6 +10,7 @@ from rollcall_operator.plan.children import network_policies, trust
 from rollcall_operator.plan.children import reference as reference_children
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
+from rollcall_operator.plan.children.worker_user import with_default_user
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.membership.deletion_cost import deletion_costs
 from rollcall_operator.plan.membership.readiness_gates import readiness_gate_patches
@@ -143,20 +144,26 @@ def _running_for(status: RLJobStatus, now: float) -> float:
 
 def _children(view: JobView) -> Iterator[Manifest]:
     """All children that the job should have. A pool's Deployment needs the pool's uid first."""
-    job, spec = view.job, view.spec
+    job, spec, user = view.job, view.spec, view.observed.worker_user
     live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
     yield from _policies(view)  # before the pods that they protect
     yield trainer_children.service(job)
     if view.observed.trust is not None:
         yield trust.config_map(job, view.observed.trust)
-    yield trainer_children.stateful_set(
-        job, spec, replicas=replicas, restart_request=restart_request(job)
+    yield with_default_user(
+        trainer_children.stateful_set(
+            job, spec, replicas=replicas, restart_request=restart_request(job)
+        ),
+        user,
     )
     if spec.reference.template is not None:
         yield reference_children.service(job)
-        yield reference_children.deployment(
-            job, spec, spec.reference.template, replicas=view.reference_replicas
+        yield with_default_user(
+            reference_children.deployment(
+                job, spec, spec.reference.template, replicas=view.reference_replicas
+            ),
+            user,
         )
     for rollout in spec.rollouts or ():
         name = labels.pool_name(view.name, rollout.name)
@@ -164,7 +171,10 @@ def _children(view: JobView) -> Iterator[Manifest]:
     for pool in view.pools:
         foreign = made_by_other_job(pool.raw, view.uid)
         if pool.exists and pool.spec is not None and not pool.errors and not foreign:
-            yield rollout_children.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted)
+            yield with_default_user(
+                rollout_children.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted),
+                user,
+            )
 
 
 def _policies(view: JobView) -> tuple[Manifest, ...]:

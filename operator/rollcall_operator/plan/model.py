@@ -187,9 +187,9 @@ class ObservedJob:
     `job` is None when no RLJob has that name. `pools` are all RolloutPools whose `spec.jobRef`
     names the job, owned by it or not. `children` are the live Services, StatefulSets, Deployments
     and NetworkPolicies with the job's label, and its ConfigMap. `trust` is what workers are to
-    check tokens by; None where the operator does not know the cluster's keys. `policy_peers` are
-    the operator's settings, `policies_enforced` what it found out by trying, None while it does not
-    know. `snapshot` is the coordinator's last report, `link` the connection that
+    check tokens by; None where the operator does not know the cluster's keys. `policy_peers` and
+    `worker_user` are the operator's settings, `policies_enforced` what it found out by trying, None
+    while it does not know. `snapshot` is the coordinator's last report, `link` the connection that
     it came by, None if there is no coordinator to call. `refusals` is keyed by
     `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer"; `creation_failures` as well: why
     a StatefulSet that lacks pods could not create the last one. `nodes` are those in trouble, by
@@ -205,6 +205,7 @@ class ObservedJob:
     trust: TrustBundle | None = field(default=None, repr=False)
     policy_peers: PolicyPeers = field(default_factory=PolicyPeers)
     policies_enforced: bool | None = None
+    worker_user: int | None = None
     pods: tuple[PodFacts, ...] = ()
     snapshot: JobSnapshot | None = None
     link: LinkFacts | None = None

@@ -51,6 +51,14 @@ def test_peers_of_network_policies_are_json_and_unknown_by_default() -> None:
     assert peers == ({"ipBlock": {"cidr": "10.0.0.1/32"}},)
 
 
+def test_the_workers_user_is_that_of_their_images_by_default_and_never_root() -> None:
+    assert from_arguments(argparse.Namespace(), {}).worker_user is None
+    environ = {"ROLLCALL_OPERATOR_WORKER_USER": "65532"}
+    assert from_arguments(argparse.Namespace(), environ).worker_user == 65532
+    with pytest.raises(SettingsError, match="--worker-user: must be above 0, not 0"):
+        from_arguments(argparse.Namespace(), {"ROLLCALL_OPERATOR_WORKER_USER": "0"})
+
+
 @pytest.mark.parametrize("value", ["false", "0", "no", "False"])
 def test_leader_election_can_be_switched_off(value: str) -> None:
     environ = {"ROLLCALL_OPERATOR_LEADER_ELECT": value}

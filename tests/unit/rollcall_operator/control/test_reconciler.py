@@ -91,6 +91,7 @@ def reconciler_of(calls: Calls) -> tuple[Reconciler, JobState]:
         tokens=cast("OperatorTokens", calls),
         keys=cast("TrustKeys", SimpleNamespace(current=TRUST)),
         policy_peers=PolicyPeers(),
+        worker_user=None,
         metrics=OperatorMetrics(),
         enqueue=lambda _key, _delay: None,
     )

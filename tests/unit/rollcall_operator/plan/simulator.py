@@ -86,6 +86,7 @@ class JobSimulator:
         self.pods: dict[str, PodFacts] = {}
         self.trust: TrustBundle | None = TRUST
         self.policies_enforced: bool | None = None
+        self.worker_user: int | None = None
         self.snapshot: JobSnapshot | None = None
         self.link: LinkFacts | None = None  # None: it reports as soon as there is a snapshot
         self.memory = ReconcileMemory()
@@ -111,6 +112,7 @@ class JobSimulator:
             children=tuple(copy.deepcopy(list(self.children.values()))),
             trust=self.trust,
             policies_enforced=self.policies_enforced,
+            worker_user=self.worker_user,
             pods=tuple(self.pods.values()),
             snapshot=self.snapshot,
             link=self.link or (LinkFacts(True, self.now) if self.snapshot else None),
