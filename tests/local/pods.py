@@ -51,8 +51,10 @@ class Pod:
     def start(self) -> None:
         log = self.folder / f"{self.name}.{len(self.logs)}.log"
         self.logs.append(log)
-        if not self.imports and FORK_SERVER is not None and FORK_SERVER.serves(self.variables):
-            self.process = FORK_SERVER.start(self.role, variables=self.variables, log=log)
+        if FORK_SERVER is not None and FORK_SERVER.serves(self.variables):
+            self.process = FORK_SERVER.start(
+                self.role, variables=self.variables, log=log, imports=self.imports
+            )
             return
         first = f"import {self.imports}; " if self.imports else ""
         with log.open("wb") as out:

@@ -4,6 +4,7 @@ Importing torch and the engines takes several seconds of CPU time, in each of th
 processes of a job. A worker forked here runs the same entry point with the same environment.
 """
 
+import importlib
 import json
 import os
 import selectors
@@ -95,9 +96,15 @@ class WorkerForkServer:
         """Whether a worker with this environment can be forked from what was imported."""
         return all(variables.get(name) == self.variables.get(name) for name in READ_AT_IMPORT)
 
-    def start(self, role: str, *, variables: dict[str, str], log: Path) -> ForkedWorker:
-        """A new worker, of the command `rollcall-ROLE`, whose environment and output these are."""
-        request = json.dumps({"role": role, "variables": variables, "log": str(log)}).encode()
+    def start(
+        self, role: str, *, variables: dict[str, str], log: Path, imports: str = ""
+    ) -> ForkedWorker:
+        """A new worker, of the command `rollcall-ROLE`, whose environment and output these are.
+
+        It first imports the module `imports`, if one is named.
+        """
+        values = {"role": role, "variables": variables, "log": str(log), "imports": imports}
+        request = json.dumps(values).encode()
         with self._starting:
             started: Future[ForkedWorker] = Future()
             self._started.append(started)
@@ -176,7 +183,7 @@ def _report_ended(client: socket.socket, running: set[int]) -> None:
             client.send(json.dumps(["ended", pid, code]).encode())
 
 
-def _run(*, role: str, variables: dict[str, str], log: str) -> None:
+def _run(*, role: str, variables: dict[str, str], log: str, imports: str) -> None:
     """Become the worker; never returns."""
     code = 70
     try:
@@ -189,6 +196,8 @@ def _run(*, role: str, variables: dict[str, str], log: str) -> None:
         os.environ.update(variables)
         more = variables.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[:0] = [folder for folder in more if folder not in sys.path]
+        if imports:
+            importlib.import_module(imports)
         from rollcall_runtime import cli  # noqa: PLC0415 - preloaded
 
         sys.argv = [f"rollcall-{role}"]

@@ -27,6 +27,7 @@ class MessageFault(StrEnum):
     SESSION = "bad_session"  # a session of a coordinator that does not exist
     PART = "bad_part"  # a part of the weights that does not fit the job
     PROMPTS = "bad_prompts"  # credits or reports of more prompts than there can be
+    UNREAD = "unread_messages"  # it does not read what it is sent
     EXCLUDED = "excluded_member"  # its pod sent too many bad messages
 
 

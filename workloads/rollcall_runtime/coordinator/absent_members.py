@@ -127,7 +127,8 @@ class ReconnectRequester:
         try:
             async with session.post(self._url(member), data=self._body) as answer:
                 status = answer.status
-            problem = "" if status == 200 else f"answered a reconnect request with {status}"
+            busy = 503  # strangers ask it as well
+            problem = "" if status in {200, busy} else f"answered a reconnect request with {status}"
             missing.answered += 1
         except TimeoutError:
             problem = f"did not answer a reconnect request within {self._bound:g} s"

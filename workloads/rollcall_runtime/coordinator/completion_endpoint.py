@@ -1,5 +1,7 @@
 """The HTTP endpoint that takes completions, on a listener of its own beside that of weights."""
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -9,6 +11,12 @@ from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import Completion
 from rollcall_runtime.membership.long_messages import load_message
 from rollcall_runtime.worker.auth import current_caller, impersonation
+
+AT_ONCE = 8  # a rollout posts 4 at a time, and all of them again when its stream opens
+READ_SECONDS = 10.0  # a rollout gives an attempt up after so long
+MAX_COMPLETION_BYTES = 64 * 2**20
+# As JSON: a token with its log-probability and version; a sample with what its reward raised.
+_TOKEN_BYTES, _SAMPLE_BYTES, _COMPLETION_BYTES = 64, 2**13, 2**16
 
 
 class CompletionVerdict(StrEnum):
@@ -20,27 +28,61 @@ class CompletionVerdict(StrEnum):
     BAD_SAMPLES = "bad_samples"  # they cannot be trained on
 
 
-async def handle_completion(
-    request: web.Request,
-    complete: Callable[[Completion], CompletionVerdict],
-    refused: Callable[[str], None],
-) -> web.Response:
-    """POST of a completion: 200 counted, 409 dropped for good, 400 malformed. Idempotent.
+def longest_completion(samples: int, positions: int) -> int:
+    """Bytes of the longest honest completion: so many samples of a model with these positions."""
+    own = samples * (_SAMPLE_BYTES + positions * _TOKEN_BYTES)
+    return min(_COMPLETION_BYTES + own, MAX_COMPLETION_BYTES)
 
-    403 for one in another's name.
-    """
-    try:
-        completion = await load_message(await request.read(), (Completion,))
-    except CodecError as error:
-        refused("malformed")
-        return web.json_response({"error": str(error)}, status=400)
-    own = current_caller().identity
-    if completion.member.pod_uid != own.pod_uid:
-        problem = f"pod {own.pod} sends a completion of pod {completion.member.pod_uid}"
-        return impersonation(refused, problem)
-    verdict = complete(completion)
-    if verdict is CompletionVerdict.COUNTED:
-        return web.json_response({})
-    if verdict is not CompletionVerdict.BAD_SAMPLES:  # these are counted by kind
-        refused(f"{verdict.value}_completion")
-    return web.json_response({"error": f"{verdict.value} completion"}, status=409)
+
+class CompletionEndpoint:
+    """Takes completions for `complete`; of one pod AT_ONCE at a time. `refused` counts by kind."""
+
+    def __init__(
+        self, complete: Callable[[Completion], CompletionVerdict], refused: Callable[[str], None]
+    ) -> None:
+        self._complete, self._refused = complete, refused
+        self._there = Counter[str]()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """POST of a completion: 200 counted, 409 dropped for good, 400 malformed. Idempotent.
+
+        403 for one in another's name, 413 for a longer one than the application takes, 408 for one
+        that comes slowly, 503 beyond AT_ONCE.
+        """
+        pod = current_caller().identity.pod_uid
+        if self._there[pod] >= AT_ONCE:
+            self._refused("too_many_completions")
+            problem = f"{AT_ONCE} completions of this pod are here already"
+            return web.json_response({"error": problem}, status=503)
+        self._there[pod] += 1
+        try:
+            return await self._handle(request)
+        finally:
+            self._there[pod] -= 1
+            if not self._there[pod]:
+                del self._there[pod]
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                body = await request.read()
+            completion = await load_message(body, (Completion,))
+        except CodecError as error:
+            self._refused("malformed")
+            return web.json_response({"error": str(error)}, status=400)
+        except web.HTTPRequestEntityTooLarge:
+            self._refused("long_body")
+            raise
+        except TimeoutError:
+            self._refused("slow_body")
+            return web.json_response({"error": "the request comes too slowly"}, status=408)
+        own = current_caller().identity
+        if completion.member.pod_uid != own.pod_uid:
+            problem = f"pod {own.pod} sends a completion of pod {completion.member.pod_uid}"
+            return impersonation(self._refused, problem)
+        verdict = self._complete(completion)
+        if verdict is CompletionVerdict.COUNTED:
+            return web.json_response({})
+        if verdict is not CompletionVerdict.BAD_SAMPLES:  # these are counted by kind
+            self._refused(f"{verdict.value}_completion")
+        return web.json_response({"error": f"{verdict.value} completion"}, status=409)

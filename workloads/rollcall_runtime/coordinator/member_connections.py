@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 HELLO_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 MAX_MESSAGE_BYTES = 16 * 2**20
+MAX_UNREAD = 32 * 2**20  # characters that wait for a member to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +64,31 @@ class ConnectionListener(Protocol):
 
 
 class MemberConnection:
-    """One open stream. Sending never waits; a writer task sends in order."""
+    """One open stream. Sending never waits; a writer task sends in order.
 
-    def __init__(self, socket: web.WebSocketResponse, liveness: LivenessMonitor) -> None:
-        self._socket, self.liveness = socket, liveness
+    A member that leaves more than MAX_UNREAD characters unread loses it; `unread` is called then.
+    """
+
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        liveness: LivenessMonitor,
+        unread: Callable[[], None],
+    ) -> None:
+        self._socket, self.liveness, self._unread = socket, liveness, unread
         self._queue: asyncio.Queue[str | Awaitable[str] | None] = asyncio.Queue()
+        self._waiting = 0  # characters; long messages are shared by all members
         self._reason = ""
 
     def send(self, text: str | Awaitable[str]) -> None:
         """Queue a message (JSON)."""
+        if self._waiting > MAX_UNREAD:
+            return
         self._queue.put_nowait(text)
+        self._waiting += len(text) if isinstance(text, str) else 0
+        if self._waiting > MAX_UNREAD:
+            self._unread()
+            self.liveness.abort()
 
     def close(self, reason: str) -> None:
         """End the stream after the messages that are queued."""
@@ -82,9 +98,11 @@ class MemberConnection:
     async def write(self) -> None:
         """Send queued messages until the stream ends."""
         while (text := await self._queue.get()) is not None:
-            if not isinstance(text, str):
-                text = await asyncio.shield(text)
-            await self._socket.send_str(text)
+            if isinstance(text, str):
+                await self._socket.send_str(text)
+                self._waiting -= len(text)
+            else:
+                await self._socket.send_str(await asyncio.shield(text))
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._socket.close(message=self._reason.encode()[:120])
@@ -156,6 +174,8 @@ class MemberConnections:
             self._refused("malformed")
             await socket.close(message=f"Hello expected: {error}".encode()[:120])
             return socket
+        except OSError:  # the connection was lost before
+            return socket
         problem = false_name(hello, current_caller(), processes=self._processes)
         if problem:
             self._refused(TokenRefusal.IMPERSONATED.value)
@@ -168,7 +188,10 @@ class MemberConnections:
             log.warning("pod %.253s may not register: %s", hello.pod, bad.problem, extra=REPEATED)
             await socket.close(message=bad.problem.encode()[:120])
             return socket
-        member, connection = hello.member, MemberConnection(socket, liveness)
+        member = hello.member
+        connection = MemberConnection(
+            socket, liveness, lambda: self._refused(MessageFault.UNREAD.value)
+        )
         if member in self._connections:
             self._connections[member].close("the member opened another stream")
         self._connections[member] = connection

@@ -17,7 +17,7 @@ from rollcall_protocol.prompts.prompt_ledger import (
     PromptLedger,
     RejectionReason,
 )
-from rollcall_protocol.prompts.sample_check import BadSamples, SampleBounds
+from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, BadSamples, SampleBounds
 from rollcall_protocol.prompts.state_check import without_bad_samples
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
@@ -28,7 +28,10 @@ from rollcall_protocol.wire.messages import (
     PromptLeaseReturned,
     PromptLeaseRevoked,
 )
-from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
+from rollcall_runtime.coordinator.completion_endpoint import (
+    CompletionVerdict,
+    longest_completion,
+)
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.reward_failures import RewardFailures
 from rollcall_runtime.worker.log_rate import REPEATED
@@ -36,6 +39,7 @@ from rollcall_runtime.worker.log_rate import REPEATED
 log = logging.getLogger(__name__)
 
 MAX_REPORTS = 4096  # leases in one message; a rollout holds far fewer
+MAX_LEASE_NAME = 100  # characters; the coordinator's own are shorter
 
 PromptMessage = PromptCredit | GenerationProgress | PromptLeaseReturned
 
@@ -156,6 +160,13 @@ class PromptDispatcher:
         return sum((ledger.running_by_pod() for ledger in self._ledgers), Counter[str]())
 
     # --- rollouts ------------------------------------------------------------------------------
+
+    @property
+    def longest_completion(self) -> int:
+        """Bytes of the longest completion that a rollout of this job can send."""
+        evaluation = self._config.evaluation
+        samples = max(self._config.algorithm.group_size, evaluation.samples if evaluation else 0)
+        return longest_completion(samples, self._bounds.positions or MAX_POSITIONS)
 
     def member_connected(self, member: MemberId) -> None:
         """A stream opened: its credit starts at 0; the member keeps its leases."""
@@ -322,4 +333,11 @@ def _absurd(message: PromptMessage) -> str:
         return f"a credit of {message.prompts} prompts"
     if isinstance(message, GenerationProgress) and len(message.reports) > MAX_REPORTS:
         return f"progress of {len(message.reports)} leases in one message"
-    return ""
+    longest = max((len(name) for name in _leases(message)), default=0)
+    return f"a lease's name of {longest} characters" if longest > MAX_LEASE_NAME else ""
+
+
+def _leases(message: PromptMessage) -> list[str]:
+    if isinstance(message, GenerationProgress):
+        return [report.lease_id for report in message.reports]
+    return [message.lease_id] if isinstance(message, PromptLeaseReturned) else []

@@ -7,7 +7,7 @@ from aiohttp import web
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.messages import ReconnectRequest
 from rollcall_runtime.coordinator.absent_members import ReconnectRequester
-from rollcall_runtime.coordinator.completion_endpoint import handle_completion
+from rollcall_runtime.coordinator.completion_endpoint import CompletionEndpoint
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.operator_stream import handle_roster_push
@@ -84,14 +84,11 @@ class CoordinatorServer:
         return app
 
     def _completions(self) -> web.Application:
-        coordinator, refused = self._coordinator, self._metrics.refused
-
-        async def completion(request: web.Request) -> web.StreamResponse:
-            return await handle_completion(request, coordinator.prompts.complete, refused)
-
-        app = web.Application(client_max_size=64 * 2**20)
+        prompts = self._coordinator.prompts
+        endpoint = CompletionEndpoint(prompts.complete, self._metrics.refused)
+        app = web.Application(client_max_size=prompts.longest_completion)
         route = pod_contract.COMPLETIONS_ROUTE
-        app.router.add_post(route, self._doorkeeper.guard(route, completion))
+        app.router.add_post(route, self._doorkeeper.guard(route, endpoint.handle))
         return app
 
     async def _listen(self, app: web.Application, port: int) -> None:

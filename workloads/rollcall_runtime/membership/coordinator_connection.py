@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -27,6 +26,7 @@ from rollcall_runtime.membership.refused_token import RefusalPatience
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
+from rollcall_runtime.worker.name_look_ups import NameLookUps
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class MemberStream:
         self._bounds = bounds
         self._outbox: asyncio.Queue[str | None] | None = None
         self._peer = ""
+        self._names = NameLookUps()
         self._addresses: frozenset[str] = frozenset()
         self._looked_up = -LOOK_UP_SECONDS
         self._moved = False  # the coordinator is another pod than the open stream's
@@ -112,14 +113,12 @@ class MemberStream:
     async def _look_up(self) -> frozenset[str]:
         """The coordinator's addresses; none if its name is not known now."""
         parts = urlsplit(self._url)
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
-                found = await loop.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+                return await self._names.addresses(parts.hostname or "", parts.port or 0)
         except (OSError, TimeoutError) as error:
             log.info("cannot look up %s: %s", parts.hostname, str(error) or "no answer")
             return frozenset()
-        return frozenset(str(info[4][0]) for info in found)
 
     async def run(self) -> None:
         """Keep a stream open until `close`.
@@ -132,7 +131,7 @@ class MemberStream:
         opening = min(OPEN_SECONDS, self._bounds.suspect_after)
         async with aiohttp.ClientSession(
             # The name leads to another pod when rank 0 was replaced.
-            connector=aiohttp.TCPConnector(use_dns_cache=False),
+            connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=self._names),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=opening),
             ws_response_class=_Socket,
         ) as session:

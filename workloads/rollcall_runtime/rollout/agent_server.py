@@ -1,5 +1,6 @@
 """The rollout's own port: weights for new members, drain and reconnect requests."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -16,6 +17,8 @@ from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
 
 STOP_SECONDS = 2.0
 LONGEST_BODY = 4096
+BODY_SECONDS = 2.0
+AT_ONCE = 64  # reconnect requests; the coordinator sends one
 
 
 class AgentServer:
@@ -41,12 +44,27 @@ class AgentServer:
             return web.json_response({}, status=202)
 
         async def handle_reconnect(request: web.Request) -> web.StreamResponse:
+            if self._asked >= AT_ONCE:
+                refused("too_many_reconnects")
+                raise web.HTTPServiceUnavailable
+            self._asked += 1
             try:
-                message = loads(await request.read(), ReconnectRequest)
+                async with asyncio.timeout(BODY_SECONDS):
+                    message = loads(await request.read(), ReconnectRequest)
             except CodecError as error:
                 refused("malformed")
                 return web.json_response({"error": str(error)}, status=400)
+            except TimeoutError:
+                refused("slow_body")
+                raise web.HTTPRequestTimeout from None
+            except web.HTTPRequestEntityTooLarge:
+                refused("long_body")
+                raise
+            finally:
+                self._asked -= 1
             return web.json_response({"registering": await reconnect(message)})
+
+        self._asked = 0
 
         application = web.Application(client_max_size=LONGEST_BODY)
         application.router.add_post(

@@ -12,6 +12,7 @@ from rollcall_protocol.wire.messages import Completion, dumps
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
+from rollcall_runtime.worker.name_look_ups import NameLookUps
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class CompletionSender:
         """Deliver until cancelled."""
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
         # The name leads to another pod when rank 0 was replaced.
-        connector = aiohttp.TCPConnector(use_dns_cache=False)
+        connector = aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps())
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
 

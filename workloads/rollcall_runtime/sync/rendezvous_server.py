@@ -8,6 +8,7 @@ has the values and counts that were asked for.
 import contextlib
 import hmac
 import json
+import logging
 import secrets
 import select
 import socket
@@ -24,11 +25,15 @@ from rollcall_runtime.sync.rendezvous_connection import (
     encode_frame,
     encode_value,
 )
+from rollcall_runtime.worker.log_rate import REPEATED
+
+log = logging.getLogger(__name__)
 
 _MAX_FRAME_BYTES = 16 << 20
 _MAX_HELLO_BYTES = 4 << 10  # the first frame of a client that may be a stranger
-_HELLO_SECONDS = 10.0
-_MAX_STRANGERS = 64  # clients that have not proved that they know the secret
+_HELLO_SECONDS = 10.0  # until the whole of it is there
+_MAX_STRANGERS = 256  # clients that have not proved that they know the secret
+_MAX_STRANGERS_OF_PEER = 128  # of one address: a trainer's pod has up to 64 ranks
 _IDLE_SECONDS = 60.0  # a client that sends nothing for so long is disconnected
 _HANGUP_POLL_SECONDS = 0.02  # how often a waiting client's connection is checked
 _ACCEPT_RETRY_SECONDS = 0.01  # after an accept that failed
@@ -46,6 +51,7 @@ class RendezvousServer:
 
     `secret` is what clients must know, a random one by default; `admit` judges the secrets of
     clients instead, in any thread. Each client has a thread, for as long as it is connected.
+    `refused` is called, in any thread, with the kind of what was refused before that.
     """
 
     def __init__(
@@ -55,7 +61,9 @@ class RendezvousServer:
         port: int = 0,
         secret: str = "",
         admit: Callable[[str], bool] | None = None,
+        refused: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._refused = refused
         self._listener = _listen(address, port)
         self._knows = admit or self._is_own_secret
         self.address = RendezvousAddress(
@@ -66,7 +74,7 @@ class RendezvousServer:
         self._changed = threading.Condition()  # guards all that follows
         self._tables: dict[str, _SessionTable] = {}
         self._clients: set[socket.socket] = set()
-        self._strangers: dict[socket.socket, None] = {}  # in the order of their arrival
+        self._strangers: dict[socket.socket, str] = {}  # and their hosts, in the order of arrival
         self._closed = False
         self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
         self._thread.start()
@@ -91,45 +99,77 @@ class RendezvousServer:
         with self._listener:
             while not self._closed:
                 try:
-                    client, _ = self._listener.accept()
+                    client, place = self._listener.accept()
                 except OSError:  # closed, or out of descriptors for a while
                     time.sleep(_ACCEPT_RETRY_SECONDS)
                     continue
-                self._admit(client)
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                self._admit(client, str(place[0]))
+                try:
+                    threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                except RuntimeError as error:  # no thread is to be had; others must still be served
+                    log.warning("refused a client of the rendezvous: %s", error, extra=REPEATED)
+                    self._end(client)
+                    client.close()
 
-    def _admit(self, client: socket.socket) -> None:
+    def _admit(self, client: socket.socket, host: str) -> None:
         """Of too many strangers the one that came first is disconnected: a member is quicker."""
         with self._changed:
-            self._strangers[client] = None
-            if len(self._strangers) > _MAX_STRANGERS:
+            self._strangers[client] = host
+            same = [other for other, its in self._strangers.items() if its == host]
+            if len(same) > _MAX_STRANGERS_OF_PEER:
+                oldest = same[0]
+            elif len(self._strangers) > _MAX_STRANGERS:
                 oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                with contextlib.suppress(OSError):  # it is disconnected already
-                    oldest.shutdown(socket.SHUT_RDWR)
+            else:
+                return
+            del self._strangers[oldest]
+            with contextlib.suppress(OSError):  # it is disconnected already
+                oldest.shutdown(socket.SHUT_RDWR)
+        self._refused("slow_hello")
+
+    def _end(self, client: socket.socket) -> None:
+        with self._changed:
+            self._clients.discard(client)
+            self._strangers.pop(client, None)
 
     def _serve(self, client: socket.socket) -> None:
         with client:
-            client.settimeout(_HELLO_SECONDS)
             with self._changed:
                 self._clients.add(client)
             try:
-                hello = _read_frame(client, limit=_MAX_HELLO_BYTES)
-                if not self._knows(str(hello["secret"])):
+                session = self._session_of(client)
+                if session is None:
                     return
-                with self._changed:
-                    self._strangers.pop(client, None)
                 client.settimeout(_IDLE_SECONDS)
-                self._serve_session(str(hello["session"]), client)
+                self._serve_session(session, client)
             except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError):
                 return  # it disconnected, or is no member; either way its connection ends
             finally:
-                with self._changed:
-                    self._clients.discard(client)
-                    self._strangers.pop(client, None)
+                self._end(client)
+
+    def _session_of(self, client: socket.socket) -> str | None:
+        """The session that a client may enter; None, which is counted, if it is a stranger."""
+        deadline = time.monotonic() + _HELLO_SECONDS
+        try:
+            hello = _read_frame(client, limit=_MAX_HELLO_BYTES, deadline=deadline)
+            secret, session = _text(hello["secret"]), _text(hello["session"])
+        except TimeoutError:
+            self._refused("slow_hello")
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self._refused("malformed")
+            return None
+        if not self._knows(secret):
+            return None
+        with self._changed:
+            self._strangers.pop(client, None)
+        return session
 
     def _is_own_secret(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.address.secret.encode())
+        known = hmac.compare_digest(given.encode(), self.address.secret.encode())
+        if not known:
+            self._refused("wrong_secret")
+        return known
 
     def _serve_session(self, name: str, client: socket.socket) -> None:
         with self._changed:
@@ -197,19 +237,30 @@ class RendezvousServer:
             return answer
 
 
-def _read_frame(connection: socket.socket, *, limit: int = _MAX_FRAME_BYTES) -> dict[str, Any]:
-    (length,) = LENGTH.unpack(_read_exactly(connection, LENGTH.size))
+def _read_frame(
+    connection: socket.socket, *, limit: int = _MAX_FRAME_BYTES, deadline: float | None = None
+) -> dict[str, Any]:
+    """TimeoutError unless the whole frame is there before `deadline` (monotonic)."""
+    (length,) = LENGTH.unpack(_read_exactly(connection, LENGTH.size, deadline))
     if length > limit:
         raise ValueError(f"a frame of {length} bytes")
-    body = json.loads(_read_exactly(connection, length))
+    body = json.loads(_read_exactly(connection, length, deadline))
     if not isinstance(body, dict):
         raise ValueError("not an object")  # noqa: TRY004 - a bad message, not a bug
     return body
 
 
-def _read_exactly(connection: socket.socket, size: int) -> bytes:
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a string")  # noqa: TRY004 - a bad message, not a bug
+    return value
+
+
+def _read_exactly(connection: socket.socket, size: int, deadline: float | None) -> bytes:
     parts = b""
     while len(parts) < size:
+        if deadline is not None:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
         part = connection.recv(min(size - len(parts), 1 << 16))
         if not part:
             raise EOFError

@@ -274,7 +274,7 @@ def _senders(job: JobConfig) -> int:
     return job.trainer_ranks if sync.enabled and sync.every_rank_sends else 1
 
 
-def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
+def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) -> TrainerRank:
     """Collective: waits for the other ranks, after everything that can fail on its own."""
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
@@ -286,7 +286,7 @@ def _make_rank(environment: TrainerEnvironment) -> TrainerRank:
     device = choose_device(job)
     snapshotter = make_snapshotter(sync, senders=_senders(job), device=device)
     with ExitStack() as undo:
-        ranks = TrainerProcessGroup(trainer_rendezvous(environment), device=device)
+        ranks = TrainerProcessGroup(trainer_rendezvous(environment, refused), device=device)
         undo.callback(ranks.close)
         setup = EngineSetup(
             model=job.model,

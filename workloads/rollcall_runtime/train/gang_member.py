@@ -15,6 +15,7 @@ from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.exit import end_with_failure
 from rollcall_runtime.worker.identity.roles import RENDEZVOUS, RoleBook
 from rollcall_runtime.worker.identity.token_verifier import TokenRefusedError
+from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,13 @@ log = logging.getLogger(__name__)
 LEFT_BEHIND_SECONDS = 5.0
 
 
-def trainer_rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
-    """Rank 0 binds its own address; the others find it by name, and show it their tokens."""
+def trainer_rendezvous(
+    environment: TrainerEnvironment, refused: Callable[[str], None]
+) -> TrainerRendezvous:
+    """Rank 0 binds its own address; the others find it by name, and show it their tokens.
+
+    `refused` counts by kind, in any thread, what rank 0 refuses there.
+    """
     host = environment.pod.address if environment.rank == 0 else environment.coordinator
     return TrainerRendezvous(
         host=host,
@@ -31,18 +37,23 @@ def trainer_rendezvous(environment: TrainerEnvironment) -> TrainerRendezvous:
         rank=environment.rank,
         size=environment.job.trainer_ranks,
         secret=environment.token(),
-        admit=admit_ranks(environment) if environment.rank == 0 else None,
+        admit=admit_ranks(environment, refused) if environment.rank == 0 else None,
+        refused=refused,
     )
 
 
-def admit_ranks(environment: TrainerEnvironment) -> Callable[[str], bool]:
+def admit_ranks(
+    environment: TrainerEnvironment, refused: Callable[[str], None]
+) -> Callable[[str], bool]:
     """Whether a token is one of a pod of this trainer; for any thread."""
     job, lock = environment.job, threading.Lock()
-    doorkeeper = Doorkeeper(
-        environment.verifier(),
-        RoleBook(job.job, job.trainer_replicas),
-        lambda what: log.warning("refused a client of the ranks' rendezvous: %s", what),
-    )
+
+    def count(what: str) -> None:
+        refused(what)
+        log.warning("refused a client of the ranks' rendezvous: %s", what, extra=REPEATED)
+
+    book = RoleBook(job.job, job.trainer_replicas)
+    doorkeeper = Doorkeeper(environment.verifier(), book, count)
 
     def admit(token: str) -> bool:
         with lock:

@@ -41,6 +41,7 @@ class TrainerRendezvous:
 
     Rank 0 binds `host`, its own address; the others connect to it by address or name. `secret` is
     what a rank shows there: one that only they know, or its own, which `admit` of rank 0 judges.
+    `refused` counts by kind what came of no rank.
     `timeout` seconds bound the rendezvous and every collective
     after it, so that it must exceed the longest wait of one rank for another.
     """
@@ -52,6 +53,7 @@ class TrainerRendezvous:
     secret: str = field(default="", repr=False)
     timeout: float = 600.0
     admit: Callable[[str], bool] | None = None
+    refused: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
@@ -187,7 +189,11 @@ def _store(meeting: TrainerRendezvous, undo: ExitStack) -> Store:
         return HashStore()
     if meeting.rank == 0:
         server = RendezvousServer(
-            meeting.host, port=meeting.port, secret=meeting.secret, admit=meeting.admit
+            meeting.host,
+            port=meeting.port,
+            secret=meeting.secret,
+            admit=meeting.admit,
+            refused=meeting.refused,
         )
         undo.callback(server.close)
     address = RendezvousAddress(meeting.host, meeting.port, meeting.secret)

@@ -54,11 +54,12 @@ class RankProcess:
 
 async def serve_rank(
     environment: TrainerEnvironment,
-    make_rank: Callable[[TrainerEnvironment], R],
+    make_rank: Callable[[TrainerEnvironment, Callable[[str], None]], R],
     work: Callable[[RankProcess, R, Any], Awaitable[None]],
 ) -> None:
     """Make and start a rank, then do its `work`, which gets what `start` returned.
 
+    `make_rank` gets what counts, by kind and in any thread, whom the ranks' rendezvous refuses.
     `work` lasts until a signal to stop, also when training is over: the operator ends the pods.
     RuntimeError if it ends by itself.
     """
@@ -69,6 +70,10 @@ async def serve_rank(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop.set)
     started = asyncio.Event()
+
+    def count_refused(what: str) -> None:
+        metrics.refused(what=what).inc()
+
     server = MetricsServer(
         metrics, healthy=lambda: "", ready=lambda: "" if started.is_set() else "starting"
     )
@@ -76,7 +81,7 @@ async def serve_rank(
     try:
         if environment.local_rank == 0:  # the pod's ranks have one address
             await server.start(environment.pod.address)
-        rank = await process.in_thread(make_rank, environment)
+        rank = await process.in_thread(make_rank, environment, count_refused)
         state = await process.in_thread(rank.start)
         started.set()
         await work(process, rank, state)

@@ -36,6 +36,8 @@ from rollcall_runtime.worker.exit import report_stop
 from rollcall_runtime.worker.identity.roles import RoleBook
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollcall_protocol.supervised_config import SupervisedConfig
     from rollcall_runtime.train.gang_liveness import Gang
     from rollcall_runtime.train.supervised_training import SupervisedStep
@@ -67,7 +69,9 @@ async def _serve(environment: TrainerEnvironment, config: SupervisedConfig) -> N
     await serve_rank(environment, partial(_make_rank, config=config), work)
 
 
-def _make_rank(environment: TrainerEnvironment, *, config: SupervisedConfig) -> SupervisedRank:
+def _make_rank(
+    environment: TrainerEnvironment, refused: Callable[[str], None], *, config: SupervisedConfig
+) -> SupervisedRank:
     job = environment.job
     return SupervisedRank(
         SupervisedJob(
@@ -80,7 +84,7 @@ def _make_rank(environment: TrainerEnvironment, *, config: SupervisedConfig) -> 
             health=job.health,
             export_path=job.export_path,
         ),
-        trainer_rendezvous(environment),
+        trainer_rendezvous(environment, refused),
         device=choose_device(job),
     )
 

@@ -6,14 +6,19 @@ sends its header at once, gets through. A refused request's connection is closed
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from rollcall_runtime.worker.file_limit import file_limit
+from rollcall_runtime.worker.log_rate import REPEATED
+
+log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 4096
 HEADER_SECONDS = 5.0
@@ -34,7 +39,10 @@ class DoorBounds:
 
 
 class BoundedRunner(web.AppRunner):
-    """Runs `app` behind a door. `refused` counts by kind what was closed or not accepted."""
+    """Runs `app` behind a door. `refused` counts by kind what was closed or not accepted.
+
+    Of a body about `read_bufsize` bytes are read before its handler asks for it.
+    """
 
     def __init__(
         self,
@@ -43,14 +51,17 @@ class BoundedRunner(web.AppRunner):
         refused: Callable[[str], None],
         bounds: DoorBounds | None = None,
         shutdown_timeout: float,
+        read_bufsize: int = 2**16,
     ) -> None:
         app.middlewares.append(_close_refused)
         super().__init__(
             app,
             access_log=None,
+            logger=_RequestErrors(refused),
             shutdown_timeout=shutdown_timeout,
             max_line_size=MAX_HEADER_BYTES,
             max_field_size=MAX_HEADER_BYTES,
+            read_bufsize=read_bufsize,
             lingering_time=0.0,  # what follows a refused request's header is not read
         )
         self._door = _Door(bounds or DoorBounds(), refused)
@@ -60,6 +71,32 @@ class BoundedRunner(web.AppRunner):
         """The factory of connections, for a site."""
         server = super().server
         return None if server is None else lambda: _Connection(self._door, server())
+
+
+class _RequestErrors(logging.LoggerAdapter[logging.Logger]):
+    """Counts what is no HTTP, and logs it in one line; aiohttp would log where it raised."""
+
+    def __init__(self, refused: Callable[[str], None]) -> None:
+        super().__init__(logging.getLogger("aiohttp.server"))
+        self._refused = refused
+
+    def debug(self, msg: object, *args: object, **options: Any) -> None:
+        if not self._is_the_clients(*args, **options):
+            super().debug(msg, *args, **options)
+
+    def exception(self, msg: object, *args: object, **options: Any) -> None:
+        if not self._is_the_clients(*args, **options):
+            super().exception(msg, *args, **options)
+
+    def _is_the_clients(self, *args: object, exc_info: Any = None, **_: Any) -> bool:
+        if isinstance(exc_info, ConnectionError):  # it left in the middle of its request
+            return True
+        if not isinstance(exc_info, HttpProcessingError):
+            return False
+        self._refused("malformed_request")
+        problem = " ".join(exc_info.message.split())
+        log.info("refused what is no request, of %s: %.200s", args[0], problem, extra=REPEATED)
+        return True
 
 
 @web.middleware
@@ -146,20 +183,21 @@ class _Connection(asyncio.Protocol):
         self._timer = loop.call_later(seconds, self.refuse, "slow_header")
 
     def data_received(self, data: bytes) -> None:
-        if self._header is None or self._take_header(self._header, data):
+        if self._header is None:
             self._inner.data_received(data)
+        else:
+            self._take_header(self._header, data)
 
-    def _take_header(self, header: bytearray, data: bytes) -> bool:
-        """Whether to pass `data` on, which begins in the header."""
-        header += data[: MAX_HEADER_BYTES + len(_HEADER_END)]
+    def _take_header(self, header: bytearray, data: bytes) -> None:
+        """Pass the header on once it is whole, with what has come of the body."""
+        header += data
         end = header.find(_HEADER_END)
         if 0 <= end <= MAX_HEADER_BYTES:
             self._header = None
             self._end_wait()
+            self._inner.data_received(bytes(header))
         elif len(header) > MAX_HEADER_BYTES:
             self.refuse("long_header")
-            return False
-        return True
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received() if self._entered else None

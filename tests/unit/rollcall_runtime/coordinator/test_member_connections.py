@@ -115,12 +115,29 @@ async def test_a_member_that_takes_nothing_any_more_is_found_in_spite_of_full_bu
         transport = socket._response.connection.transport  # type: ignore[union-attr]
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()
-        for _ in range(64):
+        for _ in range(24):
             coordinator.connections.send(MEMBER, SessionReady(SessionId(1, 1, 1)))
             coordinator.connections._connections[MEMBER].send("x" * 2**20)
         loss = await coordinator.lost.get()
         transport.abort()
         assert loss.cause is SuspicionCause.HEARTBEAT_MISSED
+
+
+async def test_a_member_that_reads_nothing_loses_its_stream_before_messages_fill_the_memory(
+    unused_tcp_port: int,
+) -> None:
+    refused: list[str] = []
+    coordinator = Coordinator(unused_tcp_port)
+    coordinator.connections._refused = refused.append
+    async with coordinator.listening(), plain_member(coordinator) as socket:
+        transport = socket._response.connection.transport  # type: ignore[union-attr]
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        for _ in range(200):
+            coordinator.connections._connections[MEMBER].send("x" * 2**20)
+        loss = await coordinator.lost.get()
+        transport.abort()
+        assert (loss.cause, refused) == (SuspicionCause.CONNECTION_LOST, ["unread_messages"])
 
 
 async def test_heartbeats_keep_an_idle_stream_open_on_both_sides(unused_tcp_port: int) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import queue
 import socket
 import threading
 import time
@@ -12,10 +13,11 @@ import pytest
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
+from rollcall_runtime.sync import rendezvous_server
 from rollcall_runtime.sync.engine import encode_descriptor
 from rollcall_runtime.sync.errors import AbortedError, JoinFailedError
 from rollcall_runtime.sync.rendezvous import SessionRendezvous, address_descriptor, address_of
-from rollcall_runtime.sync.rendezvous_connection import RendezvousAddress
+from rollcall_runtime.sync.rendezvous_connection import RendezvousAddress, encode_frame
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 
 HOST = "127.0.2.1"
@@ -187,4 +189,57 @@ def test_members_meet_while_strangers_hold_all_the_connections_that_they_can(
         member = enter(server.address, size=1)
         member.wait_for_all_seats(0)
         member.close()
-        assert len(server._strangers) <= 64
+        assert len(server._strangers) <= 128
+
+
+def test_what_is_refused_is_counted_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous_server, "_HELLO_SECONDS", 0.2)
+    refused: queue.Queue[str] = queue.Queue()
+    server = RendezvousServer(HOST, refused=refused.put)
+    for sent, kind in (
+        (b"\x00\x00\x00\x02[]", "malformed"),
+        (b"\xff\xff\xff\xff", "malformed"),
+        (encode_frame({"secret": "guess", "session": "s"}), "wrong_secret"),
+        (encode_frame({"secret": ["guess"], "session": "s"}), "malformed"),
+        (b"\x00", "slow_hello"),
+    ):
+        with socket.create_connection((HOST, server.address.port), timeout=10) as stranger:
+            stranger.sendall(sent)
+            assert refused.get(timeout=10) == kind
+    server.close()
+
+
+def test_a_hello_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous_server, "_HELLO_SECONDS", 0.3)
+    refused: queue.Queue[str] = queue.Queue()
+    server = RendezvousServer(HOST, refused=refused.put)
+    with socket.create_connection((HOST, server.address.port), timeout=10) as stranger:
+        stranger.sendall(b"\x00\x00\x0f\xff")
+        deadline = time.monotonic() + 10
+        while refused.empty() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                stranger.sendall(b" ")
+            time.sleep(0.05)
+    assert refused.get_nowait() == "slow_hello"
+    server.close()
+
+
+def test_members_meet_after_a_time_in_which_no_thread_was_to_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, start = RendezvousServer(HOST), threading.Thread.start
+    failed = threading.Event()
+
+    def fails_once(thread: threading.Thread) -> None:
+        if failed.is_set():
+            return start(thread)
+        failed.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fails_once)
+    socket.create_connection((HOST, server.address.port), timeout=5).close()
+    assert failed.wait(10)
+    member = enter(server.address, size=1)
+    member.wait_for_all_seats(0)
+    member.close()
+    server.close()

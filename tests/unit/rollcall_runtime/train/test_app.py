@@ -28,7 +28,7 @@ def environment(
     """Rank 0 and rank 1 of a trainer, without a model."""
     rank: int = request.param
     engineless = SimpleNamespace(start=TrainState, close=lambda: None)
-    monkeypatch.setattr(app, "_make_rank", lambda _: engineless)
+    monkeypatch.setattr(app, "_make_rank", lambda *_: engineless)
     monkeypatch.setattr(app, "favour_event_loop", lambda: None)  # it would outlast the test
     address = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.{rank + 1}"
     return TrainerEnvironment(
@@ -112,7 +112,7 @@ def test_a_rank_is_ready_when_it_has_its_model(
         role.process.stop.set()
 
     slow = SimpleNamespace(start=start, close=lambda: None)
-    monkeypatch.setattr(app, "_make_rank", lambda _: slow)
+    monkeypatch.setattr(app, "_make_rank", lambda *_: slow)
     for role in (app._Leader, app._Follower):
         monkeypatch.setattr(role, "run", run)
     app.run(environment, {})

@@ -135,6 +135,20 @@ async def test_a_header_longer_than_the_bound_is_refused(unused_tcp_port: int) -
         assert refused == ["long_header"] * 2
 
 
+@pytest.mark.parametrize(
+    "field", [b"Content-Length: 1\r\nContent-Length: 2", b"Content-Length: -1", b"\xff\xfe: x"]
+)
+async def test_what_is_no_request_is_counted_and_leaves_no_traceback(
+    unused_tcp_port: int, caplog: pytest.LogCaptureFixture, field: bytes
+) -> None:
+    async with door(unused_tcp_port) as refused:
+        reader, writer = await connect(unused_tcp_port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n" + field + b"\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.0 400")
+        assert refused == ["malformed_request"]
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 async def test_a_refused_requests_connection_is_closed(unused_tcp_port: int) -> None:
     async with door(unused_tcp_port):
         for path, status in (("/", b"401"), ("/unknown", b"404")):

@@ -92,7 +92,7 @@ def coordinator() -> list[web.Application]:
         config=JOB,
         stream=SimpleNamespace(serve=reached),
         connections=SimpleNamespace(serve=reached),
-        prompts=SimpleNamespace(complete=raise_reached),
+        prompts=SimpleNamespace(complete=raise_reached, longest_completion=1 << 20),
         snapshots=SimpleNamespace(held=raise_reached),
         push_roster=raise_reached,
         is_member=lambda uid: uid == PODS[MEMBER][1],
@@ -196,7 +196,9 @@ async def test_a_role_may_use_its_routes_and_no_others(
 
 @pytest.mark.parametrize("role", CallerRole)
 def test_the_ranks_rendezvous_is_for_ranks(role: CallerRole) -> None:
-    assert admit_ranks(trainer())(token_of(role)) is (role is TRAINER_RANK)
+    refused: list[str] = []
+    assert admit_ranks(trainer(), refused.append)(token_of(role)) is (role is TRAINER_RANK)
+    assert len(refused) == (role is not TRAINER_RANK), "what is refused is counted"
 
 
 @pytest.mark.parametrize("shown", ["to the coordinator", "to the reference"])

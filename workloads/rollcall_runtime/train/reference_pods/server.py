@@ -15,6 +15,7 @@ from rollcall_runtime.train.reference_pods.exchange import (
     decode_request,
     encode_answer,
 )
+from rollcall_runtime.worker.doors import BACKLOG, MAX_HEADER_BYTES, BoundedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 AT_ONCE = 8  # requests that are read, wait, or are computed
 READ_SECONDS = 30.0
 STOP_SECONDS = 30.0
-BEFORE_TOKEN_BYTES = 4096
-"""What a client without the token may send before its request is refused."""
 
 
 class ReferenceServer:
@@ -64,21 +63,18 @@ class ReferenceServer:
             doorkeeper.guard(LOGPROBS_ROUTE, self._serve),
             expect_handler=self._admit,
         )
-        self._runner = web.AppRunner(
+        self._runner = BoundedRunner(
             application,
-            access_log=None,
+            refused=self._count_refused,
             shutdown_timeout=STOP_SECONDS,
-            max_line_size=BEFORE_TOKEN_BYTES,
-            max_field_size=BEFORE_TOKEN_BYTES,
-            read_bufsize=BEFORE_TOKEN_BYTES,
-            lingering_time=0.0,  # what follows a refused request's header is not read
+            read_bufsize=MAX_HEADER_BYTES,
         )
 
     async def start(self, address: str, port: int = REFERENCE_PORT) -> None:
         """Listen on `address`; OSError if the port is taken."""
         self.failed = asyncio.get_running_loop().create_future()
         await self._runner.setup()
-        await web.TCPSite(self._runner, address, port).start()
+        await web.TCPSite(self._runner, address, port, backlog=BACKLOG).start()
 
     async def stop(self) -> None:
         """Take no more requests, and answer those that are there within STOP_SECONDS."""

@@ -1,0 +1,169 @@
+"""Slow and greedy clients at all listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from typing import TYPE_CHECKING
+
+from hack.attacks.attack import attack, expect
+from hack.attacks.clients import Door, connection, drip, held_connections, request, send_raw
+from hack.attacks.worker_vitals import listening_ports
+from rollcall_protocol import pod_contract
+
+if TYPE_CHECKING:
+    from hack.attacks.target import AttackedJob
+
+IDLE = 1200  # connections: beyond what one address may have open
+HELD_SECONDS = 3.0
+HEALTH_SECONDS = 10.0
+
+
+async def answers(job: AttackedJob) -> None:
+    """NotRefusedError unless every worker still answers probes and every door its callers."""
+    for pod in job.workers:
+        status = await request(job.probes(pod), "GET", "/healthz", seconds=HEALTH_SECONDS)
+        expect(status == 200, f"/healthz of {pod.name} answered {status}")
+    status = await request(job.membership, "GET", pod_contract.WEIGHTS_ROUTE)
+    expect(status == 401, f"the coordinator's door answered {status}")
+
+
+def opening(door: Door, method: str = "GET", route: str = "/healthz") -> bytes:
+    """The beginning of a request, without the end of its header."""
+    return f"{method} {route} HTTP/1.1\r\nHost: {door.address}\r\n".encode()
+
+
+@attack("stranger", "slow_header", "too_many_connections", quick=True, seconds=60)
+async def idle_connections(job: AttackedJob) -> None:
+    """1,200 connections that say nothing, at each door: the oldest are closed, probes answer."""
+    for door in job.http_doors:
+        async with held_connections(door, IDLE):
+            await answers(job)
+
+
+@attack("stranger", "slow_header", seconds=60)
+async def slow_headers(job: AttackedJob) -> None:
+    """200 clients at each door that send a byte of a header each second: closed within 5 s."""
+    for door in job.http_doors:
+        async with held_connections(door, 200, opening(door)) as writers:
+            for _ in range(int(HELD_SECONDS)):
+                drip(writers, b"X")
+                await asyncio.sleep(1.0)
+            await answers(job)
+
+
+@attack("stranger", "long_header", quick=True)
+async def floods_of_headers(job: AttackedJob) -> None:
+    """Headers of 1 MiB, in one field and in thousands, at each door: closed, counted."""
+    for door in job.http_doors:
+        for header in (b"X: " + b"a" * (1 << 20), b"X: a\r\n" * (1 << 17)):
+            answer = await send_raw(door, opening(door) + header)
+            expect(
+                not answer.startswith(b"HTTP/1.1 2"), f"a long header was taken: {answer[:80]!r}"
+            )
+    await answers(job)
+
+
+@attack("stranger", quick=True)
+async def contradictory_lengths(job: AttackedJob) -> None:
+    """Two lengths, a negative one, a length beside chunks, 10^18 bytes: refused at each door."""
+    fields = (
+        "Content-Length: 5\r\nContent-Length: 6\r\n",
+        "Content-Length: -1\r\n",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        "Content-Length: 1000000000000000000\r\n",
+        "Content-Length: " + "9" * 300 + "\r\n",
+        "Transfer-Encoding: chunked, identity\r\n",
+        "Transfer-Encoding: xchunked\r\n",
+    )
+    for door in job.http_doors:
+        for field in fields:
+            text = opening(door, "POST", "/v1/completions") + f"{field}\r\n".encode()
+            answer = await send_raw(door, text + b"0\r\n\r\nGET", seconds=2.0)
+            first = answer[:12]
+            expect(b" 2" not in first and b" 5" not in first, f"{field[:60]!r}: {first!r}")
+    await answers(job)
+
+
+@attack("stranger", "no_token")
+async def chunks_without_end(job: AttackedJob) -> None:
+    """A body of chunks that never ends, without a token: refused at its header, not read on."""
+    for door, route in ((job.completions, "/v1/completions"), (job.reference, "/v1/logprobs")):
+        header = opening(door, "POST", route) + b"Transfer-Encoding: chunked\r\n\r\n"
+        chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        sent = 0
+        async with connection(door) as (_, writer):
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(10):
+                    writer.write(header)
+                    while sent < 1 << 28:
+                        writer.write(chunk)
+                        await writer.drain()
+                        sent += len(chunk)
+        expect(sent < 1 << 27, f"{sent} bytes of a body without a token were taken")
+
+
+@attack("member", "long_body", quick=True)
+async def deflate_bomb(job: AttackedJob) -> None:
+    """A completion of 1 GiB of zeros, 1 MiB when compressed: 413, counted."""
+    packed = zlib.compress(bytes(1 << 28), 9)
+    headers = {"Content-Encoding": "deflate", "Content-Type": "application/json"}
+    async with job.members() as (member,):
+        route = pod_contract.COMPLETIONS_ROUTE
+        status = await request(
+            job.completions, "POST", route, token=member.token, headers=headers, body=packed
+        )
+        expect(status in {400, 413, 0}, f"a deflate bomb was answered {status}")
+
+
+@attack("stranger", seconds=60)
+async def requests_without_their_body(job: AttackedJob) -> None:
+    """900 reconnect requests whose body never comes: the rollout stays within its memory."""
+    door = job.agent
+    header = opening(door, "POST", pod_contract.REGISTER_ROUTE) + b"Content-Length: 4000\r\n\r\n"
+    async with held_connections(door, 900, header):
+        await asyncio.sleep(HELD_SECONDS)
+        await answers(job)
+
+
+@attack("stranger", seconds=60)
+async def answered_and_kept_open(job: AttackedJob) -> None:
+    """900 clients that are answered by the probes' door and stay: probes answer others."""
+    for pod in (job.job.trainer, job.job.rollouts[0]):
+        door = job.probes(pod)
+        async with held_connections(door, 900, opening(door) + b"\r\n"):
+            await asyncio.sleep(HELD_SECONDS)
+            await answers(job)
+
+
+@attack("stranger", seconds=60)
+async def metrics_read_slowly(job: AttackedJob) -> None:
+    """300 clients that ask for metrics, many times each, and read nothing: probes answer others."""
+    door = job.probes(job.job.trainer)
+    asked = (opening(door, "GET", "/metrics") + b"\r\n") * 50
+    async with held_connections(door, 300, asked):
+        await asyncio.sleep(HELD_SECONDS)
+        await answers(job)
+
+
+@attack("stranger", seconds=60)
+async def junk_at_every_port(job: AttackedJob) -> None:
+    """Bytes that are no protocol at every port on which a worker listens: training goes on."""
+    for pod in job.workers:
+        for port in listening_ports(pod.address):
+            for size in (1, 8, 64, 4096):
+                data = job.random.randbytes(size)
+                with contextlib.suppress(OSError, TimeoutError):
+                    await send_raw(Door(pod.address, port), data, seconds=0.2)
+    await answers(job)
+
+
+@attack("stranger", "slow_header", "too_many_connections", seconds=90)
+async def idle_connections_of_many_addresses(job: AttackedJob) -> None:
+    """1,200 idle connections of 20 addresses to the coordinator: its callers get through."""
+    network = job.membership.address.rpartition(".")[0]
+    sources = tuple(f"{network}.{number}" for number in range(200, 220))
+    for door in (job.membership, job.completions):
+        async with held_connections(door, IDLE, sources=sources):
+            await answers(job)

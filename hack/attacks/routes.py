@@ -1,0 +1,62 @@
+"""Every route of every worker, and who may use it, as the table of roles says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hack.attacks.attack import NotRefusedError
+from hack.attacks.clients import CLOSED, request
+from rollcall_protocol import pod_contract
+from rollcall_runtime.worker.identity.roles import DOORS, CallerRole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hack.attacks.clients import Door
+    from hack.attacks.target import AttackedJob
+
+REFUSED = frozenset({401, 403, CLOSED})
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route behind one of the doors of AttackedJob, by the property's name."""
+
+    door: str
+    method: str
+    path: str
+
+    def door_of(self, job: AttackedJob) -> Door:
+        """The listener of this job."""
+        found: Door = getattr(job, self.door)
+        return found
+
+    def allows(self, role: CallerRole) -> bool:
+        """Whether callers of this role may use it."""
+        return role in DOORS[self.path.partition("?")[0]]
+
+
+ROUTES = (
+    Route("membership", "PUT", pod_contract.ROSTER_ROUTE),
+    Route("membership", "GET", pod_contract.OPERATOR_STREAM_ROUTE),
+    Route("membership", "GET", pod_contract.MEMBER_STREAM_ROUTE),
+    Route("membership", "GET", pod_contract.WEIGHTS_ROUTE),
+    Route("membership", "GET", pod_contract.GANG_ROUTE + "?rank=1"),
+    Route("completions", "POST", pod_contract.COMPLETIONS_ROUTE),
+    Route("agent", "POST", pod_contract.DRAIN_ROUTE),
+    Route("agent", "GET", pod_contract.WEIGHTS_ROUTE),
+    Route("reference", "POST", pod_contract.LOGPROBS_ROUTE),
+)
+"""All but that for reconnect requests, which everybody may send."""
+
+
+async def refused_at(
+    job: AttackedJob, route: Route, *, token: str, headers: Mapping[str, str] | None = None
+) -> None:
+    """Send one request; NotRefusedError if the worker lets it in or fails of it."""
+    door = route.door_of(job)
+    body = b"{}" if route.method != "GET" else None
+    status = await request(door, route.method, route.path, token=token, headers=headers, body=body)
+    if status not in REFUSED:
+        raise NotRefusedError(f"{route.method} {door.url(route.path)} answered {status}")
