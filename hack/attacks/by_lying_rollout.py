@@ -1,1 +1,95 @@
-"""To be written."""
+"""Rollouts that were taken over: real ones, with real leases, that lie about their samples."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from hack.attacks import lying_rollout
+from hack.attacks.attack import attack, expect
+from rollcall_protocol.wire.job_snapshot import SuspicionCause
+from rollcall_protocol.wire.roster import EpochCause
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from hack.attacks.target import AttackedJob
+    from rollcall_protocol.wire.job_snapshot import JobSnapshot
+    from tests.local.pods import Pod
+
+LIE_SECONDS = 90.0  # from the start of its process to the third lie
+BAD_SAMPLES = {
+    "reward_that_is_no_number": "bad_sample_reward",
+    "endless_reward": "bad_sample_reward",
+    "huge_reward": "bad_sample_reward",
+    "logprob_that_is_no_number": "bad_sample_logprob",
+    "logprob_above_zero": "bad_sample_logprob",
+    "token_outside_the_vocabulary": "bad_sample_token",
+    "token_below_zero": "bad_sample_token",
+    "version_of_the_future": "bad_sample_version",
+    "version_below_zero": "bad_sample_version",
+    "too_many_tokens": "bad_sample_length",
+    "lengths_that_differ": "bad_sample_length",
+    "too_few_samples": "bad_sample_group_size",
+    "no_samples": "bad_sample_group_size",
+    "too_many_samples": "bad_sample_group_size",
+    lying_rollout.PARTIALS: "bad_partial_token",
+}
+
+
+@contextlib.asynccontextmanager
+async def lying_pod(job: AttackedJob, lie: str) -> AsyncIterator[Pod]:
+    """A rollout beside the honest ones that tells one kind of lie."""
+    pod = job.job.launch(imports=lying_rollout.__name__, **{lying_rollout.LIE: lie})
+    await job.push_roster(EpochCause.MEMBERS_JOINED)
+    try:
+        yield pod
+    finally:
+        job.job.rollouts.remove(pod)
+        await job.push_roster(EpochCause.MEMBER_LOST)
+        pod.close()
+
+
+def liar(lie: str) -> Callable[[AttackedJob], Awaitable[None]]:
+    """The attack by a rollout that tells one kind of lie."""
+
+    async def run(job: AttackedJob) -> None:
+        async with lying_pod(job, lie) as pod:
+
+            def is_out(snapshot: JobSnapshot) -> bool:
+                return any(
+                    member.pod_uid == pod.uid and member.cause is SuspicionCause.BAD_MESSAGES
+                    for member in snapshot.members
+                )
+
+            try:
+                await job.job.operator.until(is_out, seconds=LIE_SECONDS)
+            except AssertionError:
+                expect(False, f"a rollout that lies stays a member: {pod.log()[-300:]}")
+
+    run.__doc__ = (
+        f"A rollout sends a {lie.replace('_', ' ')} for its leases: each is refused and counted by "
+        "kind, and the third excludes the rollout."
+    )
+    return run
+
+
+for _lie, _kind in BAD_SAMPLES.items():
+    _quick = _lie == "reward_that_is_no_number"
+    attack("member", _kind, name=f"liar_{_lie}", seconds=150, quick=_quick)(liar(_lie))
+
+
+@attack("member", "duplicate_completion", seconds=150)
+async def liar_that_sends_everything_twice(job: AttackedJob) -> None:
+    """A rollout sends each completion three times: one counts, the others are counted as such."""
+    async with lying_pod(job, "everything_twice") as pod:
+
+        async def many_are_dropped() -> bool:
+            if not pod.running:
+                return False
+            with contextlib.suppress(OSError):
+                values = await job.metrics(pod)
+                return values.get("completions_total{dropped}", 0.0) >= 20
+            return False
+
+        await job.eventually(many_are_dropped, "doubled completions are dropped", seconds=90)

@@ -44,6 +44,7 @@ class MemberStream:
     `opened` is called after each Hello, `received` with each message, both in the event loop. A
     ping is sent every `bounds.heartbeat` seconds. The stream is lost when no bytes, not even
     answers to the pings, arrive for PATIENCE times `bounds.suspect_after`.
+    `names` looks the coordinator's name up.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class MemberStream:
         opened: Callable[[], None],
         received: Callable[[CoordinatorMessage], None],
         bounds: MembershipConfig,
+        names: NameLookUps | None = None,
     ) -> None:
         self._url, self._token = url, token
         self._hello, self._opened, self._received = hello, opened, received
         self._bounds = bounds
         self._outbox: asyncio.Queue[str | None] | None = None
         self._peer = ""
-        self._names = NameLookUps()
+        self._names = names or NameLookUps()
         self._addresses: frozenset[str] = frozenset()
         self._looked_up = -LOOK_UP_SECONDS
         self._moved = False  # the coordinator is another pod than the open stream's
@@ -115,7 +117,7 @@ class MemberStream:
         parts = urlsplit(self._url)
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
-                return await self._names.addresses(parts.hostname or "", parts.port or 0)
+                return await self._names.addresses(parts.hostname or "")
         except (OSError, TimeoutError) as error:
             log.info("cannot look up %s: %s", parts.hostname, str(error) or "no answer")
             return frozenset()

@@ -49,6 +49,7 @@ from rollcall_runtime.worker.auth import Doorkeeper
 from rollcall_runtime.worker.environment import RolloutEnvironment
 from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.metrics_server import MetricsServer
+from rollcall_runtime.worker.name_look_ups import NameLookUps
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class Agent:
         self._target = BATCHES_LEASED * concurrency
         served = ServedVersions()
         self._tickets = TicketKeys()
+        self._names = NameLookUps()
         self._stream = self._make_stream()
         self._driver = self._make_driver(served)
         self._readiness = Readiness(self._driver.machine)
@@ -141,6 +143,7 @@ class Agent:
             token=environment.token,
             metrics=dependencies.metrics,
             answered=self._request_prompts,
+            names=self._names,
         )
         self._drain = Drain(
             timeout=environment.pool.drain_timeout,
@@ -207,6 +210,7 @@ class Agent:
             opened=self._on_open,
             received=self._on_message,
             bounds=environment.job.membership,
+            names=self._names,
         )
 
     def _make_doorkeeper(self) -> Doorkeeper:

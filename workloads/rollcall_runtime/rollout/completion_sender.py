@@ -29,12 +29,20 @@ class CompletionSender:
 
     200: counted; 409: the lease is not current any more, 403: this pod holds none; 400: the
     completion will never count. After any other outcome it is sent again, with the token that is
-    there then. `answered` is called after each completion that is not sent again.
+    there then. `answered` is called after each completion that is not sent again. `names` looks the
+    coordinator's name up.
     """
 
     def __init__(
-        self, *, url: str, token: TokenSource, metrics: RolloutMetrics, answered: Callable[[], None]
+        self,
+        *,
+        url: str,
+        token: TokenSource,
+        metrics: RolloutMetrics,
+        answered: Callable[[], None],
+        names: NameLookUps | None = None,
     ) -> None:
+        self._names = names or NameLookUps()
         self._url, self._token, self._metrics = url, token, metrics
         self._answered = answered
         self._queue: asyncio.Queue[Completion] = asyncio.Queue()
@@ -76,7 +84,7 @@ class CompletionSender:
         """Deliver until cancelled."""
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
         # The name leads to another pod when rank 0 was replaced.
-        connector = aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps())
+        connector = aiohttp.TCPConnector(use_dns_cache=False, resolver=self._names)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
 

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from rollcall_runtime.worker import name_look_ups
 from rollcall_runtime.worker.name_look_ups import NameLookUps
 
 NAME = "coordinator.example"
@@ -39,11 +40,11 @@ async def test_a_silent_name_server_keeps_one_thread_and_none_of_the_loops(
     for _ in range(40):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await names.addresses(NAME, 7070)
+                await names.addresses(NAME)
     async with asyncio.timeout(20):
         assert await asyncio.to_thread(lambda: 7) == 7
     assert len(name_server) == 1
-    waiting = asyncio.create_task(names.addresses(NAME, 7070))
+    waiting = asyncio.create_task(names.addresses(NAME))
     await asyncio.sleep(0)
     name_server[0].set()
     async with asyncio.timeout(20):
@@ -55,7 +56,7 @@ async def test_each_look_up_after_an_answer_asks_again(
 ) -> None:
     names = NameLookUps()
     for number in range(2):
-        looking = asyncio.create_task(names.addresses(NAME, 7070))
+        looking = asyncio.create_task(names.addresses(NAME))
         async with asyncio.timeout(20):
             while len(name_server) <= number:
                 await asyncio.sleep(0.01)
@@ -63,9 +64,27 @@ async def test_each_look_up_after_an_answer_asks_again(
             assert await looking == {"127.0.0.1"}
 
 
+async def test_connections_go_to_where_the_name_led_last_while_the_name_server_is_silent(
+    name_server: list[threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_look_ups, "PATIENCE", 0.05)
+    names = NameLookUps()
+    looking = asyncio.create_task(names.resolve(NAME, 7070))
+    async with asyncio.timeout(20):
+        while not name_server:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert not looking.done(), "it led nowhere before"
+        name_server[0].set()
+        first = await looking
+        assert [found["host"] for found in first] == ["127.0.0.1"]
+        assert await names.resolve(NAME, 7070) == first
+    name_server[1].set()
+
+
 async def test_a_name_that_is_not_known_is_an_oserror() -> None:
     with pytest.raises(OSError, match=r"."):
-        await NameLookUps().addresses("unknown.invalid", 7070)
+        await NameLookUps().addresses("unknown.invalid")
 
 
 async def test_a_connector_uses_it(
