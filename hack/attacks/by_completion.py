@@ -25,7 +25,7 @@ async def post(job: AttackedJob, member: Attacker, body: bytes) -> int:
     return await request(job.completions, "POST", route, token=member.token, body=body)
 
 
-@attack("member", "duplicate_completion", quick=True)
+@attack("member", "duplicate_completion")
 async def completions_of_no_lease(job: AttackedJob) -> None:
     """300 completions of leases that the sender does not hold, each twice: 409, counted."""
     async with job.members() as (member,):
@@ -52,7 +52,7 @@ async def completions_of_another_job(job: AttackedJob) -> None:
         expect(status == 409, f"a completion of another job was answered {status}")
 
 
-@attack("member", "malformed", quick=True)
+@attack("member", "malformed")
 async def completions_that_are_none(job: AttackedJob) -> None:
     """No JSON, deep JSON, other bytes, other messages: 400, counted."""
     async with job.members() as (member,):

@@ -65,7 +65,7 @@ async def floods_of_headers(job: AttackedJob) -> None:
     await answers(job)
 
 
-@attack("stranger", quick=True)
+@attack("stranger")
 async def contradictory_lengths(job: AttackedJob) -> None:
     """Two lengths, a negative one, a length beside chunks, 10^18 bytes: refused at each door."""
     fields = (

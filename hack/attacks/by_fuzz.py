@@ -167,7 +167,7 @@ async def fuzzed_hellos(job: AttackedJob) -> None:
     await answers(job)
 
 
-@attack("member", "malformed", seconds=120, quick=True)
+@attack("member", "malformed", seconds=120)
 async def fuzzed_completions(job: AttackedJob) -> None:
     """Completions with a random change, of values and of bytes: a status from 400 to 499."""
     async with job.members() as (member,):
@@ -199,7 +199,7 @@ async def fuzzed_reconnect_requests(job: AttackedJob) -> None:
             expect(status in {0, 200, 400, 413}, f"{body[:200]!r} was answered {status}")
 
 
-@attack("stranger", "malformed_request", seconds=120, quick=True)
+@attack("stranger", "malformed_request", seconds=120)
 async def fuzzed_requests(job: AttackedJob) -> None:
     """HTTP requests with random changes of their bytes, at each door: no 2xx and no 5xx."""
     text = (

@@ -102,7 +102,7 @@ async def hellos_that_cannot_be_true(job: AttackedJob) -> None:
                 expect(await until_closed(socket, seconds=CLOSE_SECONDS), f"{list(changes)}: open")
 
 
-@attack("member", "bad_version", quick=True)
+@attack("member", "bad_version")
 async def versions_of_the_future(job: AttackedJob) -> None:
     """A member says that it serves a version that does not exist: excluded, and stays out."""
     future = Version(Lineage(1, 1), FUTURE)
@@ -133,7 +133,7 @@ async def buckets_without_end(job: AttackedJob) -> None:
     await is_closed_after(job, text, text, text)
 
 
-@attack("member", "bad_prompts", quick=True)
+@attack("member", "bad_prompts")
 async def credits_without_end(job: AttackedJob) -> None:
     """A member asks for 10^18 prompts, and for less than none: excluded."""
     await is_excluded_after(job, PromptCredit(10**18), PromptCredit(-5), PromptCredit(5000))

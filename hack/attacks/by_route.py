@@ -30,7 +30,7 @@ async def refused_where_not_allowed(
             await refused_at(job, route, token=token)
 
 
-@attack("registered", "not_allowed", quick=True)
+@attack("registered", "not_allowed")
 async def routes_of_others_as_a_newcomer(job: AttackedJob) -> None:
     """A pod with a token that is on no roster, at all routes but its stream: 401 or 403."""
     newcomer = job.registered()
@@ -89,7 +89,7 @@ async def stream_in_anothers_name(job: AttackedJob) -> None:
             expect(await until_closed(socket, seconds=CLOSE_SECONDS), "the stream stays open")
 
 
-@attack("registered", "impersonated", quick=True)
+@attack("registered", "impersonated")
 async def seat_of_a_trainer_rank(job: AttackedJob) -> None:
     """Pods that are no rank say they send weights as one: closed, counted."""
     for attacker in (job.registered(), job.rollout(0)):
@@ -129,7 +129,7 @@ async def unknown_methods_and_paths(job: AttackedJob) -> None:
                 expect(status == 0 or 400 <= status < 500, f"{method} {path}: {status}")
 
 
-@attack("member", "no_ticket", quick=True)
+@attack("member", "no_ticket")
 async def weights_by_guessed_tickets(job: AttackedJob) -> None:
     """Weights with tickets that are guesses, long, of other bytes, or of another version: 401."""
     number = job.job.operator.last.progress.weight_version

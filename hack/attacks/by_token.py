@@ -59,7 +59,7 @@ async def guessed_token(job: AttackedJob) -> None:
     await refused_everywhere(job, "guess")
 
 
-@attack("stranger", "long_header", "malformed_token", quick=True)
+@attack("stranger", "long_header", "malformed_token")
 async def long_token(job: AttackedJob) -> None:
     """A token of 64 KiB: the connection is closed before it is read whole, and counted."""
     await refused_everywhere(job, "x" * LONG_TOKEN)
@@ -72,7 +72,7 @@ async def token_of_other_bytes(job: AttackedJob) -> None:
         await refused_everywhere(job, token)
 
 
-@attack("stranger", "malformed_token", quick=True)
+@attack("stranger", "malformed_token")
 async def unsigned_token(job: AttackedJob) -> None:
     """The claims of a rollout under the algorithm `none`: 401, counted."""
     header, claims, _ = tokens(job)[0].split(".")
@@ -101,7 +101,7 @@ async def token_of_an_unknown_key(job: AttackedJob) -> None:
     await show(job, replace(ISSUER, key=rsa_key("another")))
 
 
-@attack("stranger", "bad_signature", quick=True)
+@attack("stranger", "bad_signature")
 async def token_with_a_forged_signature(job: AttackedJob) -> None:
     """A rollout's claims, signed by another key under the cluster's key's name: 401, counted."""
     await show(job, replace(ISSUER, key=rsa_key(ISSUER.key.kid)))
@@ -152,7 +152,7 @@ async def ranks_tokens_at_each_others_door(job: AttackedJob) -> None:
     await refused_everywhere(job, reference, reference_token=pod.token(job.uid))
 
 
-@attack("stranger", "expired", quick=True)
+@attack("stranger", "expired")
 async def expired_token(job: AttackedJob) -> None:
     """A token that expired an hour ago, and one that expired 11 s ago: 401, counted."""
     for seconds in (-3600, -11):
@@ -178,7 +178,7 @@ async def token_of_absurd_times(job: AttackedJob) -> None:
     await refused_everywhere(job, f"{header}.{_encoded(text)}.{signature}")
 
 
-@attack("stranger", "wrong_namespace", quick=True)
+@attack("stranger", "wrong_namespace")
 async def token_of_another_namespace(job: AttackedJob) -> None:
     """A token for this job of a pod in another namespace: 401, counted."""
     await show(job, namespace="another")
