@@ -13,7 +13,7 @@ STAMP := .venv/.stamp
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo test fresh lint unit mutants test-engines test-gpu cluster cluster-down kubeconfig images push bench-sync bench-recovery chaos attacks lock venv
+.PHONY: help demo test fresh lint unit mutants test-engines test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery chaos attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -59,6 +59,9 @@ kubeconfig: $(TOOLS) ## Print the path of the cluster's kubeconfig (make -s kube
 
 images: $(TOOLS) ## Build the images; IMAGE_PREFIX= and IMAGE_TAG= name them
 	$(CLUSTER) images --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)
+
+sbom: images ## Write into results/sbom what each image contains, as CycloneDX
+	$(CLUSTER) sbom --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)
 
 push: images ## Push the images to the registry that IMAGE_PREFIX names
 	$(CLUSTER) push --prefix $(IMAGE_PREFIX) --tag $(IMAGE_TAG)

@@ -124,6 +124,12 @@ PARTS = (
         commands=("pytest tests/e2e -m every_engine",),
         named_only=True,
     ),
+    Part(
+        name="sbom",
+        minutes=2,
+        commands=("pytest tests/cluster/test_sbom.py",),
+        named_only=True,
+    ),
     # Its own cluster beside the one that the parts above use, and it compares all of the machine's
     # mounts, interfaces, control groups and settings before and after: nothing else may run.
     Part(

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from hack.cluster import cache, go_build, images, installation, lifecycle, progress
+from hack.cluster import cache, go_build, images, installation, lifecycle, progress, sbom
 from hack.cluster.errors import ClusterError, explain
 
 
@@ -39,17 +39,27 @@ def _run(arguments: argparse.Namespace) -> None:
         case "bin":
             for name in arguments.name:
                 print(lifecycle.program(name))
-        case "images":
-            names = arguments.name or images.DEFAULT
-            with progress.plan(images.steps(names, prefix=arguments.prefix, tag=arguments.tag)):
-                built = images.build(names, prefix=arguments.prefix, tag=arguments.tag)
-            print("\n".join(built))
+        case "images" | "sbom" | "push":
+            _run_on_images(arguments)
         case "load":
             images.load(arguments.image)
         case "image-id":
             print(images.identity(arguments.image))
+
+
+def _run_on_images(arguments: argparse.Namespace) -> None:
+    names, prefix, tag = arguments.name or images.DEFAULT, arguments.prefix, arguments.tag
+    match arguments.command:
+        case "images":
+            with progress.plan(images.steps(names, prefix=prefix, tag=tag)):
+                built = images.build(names, prefix=prefix, tag=tag)
+            print("\n".join(built))
+        case "sbom":
+            with progress.plan(sbom.steps(names, prefix=prefix, tag=tag)):
+                written = sbom.write(names, prefix=prefix, tag=tag)
+            print("\n".join(map(str, written)))
         case "push":
-            images.push(arguments.name, prefix=arguments.prefix, tag=arguments.tag)
+            images.push(names, prefix=prefix, tag=tag)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     program.add_argument("name", nargs="+", choices=go_build.known())
     for command, text in (
         ("images", "build the project's images and print their names"),
+        ("sbom", "write into results/sbom what is in them (CycloneDX), and print the files"),
         ("push", "push them to a registry"),
     ):
         sub = commands.add_parser(command, help=text)

