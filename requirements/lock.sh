@@ -36,9 +36,9 @@ beyond_vllm() {
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
         -o "requirements/$out" -
 }
-beyond_vllm worker-cuda.txt fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx checkpoint-engine \
+beyond_vllm worker-cuda.txt blake3 fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx checkpoint-engine \
     mooncake-transfer-engine nixl nixl-cu12 ray
-beyond_vllm worker-ascend.txt fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx checkpoint-engine \
+beyond_vllm worker-ascend.txt blake3 fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx checkpoint-engine \
     mooncake-transfer-engine-npu
 printf 'uv\n' | "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-annotate --no-header -c requirements/dev.txt -o requirements/bootstrap.txt -

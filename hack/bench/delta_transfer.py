@@ -28,7 +28,7 @@ from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcess
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import EncodedDelta, decode, encode
-from rollcall_runtime.sync.weights.snapshots import checksums
+from rollcall_runtime.sync.weights.digests import bucket_digests
 
 GROUP = "job/default"
 TIMEOUT = 60.0
@@ -51,7 +51,7 @@ class DeltaMember(GroupMember):
         for start in range(0, size, _CHUNK):
             length = len(base.memory[start : start + _CHUNK])
             base.memory[start : start + length] = generator.bytes(length)
-        sums = checksums(base.memory, bucket_bytes)
+        sums = bucket_digests(base.memory, bucket_bytes)
         self._whole = WeightManifest((), size, bucket_bytes, sums)
         with self._stage.staging(version(1), self._whole, timeout=0) as buffer:
             buffer.memory[:] = base.memory
@@ -69,7 +69,7 @@ class DeltaMember(GroupMember):
             length = len(flat[start : start + _CHUNK])
             picked = start + generator.choice(length, int(length * share), replace=False)
             flat[picked] += generator.integers(1, most + 1, len(picked), dtype=np.uint8)
-        sums = checksums(self._new.memory, bucket_bytes)
+        sums = bucket_digests(self._new.memory, bucket_bytes)
         self._whole = WeightManifest((), size, bucket_bytes, sums)
         return self._whole
 

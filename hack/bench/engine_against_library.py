@@ -3,7 +3,7 @@
 The library's side is what its own Python examples do: one blocking read of a whole registered
 buffer, between two processes that know nothing of sessions. For mooncake (its
 `transfer_engine_initiator_test.py`) that is `transfer_sync_read`; for nixl (`basic_two_peers.py`)
-one READ, whose state is asked for without a pause. Neither example compares checksums, while the
+one READ, whose state is asked for without a pause. Neither example compares digests, while the
 session's time contains them. Mooncake's wheel also ships a C++ program, `transfer_engine_bench`; it
 runs in every round too, with the session's operation size and number of operations in flight.
 

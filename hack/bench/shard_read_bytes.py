@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_protocol.wire.weight_manifest import DIGEST_CHARACTERS, WeightManifest
 from rollcall_runtime.sync.weights.shards import Rows, RowShard, Shard, select
 from rollcall_runtime.sync.weights.snapshots import lay_out
 
@@ -62,7 +62,9 @@ def model() -> list[tuple[str, torch.Tensor]]:
 def share(bucket_bytes: int, ranks: int) -> float:
     """The part of all bytes that the busiest rank reads."""
     specs, total = lay_out(model())
-    manifest = WeightManifest(specs, total, bucket_bytes, (0,) * -(-total // bucket_bytes))
+    manifest = WeightManifest(
+        specs, total, bucket_bytes, ("0" * DIGEST_CHARACTERS,) * -(-total // bucket_bytes)
+    )
     parts = [TensorParallel(RowShard(rank, ranks)) for rank in range(ranks)]
     return max(select(manifest, part).manifest.total_bytes for part in parts) / total
 

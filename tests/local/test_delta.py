@@ -75,7 +75,7 @@ async def test_a_rollout_whose_base_is_damaged_refuses_the_delta_and_gets_all(
         await running.push_roster(EpochCause.MEMBERS_JOINED)
         seen = await running.operator.until(lambda s: s.finished is not None, seconds=120)
         assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
-        refused = [pod for pod in running.rollouts if "wrong checksum in buckets [0]" in pod.log()]
+        refused = [pod for pod in running.rollouts if "wrong digest in buckets [0]" in pod.log()]
         assert refused == [damaged]
         trainer = await running.trainer.metrics()
         assert 0 < trainer["weight_sync_deltas_total"] < STEPS

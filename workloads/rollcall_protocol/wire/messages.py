@@ -58,7 +58,7 @@ class Hello:
 class Ack:
     """Outcome of one phase. `error` is empty when it went well; `version` with STAGE, COMMIT.
 
-    `own_fault`: the cause lies in this member (checksum, memory), so that it is excluded. It is
+    `own_fault`: the cause lies in this member (digest, memory), so that it is excluded. It is
     false for a collective that failed because of a peer.
     """
 

@@ -1,9 +1,13 @@
 """Layout of a version of the weights: tensors in one flat buffer, cut into buckets."""
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+
+DIGEST_CHARACTERS = 32  # 128 bits
+_DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_CHARACTERS}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,8 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class WeightManifest:
-    """Layout and checksums of one version. `checksums` are CRC-32 values, one a bucket.
+    """Layout and digests of one version. `digests` has a BLAKE3 digest for each bucket,
+    DIGEST_CHARACTERS hexadecimal digits.
 
     `total_bytes` is the flat buffer's length, padding included. The buffer consists of `parts`
     (lengths in bytes), one for each sender, in order; none given means one part. Each part is cut
@@ -30,7 +35,7 @@ class WeightManifest:
     tensors: tuple[TensorSpec, ...]
     total_bytes: int
     bucket_bytes: int
-    checksums: tuple[int, ...]
+    digests: tuple[str, ...]
     parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -42,8 +47,10 @@ class WeightManifest:
             raise ValueError(f"{len(self.parts)} parts do not make {self.total_bytes} bytes")
         # By arithmetic: a short message may claim more buckets than fit into memory.
         buckets = sum(-(-part // self.bucket_bytes) for part in self.parts or (self.total_bytes,))
-        if len(self.checksums) != buckets:
-            raise ValueError(f"{len(self.checksums)} checksums for {buckets} buckets")
+        if len(self.digests) != buckets:
+            raise ValueError(f"{len(self.digests)} digests for {buckets} buckets")
+        if not all(_DIGEST.fullmatch(digest) for digest in self.digests):
+            raise ValueError(f"a digest is not {DIGEST_CHARACTERS} hexadecimal digits")
         for tensor in self.tensors:
             end = tensor.offset + tensor.nbytes
             if tensor.offset < 0 or tensor.nbytes < 0 or end > self.total_bytes:
@@ -66,11 +73,11 @@ class WeightManifest:
         """What sender `index` sends, as a manifest of its own, without tensors."""
         begin, end = self.bounds()[index]
         inside = [
-            checksum
-            for (start, _), checksum in zip(self.buckets(), self.checksums, strict=True)
+            digest
+            for (start, _), digest in zip(self.buckets(), self.digests, strict=True)
             if begin <= start < end
         ]
-        return replace(self, tensors=(), total_bytes=end - begin, checksums=tuple(inside), parts=())
+        return replace(self, tensors=(), total_bytes=end - begin, digests=tuple(inside), parts=())
 
     def only(self, buckets: Sequence[int]) -> "WeightManifest":
         """These buckets (numbers, ascending) one after the other, without tensors.
@@ -87,7 +94,7 @@ class WeightManifest:
             self,
             tensors=(),
             total_bytes=sum(lengths),
-            checksums=tuple(self.checksums[number] for number in buckets),
+            digests=tuple(self.digests[number] for number in buckets),
             parts=lengths if self.parts else (),
         )
 
@@ -121,6 +128,6 @@ def combine_manifests(parts: Sequence[WeightManifest]) -> WeightManifest:
         ),
         total_bytes=sum(lengths),
         bucket_bytes=sizes.pop(),
-        checksums=tuple(checksum for part in parts for checksum in part.checksums),
+        digests=tuple(digest for part in parts for digest in part.digests),
         parts=lengths,
     )

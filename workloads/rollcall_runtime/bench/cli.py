@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
         help="measure one engine, with bare TCP and memcpy in the same run",
         epilog="Speeds are in GB (1e9 bytes) per second, medians of all rounds. snapshot_seconds "
         "is how long the trainer waits for a snapshot; blocking_seconds how long it would wait if "
-        "it sent by itself: copy, checksums, and the send until all receivers have verified.",
+        "it sent by itself: copy, digests, and the send until all receivers have verified.",
     )
     bench.add_argument("--engine", required=True, metavar="E", help="the engine's name, or auto")
     bench.add_argument("--receivers", type=positive, default=1, metavar="N")

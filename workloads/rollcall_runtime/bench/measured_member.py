@@ -29,10 +29,10 @@ _PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTimings:
-    """A snapshot of one sender: seconds to copy, seconds to compute checksums, what it holds."""
+    """A snapshot of one sender: seconds to copy, seconds to compute digests, what it holds."""
 
     copy: float
-    checksums: float
+    digests: float
     manifest: WeightManifest
 
 

@@ -185,7 +185,7 @@ class GroupMember:
             return digests(snapshot) if check else {}
 
     def served(self) -> tuple[Version | None, int]:
-        """The served version and a checksum over its buffer."""
+        """The served version and a digest over its buffer."""
         served = self._stage.served
         if served is None:
             return None, 0

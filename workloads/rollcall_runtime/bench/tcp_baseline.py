@@ -1,4 +1,4 @@
-"""The baseline: bare TCP from every sender to every receiver, without checksums."""
+"""The baseline: bare TCP from every sender to every receiver, without digests."""
 
 import socket
 import threading

@@ -67,7 +67,7 @@ class BenchCase:
 @dataclass(slots=True)
 class RoundTimings:
     """Seconds of each round. `snapshot` is what the trainer waits for with a snapshot; `blocking`
-    what it would wait for if it sent by itself: the same copy, the checksums, and the send until
+    what it would wait for if it sent by itself: the same copy, the digests, and the send until
     the last receiver has verified all.
     """
 
@@ -75,7 +75,7 @@ class RoundTimings:
     star: list[float] = field(default_factory=list)
     memcpy: list[float] = field(default_factory=list)  # bytes per second
     snapshot: list[float] = field(default_factory=list)
-    checksums: list[float] = field(default_factory=list)
+    digests: list[float] = field(default_factory=list)
     blocking: list[float] = field(default_factory=list)
 
 
@@ -173,13 +173,13 @@ def measure(party: BenchGroup) -> tuple[RoundTimings, bool]:
             star = party.star()
             if number < _WARM_ROUNDS:
                 continue  # pages are faulted in, and libraries connect
-            snapshot, checksums = max(t.copy for t in taken), max(t.checksums for t in taken)
+            snapshot, digests = max(t.copy for t in taken), max(t.digests for t in taken)
             found.engine.append(seconds)
             found.star.append(star)
             found.memcpy.append(party.senders[0].do("memcpy"))
             found.snapshot.append(snapshot)
-            found.checksums.append(checksums)
-            found.blocking.append(max(t.copy + t.checksums for t in taken) + seconds)
+            found.digests.append(digests)
+            found.blocking.append(max(t.copy + t.digests for t in taken) + seconds)
     finally:
         party.close()
     return found, correct
@@ -213,7 +213,7 @@ def details(found: RoundTimings) -> dict[str, Any]:
         "send_seconds": _rounded(found.engine),
         "tcp_seconds": _rounded(found.star),
         "snapshot_seconds": _rounded(found.snapshot),
-        "checksum_seconds": _rounded(found.checksums),
+        "digest_seconds": _rounded(found.digests),
         "blocking_seconds": _rounded(found.blocking),
     }
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from zlib_ng.zlib_ng import crc32
-
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncSettings
-from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
+from rollcall_runtime.sync.errors import DigestMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import Buffer, BufferHold, BufferWindow, HostBuffer
+from rollcall_runtime.sync.weights.digests import DigestBuilder
 
 _HEADER = struct.Struct("<8sQQ")  # magic, total_bytes, bucket_bytes
 _MAGIC = b"rollcal1"
@@ -99,7 +98,7 @@ class BucketTransfer:
         announced = _HEADER.unpack(header.memory)
         expected = (_MAGIC, manifest.total_bytes, manifest.bucket_bytes)
         if announced != expected:
-            raise ChecksumMismatchError(
+            raise DigestMismatchError(
                 f"the sender announces (magic, bytes, bucket bytes) {announced}, "
                 f"the manifest has {expected}"
             )
@@ -122,7 +121,7 @@ class BucketTransfer:
         operations = self._operations(manifest)
         groups: list[OperationGroup] = [(operation,) for operation in operations]
         if merge_small:
-            groups = self._merged(operations, numbers or range(len(manifest.checksums)))
+            groups = self._merged(operations, numbers or range(len(manifest.digests)))
         self.fill_groups(buffer, manifest, groups, deadline, numbers=numbers)
 
     def fill_groups(
@@ -134,9 +133,9 @@ class BucketTransfer:
         *,
         numbers: Sequence[int] | None = None,
     ) -> None:
-        """Receive all buckets, each group of operations as one. Raises ChecksumMismatchError."""
+        """Receive all buckets, each group of operations as one. Raises DigestMismatchError."""
         bad: list[int] = []
-        sums = [0] * len(manifest.checksums)
+        builders = [DigestBuilder() for _ in manifest.digests]
         scratch = buffer.scratch(self._settings.operation_bytes)
         by_start = {group[0].start: group for group in groups}
 
@@ -144,16 +143,16 @@ class BucketTransfer:
             for operation in by_start[whole.start]:
                 bucket = operation.bucket
                 chunk = buffer.read(operation.start, operation.end, scratch)
-                sums[bucket] = crc32(chunk, sums[bucket])  # while it is in the cache
+                builders[bucket].update(chunk)  # while it is in the cache
                 if operation.last:
-                    if sums[bucket] != manifest.checksums[bucket]:
+                    if builders[bucket].digest() != manifest.digests[bucket]:
                         bad.append(bucket)
                     self._bucket_done(bucket)
 
         wholes = [Operation(group[0].start, group[-1].end) for group in groups]
         self._run(buffer, wholes, deadline, done=check)
         if bad:  # only now: leaving early would stall the other receivers
-            raise wrong_checksums(bad, manifest, numbers)
+            raise wrong_digests(bad, manifest, numbers)
 
     def drain(self) -> None:
         """Wait for what is still in flight, as long as the transport takes; release its buffer."""
@@ -225,9 +224,9 @@ class BucketTransfer:
         return groups
 
 
-def wrong_checksums(
+def wrong_digests(
     bad: Sequence[int], manifest: WeightManifest, numbers: Sequence[int] | None = None
-) -> ChecksumMismatchError:
+) -> DigestMismatchError:
     """An error that names the wrong buckets, by the sender's `numbers` if those are given."""
     named = list(bad) if numbers is None else [numbers[bucket] for bucket in bad]
-    return ChecksumMismatchError(f"wrong checksum in buckets {named} of {len(manifest.checksums)}")
+    return DigestMismatchError(f"wrong digest in buckets {named} of {len(manifest.digests)}")

@@ -102,9 +102,9 @@ class SyncSession(ABC):
 
     @abstractmethod
     def receive(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
-        """Fill `buffer` (manifest.total_bytes long) and check each bucket's CRC-32.
+        """Fill `buffer` (manifest.total_bytes long) and check each bucket's digest.
 
-        Raises ChecksumMismatchError; the buffer's content is then undefined.
+        Raises DigestMismatchError; the buffer's content is then undefined.
         """
 
     def receive_buckets(

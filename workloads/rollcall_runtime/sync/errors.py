@@ -45,7 +45,7 @@ class UnexpectedError(SyncError):
     """An engine raised an exception of another type; which member caused it is unknown."""
 
 
-class ChecksumMismatchError(SyncError):
+class DigestMismatchError(SyncError):
     """What arrived is not what the manifest describes; what is served was not touched."""
 
     own_fault = True

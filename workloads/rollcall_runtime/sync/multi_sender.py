@@ -12,7 +12,7 @@ from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
-from rollcall_runtime.sync.errors import ChecksumMismatchError
+from rollcall_runtime.sync.errors import DigestMismatchError
 from rollcall_runtime.sync.memory.buffers import Buffer
 
 
@@ -108,7 +108,7 @@ class MultiSenderSession(SyncSession):
     def _part(self, manifest: WeightManifest, index: int) -> WeightManifest:
         count = len(manifest.bounds())
         if count != self._senders:
-            raise ChecksumMismatchError(f"a manifest of {count} parts for {self._senders} senders")
+            raise DigestMismatchError(f"a manifest of {count} parts for {self._senders} senders")
         return manifest.part(index)
 
     def _each(self, call: Callable[[int, SyncSession], None]) -> None:

@@ -137,7 +137,7 @@ class SnapshotPartSender(WeightSender):
 
 
 def _same(held: WeightManifest, part: WeightManifest) -> bool:
-    return (held.total_bytes, held.checksums) == (part.total_bytes, part.checksums)
+    return (held.total_bytes, held.digests) == (part.total_bytes, part.digests)
 
 
 def _log_refusal(what: str) -> None:

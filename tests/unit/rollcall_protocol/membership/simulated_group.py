@@ -33,7 +33,7 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 TIMEOUTS = ProtocolTimeouts(
     settle=1, ack_timeout=5, join_timeout=5, stage_timeout=30, commit_timeout=5
 )
-MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, digests=())
 SENDER = MemberId("trainer", "b1")
 
 

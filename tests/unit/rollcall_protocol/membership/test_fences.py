@@ -220,7 +220,7 @@ def test_a_member_whose_own_fault_it_was_is_left_out_at_once() -> None:
     coordinator.publish(version(1), MANIFEST, 0)
     session = coordinator.session
     assert session is not None
-    fault = Ack(session, AckPhase.STAGE, version(1), "checksum of bucket 3", own_fault=True)
+    fault = Ack(session, AckPhase.STAGE, version(1), "digest of bucket 3", own_fault=True)
     effects = coordinator.receive(A, fault, 0)
     (found,) = [e for e in effects if isinstance(e, MemberSuspected)]
     assert (found.member, found.cause) == (A, SuspicionCause.ENGINE_ERROR)

@@ -88,7 +88,7 @@ def test_a_version_is_served_only_after_it_was_staged_whole() -> None:
     machine = member(holds=V1)
     ack = only_ack(machine.receive(Commit(NEW, V2)))
     assert "has not staged it" in ack.error
-    machine.staged(NEW, V2, error="checksum", own_fault=True)
+    machine.staged(NEW, V2, error="digest", own_fault=True)
     ack = only_ack(machine.receive(Commit(NEW, V2)))
     assert "has not staged it" in ack.error
     machine.staged(NEW, V2)

@@ -7,8 +7,9 @@ from rollcall_protocol.wire.messages import Ack, AckPhase, Stage, WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from tests.unit.rollcall_protocol.membership.simulated_group import SENDER, hello, machine, roster
 from tests.unit.rollcall_protocol.membership.test_sender_seats import formed
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
-WHOLE, SHORT = WeightManifest((), 100, 100, (1,)), WeightManifest((), 4, 100, (2,))
+WHOLE, SHORT = WeightManifest((), 100, 100, made_up(1)), WeightManifest((), 4, 100, made_up(2))
 
 
 def staged(effects: list[CoordinatorEffect]) -> list[Stage]:

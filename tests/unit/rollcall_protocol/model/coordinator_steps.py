@@ -24,7 +24,7 @@ from tests.unit.rollcall_protocol.model.state import Interned, require
 TIMEOUTS = ProtocolTimeouts(
     settle=1, ack_timeout=1, join_timeout=1, stage_timeout=1, commit_timeout=1
 )
-MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, digests=())
 
 Event = tuple[object, ...]
 Outcome = tuple[int, tuple[CoordinatorEffect, ...]]

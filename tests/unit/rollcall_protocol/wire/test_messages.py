@@ -50,15 +50,16 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 MEMBER, SESSION, VERSION = MemberId("uid", "boot"), SessionId(3, 1, 2), Version(Lineage(1, 2), 7)
-MANIFEST = WeightManifest((TensorSpec("w", "bfloat16", (2, 3), 0, 12),), 12, 8, (1, 2))
+MANIFEST = WeightManifest((TensorSpec("w", "bfloat16", (2, 3), 0, 12),), 12, 8, made_up(1, 2))
 RESPONSE = Response((1, 2), (-0.5, -1.25), (7, 7), finished=True)
 REPORTED = SessionReport(SESSION, SessionCause.MEMBER_LOST, 3, 0.25, "a: ConnectionLost", 12.5)
 LOST = MemberReport("uid", "a", "pool", MemberState.SUSPECT, 6, "x", SuspicionCause.REFUSED, 2)
 MESSAGES: list[WireMessage] = [
     Hello("job", "default", MEMBER, "a", "pool", "10.0.0.1", "eng", SESSION, VERSION, 1, "0/2"),
-    Ack(SESSION, AckPhase.STAGE, VERSION, "checksum", own_fault=True),
+    Ack(SESSION, AckPhase.STAGE, VERSION, "digest", own_fault=True),
     CaughtUp(VERSION, "no donor"),
     SessionRefused(SESSION, held=SessionId(4, 1, 1)),
     PromptCredit(3),

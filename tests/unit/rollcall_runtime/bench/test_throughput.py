@@ -16,7 +16,7 @@ def test_figures_are_medians_and_ratios_of_them() -> None:
         star=[4e-6, 1e-6, 9e-6],
         memcpy=[3e9, 1e9, 2e9],
         snapshot=[1.0, 2.0, 3.0],
-        checksums=[0.0] * 3,
+        digests=[0.0] * 3,
         blocking=[8.0, 30.0, 4.0],
     )
     figures = throughput.report(LOAD, rounds, correct=True)

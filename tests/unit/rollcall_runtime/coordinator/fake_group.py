@@ -55,11 +55,12 @@ from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSessi
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, verifier
 
 # The ports are those of every coordinator: each process of tests has an address of its own.
 ADDRESS = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1"
-MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, digests=())
 
 CONFIG = JobConfig(
     namespace="default",
@@ -360,7 +361,7 @@ class Group:
         """Publish the next version, of which another trainer rank sends `part`."""
         number = self.coordinator.parts.awaited
         await sender.say(SnapshotPartReady(number, part))
-        await self.publish(number, WeightManifest((), 200, part.bucket_bytes, (5,)))
+        await self.publish(number, WeightManifest((), 200, part.bucket_bytes, made_up(5)))
 
     @contextlib.asynccontextmanager
     async def follow(self) -> AsyncIterator["asyncio.Queue[State]"]:

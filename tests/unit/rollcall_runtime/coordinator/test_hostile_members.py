@@ -20,6 +20,7 @@ from rollcall_protocol.wire.messages import (
     dumps,
 )
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     ADDRESS,
     Group,
@@ -30,7 +31,7 @@ from tests.unit.rollcall_runtime.credentials import bearer
 
 MIB = 1 << 20
 FAST = with_bounds(settle=0.05)  # no pod of the roster that stays away is waited for
-PART = WeightManifest((), 300, MIB, (7,))
+PART = WeightManifest((), 300, MIB, made_up(7))
 HELLO = Hello("job-uid", "default", MemberId("uid-a", "b1"), "a", "pool", ADDRESS, "")
 STRANGER = MemberId("uid-stranger", "b1")
 MINE = Lineage(1, 1)
@@ -132,9 +133,9 @@ async def test_a_version_of_the_future_makes_no_member_in_sync(
 @pytest.mark.parametrize(
     "message",
     [
-        SnapshotPartReady(0, WeightManifest((), 300, 7, (0,) * 43)),
-        SnapshotPartReady(0, PART, WeightManifest((), 30, 7, (0,) * 5)),
-        SnapshotPartReady(0, replace(PART, parts=(100, 200), checksums=(7, 7))),
+        SnapshotPartReady(0, WeightManifest((), 300, 7, made_up(0) * 43)),
+        SnapshotPartReady(0, PART, WeightManifest((), 30, 7, made_up(0) * 5)),
+        SnapshotPartReady(0, replace(PART, parts=(100, 200), digests=made_up(7, 7))),
         SnapshotPartReady(MAX_PARTS_AHEAD + 1, PART),
         SnapshotPartReady(-1, PART),
     ],

@@ -28,6 +28,7 @@ from rollcall_runtime.coordinator import member_connections
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
 from rollcall_runtime.membership import long_messages
 from rollcall_runtime.membership.coordinator_connection import MemberStream
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.credentials import introduced
 
 MEMBER = MemberId("uid-1", "boot-1")
@@ -191,7 +192,7 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
 
     monkeypatch.setattr(long_messages, "loads", slow)
     names = (TensorSpec(f"layer.{i}.weight", "float32", (1, 1), 4 * i, 4) for i in range(5000))
-    manifest = WeightManifest(tuple(names), 20000, 2**20, (0,))
+    manifest = WeightManifest(tuple(names), 20000, 2**20, made_up(0))
     stage = Stage(SessionId(1, 1, 1), Version(Lineage(1, 1), 1), manifest)
     received: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
     coordinator = Coordinator(unused_tcp_port)

@@ -1,6 +1,5 @@
 """Several sync groups in one job, and several senders, over real streams."""
 
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,8 @@ from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import SnapshotPartReady
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.open_engine import OpenEngine
+from rollcall_runtime.sync.weights.digests import digest_of
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     CONFIG,
     Group,
@@ -35,7 +36,7 @@ async def test_a_version_reaches_every_group(tmp_path: Path) -> None:
         await group.push(1, "a", f"b@{OTHER}")
         first, second = await group.join("a"), await group.join("b", group=OTHER)
         await eventually(lambda: len(group.counts.sessions) == 2)
-        await group.publish(1, WeightManifest((), 200, MIB, (5,)))
+        await group.publish(1, WeightManifest((), 200, MIB, made_up(5)))
         assert (len(first.staged), len(second.staged)) == (1, 1)
         assert group.counts.publications[-1].received_bytes == 2 * 200
         await eventually(lambda: in_sync(group, "a", "b"))
@@ -78,9 +79,9 @@ async def test_several_senders_parts_become_one_version(tmp_path: Path) -> None:
         rollout = await group.join("a")
         second = await group.join("job-trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
-        await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, (7,))))
-        await group.publish(1, WeightManifest((), 200, MIB, (5,)))
-        whole = WeightManifest((), 500, MIB, (5, 7), (200, 300))
+        await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, made_up(7))))
+        await group.publish(1, WeightManifest((), 200, MIB, made_up(5)))
+        whole = WeightManifest((), 500, MIB, made_up(5, 7), (200, 300))
         assert rollout.staged == [whole]
         assert second.staged == [whole]
         assert group.counts.publications[-1].received_bytes == 500, (
@@ -93,8 +94,8 @@ async def test_senders_get_a_versions_name_even_if_no_rollout_takes_it(tmp_path:
         await group.push(1)
         second = await group.join("job-trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
-        await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, (7,))))
-        await group.publish(1, WeightManifest((), 200, MIB, (5,)))
+        await second.say(SnapshotPartReady(0, WeightManifest((), 300, MIB, made_up(7))))
+        await group.publish(1, WeightManifest((), 200, MIB, made_up(5)))
         await eventually(lambda: second.named)
         assert [(part.number, part.version.number) for part in second.named] == [(0, 1)]
 
@@ -105,10 +106,10 @@ async def test_a_part_that_is_sealed_late_is_waited_for(tmp_path: Path) -> None:
         rollout = await group.join("a")
         second = await group.join("job-trainer-1", sender=1)
         for number in (0, 1):
-            await second.say(SnapshotPartReady(number, WeightManifest((), 3, MIB, (number,))))
-        await group.publish(1, WeightManifest((), 2, MIB, (9,)))
-        await group.publish(2, WeightManifest((), 2, MIB, (8,)))
-        assert [manifest.checksums for manifest in rollout.staged] == [(9, 0), (8, 1)]
+            await second.say(SnapshotPartReady(number, WeightManifest((), 3, MIB, made_up(number))))
+        await group.publish(1, WeightManifest((), 2, MIB, made_up(9)))
+        await group.publish(2, WeightManifest((), 2, MIB, made_up(8)))
+        assert [manifest.digests for manifest in rollout.staged] == [made_up(9, 0), made_up(8, 1)]
 
 
 async def test_several_senders_deltas_become_one(tmp_path: Path) -> None:
@@ -117,8 +118,11 @@ async def test_several_senders_deltas_become_one(tmp_path: Path) -> None:
         rollout = await group.join("a")
         second = await group.join("job-trainer-1", sender=1)
         await eventually(lambda: len(group.counts.sessions) == 1)
-        part, changes = WeightManifest((), MIB, MIB, (7,)), WeightManifest((), 30, MIB, (8,))
-        own = WeightManifest((), MIB, MIB, (zlib.crc32(bytes(MIB)),))
+        part, changes = (
+            WeightManifest((), MIB, MIB, made_up(7)),
+            WeightManifest((), 30, MIB, made_up(8)),
+        )
+        own = WeightManifest((), MIB, MIB, (digest_of(bytes(MIB)),))
         for number, delta in enumerate((None, changes, None)):
             await second.say(SnapshotPartReady(number, part, delta))
             await group.publish(number + 1, own)
@@ -127,5 +131,5 @@ async def test_several_senders_deltas_become_one(tmp_path: Path) -> None:
         assert both is not None
         assert both.base.number == 1
         assert both.manifest.parts[1:] == (30,)
-        assert both.manifest.checksums[1:] == (8,)
+        assert both.manifest.digests[1:] == made_up(8)
         assert both.manifest.total_bytes < 200

@@ -23,7 +23,7 @@ from tests.unit.rollcall_runtime.coordinator.fake_group import MemoryEngine
 ME = MemberId("uid-1", "b1")
 SESSION = SessionId(1, 1, 1)
 VERSION = Version(Lineage(1, 1), 1)
-MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, checksums=())
+MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, digests=())
 
 
 class Breaks:

@@ -15,10 +15,11 @@ from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.rollout.inference_engine import PauseMode
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
-from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
+from rollcall_runtime.sync.errors import DigestMismatchError, SyncError
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train.part_sender import SnapshotPartSender
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics
 
@@ -147,7 +148,7 @@ async def test_a_damaged_base_is_detected_and_the_whole_version_repairs_it(
     if prepared:
         job.stage.prepare()
     delta = await job.offer(2, changed=(7,))
-    with pytest.raises(ChecksumMismatchError, match=r"buckets \[0\]") as caught:
+    with pytest.raises(DigestMismatchError, match=r"buckets \[0\]") as caught:
         await job.send(2, delta)
     assert caught.value.own_fault, "the others go on without it"
     assert job.stage.served == version(1)
@@ -159,6 +160,6 @@ async def test_a_damaged_base_is_detected_and_the_whole_version_repairs_it(
 async def test_a_delta_of_other_changes_is_refused(job: Job) -> None:
     delta = await job.offer(2, changed=(7,))
     assert delta is not None
-    wrong = replace(delta, manifest=replace(delta.manifest, checksums=(1, 2)))
+    wrong = replace(delta, manifest=replace(delta.manifest, digests=made_up(1, 2)))
     with pytest.raises(SyncError, match="rank 1 does not hold its part"):
         await job.second.transfer(Wire({}, 1), version(2), job._manifest, wrong)

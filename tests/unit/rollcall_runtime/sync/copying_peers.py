@@ -4,7 +4,6 @@ import ctypes
 import itertools
 import threading
 import time
-import zlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
 from rollcall_runtime.sync.engines.pull.peer_read_session import PullSession
 from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
 from rollcall_runtime.sync.memory.buffers import HostBuffer
+from rollcall_runtime.sync.weights.digests import digest_of
 
 BUCKET = 1000
 BUCKETS = 6
@@ -118,7 +118,7 @@ class Local:
         memory[:] = bytes((seed + 7 * index) % 251 for index in range(251)) * (
             len(memory) // 251
         ) + bytes(len(memory) % 251)
-        sums = [zlib.crc32(memory[at : at + bucket]) for at in range(0, len(memory), bucket)]
+        sums = [digest_of(memory[at : at + bucket]) for at in range(0, len(memory), bucket)]
         return WeightManifest((), len(memory), bucket, tuple(sums))
 
     def join(self, members: Sequence[int]) -> dict[int, PullSession]:

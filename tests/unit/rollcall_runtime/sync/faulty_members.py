@@ -34,7 +34,7 @@ class FaultyMember(members.GroupMember):
             self._stage_in(memory)
 
     def corrupt(self) -> None:
-        """Change one byte of what will be sent, after its checksums were computed."""
+        """Change one byte of what will be sent, after its digests were computed."""
         buffer = self._held.buffer
         changed = bytearray(buffer.read(12345, 12346))
         changed[0] ^= 1

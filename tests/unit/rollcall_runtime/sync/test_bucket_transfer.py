@@ -8,9 +8,9 @@ import pytest
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import BucketTransfer, TransferHandle
 from rollcall_runtime.sync.engine import SyncSettings
-from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, TimedOutError
+from rollcall_runtime.sync.errors import AbortedError, DigestMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
-from rollcall_runtime.sync.weights.snapshots import checksums
+from rollcall_runtime.sync.weights.digests import bucket_digests
 
 BUCKET = 10
 OPERATION = 4
@@ -71,7 +71,7 @@ def soon() -> float:
 def weights(nbytes: int) -> tuple[HostBuffer, WeightManifest]:
     buffer = HostBuffer(nbytes)
     buffer.memory[:] = bytes(index % 251 for index in range(nbytes))
-    return buffer, WeightManifest((), nbytes, BUCKET, checksums(buffer.memory, BUCKET))
+    return buffer, WeightManifest((), nbytes, BUCKET, bucket_digests(buffer.memory, BUCKET))
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, BUCKET, 3 * BUCKET + 7])
@@ -93,14 +93,14 @@ def test_no_more_buckets_fly_than_allowed() -> None:
     assert wire.most == 3
 
 
-def test_a_wrong_checksum_is_reported_after_all_buckets() -> None:
+def test_a_wrong_digest_is_reported_after_all_buckets() -> None:
     buffer, manifest = weights(5 * BUCKET)
     wire = Wire()
     wire.mover().send(buffer, manifest, deadline=soon())
-    sums = manifest.checksums
-    wrong = replace(manifest, checksums=(sums[0], sums[1] ^ 1, *sums[2:]))
+    sums = manifest.digests
+    wrong = replace(manifest, digests=(sums[0], sums[0], *sums[2:]))
     replay = Wire(chunks=wire.chunks, receiving=True)
-    with pytest.raises(ChecksumMismatchError, match=r"buckets \[1\] of 5"):
+    with pytest.raises(DigestMismatchError, match=r"buckets \[1\] of 5"):
         replay.mover().receive(HostBuffer(5 * BUCKET), wrong, deadline=soon())
     assert replay.begun == 1 + 5 * 3  # the header, and three operations for each bucket
 
@@ -110,7 +110,7 @@ def test_another_size_is_refused_before_any_bucket() -> None:
     wire.mover().send(*weights(5 * BUCKET), deadline=soon())
     _, smaller = weights(4 * BUCKET)
     replay = Wire(chunks=wire.chunks, receiving=True)
-    with pytest.raises(ChecksumMismatchError, match="announces"):
+    with pytest.raises(DigestMismatchError, match="announces"):
         replay.mover().receive(HostBuffer(4 * BUCKET), smaller, deadline=soon())
     assert replay.begun == 1
 
@@ -145,7 +145,7 @@ def test_small_buckets_that_follow_each_other_at_the_sender_are_read_at_once() -
     )
     assert target.memory == buffer.memory
     wire.begun, wire.chunks[2] = 0, bytes(20)
-    with pytest.raises(ChecksumMismatchError, match=r"buckets \[7, 8\] of 5"):
+    with pytest.raises(DigestMismatchError, match=r"buckets \[7, 8\] of 5"):
         wire.mover(operation_bytes=2 * BUCKET).fill(
             target, manifest, soon(), numbers=numbers, merge_small=True
         )

@@ -14,7 +14,7 @@ from rollcall_runtime.sync.chrome_trace import close_trace, open_trace
 from rollcall_runtime.sync.engine import Role, encode_descriptor
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.memory.buffers import HostBuffer
-from rollcall_runtime.sync.weights.snapshots import checksums
+from rollcall_runtime.sync.weights.digests import bucket_digests
 
 TRACK = "job/default"
 
@@ -39,7 +39,7 @@ def sync(folder: Path) -> None:
         for rank, engine in enumerate(engines)
     ]
     source, target = HostBuffer(300), HostBuffer(300)
-    manifest = WeightManifest((), 300, 100, checksums(source.memory, 100))
+    manifest = WeightManifest((), 300, 100, bucket_digests(source.memory, 100))
 
     def receive() -> None:
         receiver.join(timeout=5)

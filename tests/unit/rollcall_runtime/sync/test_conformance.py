@@ -16,7 +16,7 @@ from rollcall_runtime.bench.member_processes import (
 )
 from rollcall_runtime.sync.errors import (
     AbortedError,
-    ChecksumMismatchError,
+    DigestMismatchError,
     JoinFailedError,
     SyncError,
     TransferFailedError,
@@ -52,19 +52,19 @@ def test_a_session_of_one_is_trivial(trio: list[MemberProcess]) -> None:
         sender.do("publish", group=GROUP, timeout=1)
 
 
-def test_a_manifest_with_another_checksum_is_refused(trio: list[MemberProcess]) -> None:
+def test_a_manifest_with_another_digest_is_refused(trio: list[MemberProcess]) -> None:
     sender, receiver, other = trio
     manifest = sender.do("snapshot", seed=10, megabytes=2, bucket_bytes=MIB)
     join(trio)
     publish(trio, number=10, manifest=manifest)
     served = receiver.do("served")
-    wrong = replace(manifest, checksums=(manifest.checksums[0] ^ 1, *manifest.checksums[1:]))
+    wrong = replace(manifest, digests=(manifest.digests[1], *manifest.digests[1:]))
     futures = [
         receiver.start("receive", group=GROUP, number=11, manifest=wrong, timeout=5),
         other.start("receive", group=GROUP, number=11, manifest=manifest, timeout=5),
     ]
     sender.do("publish", group=GROUP, timeout=5)
-    with pytest.raises(ChecksumMismatchError, match=r"buckets \[0\] of 3"):
+    with pytest.raises(DigestMismatchError, match=r"buckets \[0\] of 3"):
         done(futures[0])
     done(futures[1])
     assert receiver.do("served") == served
@@ -74,14 +74,14 @@ def test_a_manifest_with_another_checksum_is_refused(trio: list[MemberProcess]) 
     abort(trio)
 
 
-def test_bytes_that_changed_after_their_checksum_are_refused(trio: list[MemberProcess]) -> None:
+def test_bytes_that_changed_after_their_digest_are_refused(trio: list[MemberProcess]) -> None:
     sender, receiver, _ = trio
     manifest = sender.do("snapshot", seed=12, megabytes=2, bucket_bytes=MIB)
     sender.do("corrupt")
     join([sender, receiver])
     future = receiver.start("receive", group=GROUP, number=12, manifest=manifest, timeout=5)
     sender.do("publish", group=GROUP, timeout=5)
-    with pytest.raises(ChecksumMismatchError):
+    with pytest.raises(DigestMismatchError):
         done(future)
     abort([sender, receiver])
 
@@ -93,7 +93,7 @@ def test_a_manifest_of_another_size_is_refused_at_once(trio: list[MemberProcess]
     sender.do("snapshot", seed=13, megabytes=40, bucket_bytes=16 * MIB)
     future = receiver.start("receive", group=GROUP, number=13, manifest=wrong, timeout=5)
     sending = sender.start("publish", group=GROUP, timeout=5)
-    with pytest.raises(ChecksumMismatchError, match="announces"):
+    with pytest.raises(DigestMismatchError, match="announces"):
         done(future)
     abort([sender, receiver])
     assert isinstance(sending.result(5).error, (SyncError, type(None)))

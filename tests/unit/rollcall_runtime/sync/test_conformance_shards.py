@@ -20,7 +20,7 @@ from rollcall_runtime.bench.member_processes import (
     settled,
 )
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.errors import ChecksumMismatchError, SyncError
+from rollcall_runtime.sync.errors import DigestMismatchError, SyncError
 from rollcall_runtime.sync.weights.shards import RowShard, Shard, select
 
 GROUP = "job/default"
@@ -129,7 +129,7 @@ def test_those_that_want_the_same_pass_it_on(
 
 
 @pytest.mark.usefixtures("selective")
-def test_a_wrong_checksum_matters_to_receivers_that_take_the_bucket(
+def test_a_wrong_digest_matters_to_receivers_that_take_the_bucket(
     processes: MemberProcesses, trio: list[MemberProcess], halves: list[MemberProcess]
 ) -> None:
     sender, first, second = trio[0], *halves
@@ -138,11 +138,11 @@ def test_a_wrong_checksum_matters_to_receivers_that_take_the_bucket(
     join(everyone)
     publish(everyone, number=53, manifest=manifest)
     served = first.do("served")
-    sums = list(manifest.checksums)
-    sums[3] ^= 1  # of the first half
-    futures = receiving(halves, replace(manifest, checksums=tuple(sums)), 54)
+    sums = list(manifest.digests)
+    sums[3] = sums[4]  # of the first half
+    futures = receiving(halves, replace(manifest, digests=tuple(sums)), 54)
     sender.do("publish", group=GROUP, timeout=5)
-    with pytest.raises(ChecksumMismatchError, match=r"buckets \[3\] of"):
+    with pytest.raises(DigestMismatchError, match=r"buckets \[3\] of"):
         done(futures[0])
     done(futures[1])
     second.do("commit", number=54)

@@ -1,6 +1,5 @@
 """Several senders, each with a part of the weights, in one process."""
 
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,9 +11,11 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import Role, SyncSession, encode_descriptor
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
-from rollcall_runtime.sync.errors import AbortedError, ChecksumMismatchError, SyncError
+from rollcall_runtime.sync.errors import AbortedError, DigestMismatchError, SyncError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.multi_sender import open_session
+from rollcall_runtime.sync.weights.digests import digest_of
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 SENDERS, RECEIVERS = 2, 2
 PARTS = (700, 1300)
@@ -60,10 +61,10 @@ def filled(size: int, seed: int) -> HostBuffer:
 
 
 def described(parts: list[HostBuffer]) -> WeightManifest:
-    empty = WeightManifest((), sum(PARTS), 512, (0,) * 5, PARTS)
+    empty = WeightManifest((), sum(PARTS), 512, made_up(0) * 5, PARTS)
     whole = b"".join(bytes(part.memory) for part in parts)
     return replace(
-        empty, checksums=tuple(zlib.crc32(whole[start:end]) for start, end in empty.buckets())
+        empty, digests=tuple(digest_of(whole[start:end]) for start, end in empty.buckets())
     )
 
 
@@ -99,7 +100,7 @@ def test_one_bad_part_spoils_the_whole(group: Group) -> None:
         for session in group.sessions[SENDERS:]
     ]
     for call in receiving:
-        assert isinstance(call.exception(), ChecksumMismatchError)
+        assert isinstance(call.exception(), DigestMismatchError)
     for call in sending:
         assert isinstance(call.exception(), (SyncError, type(None)))
 
@@ -114,6 +115,6 @@ def test_an_abort_ends_all_parts(group: Group) -> None:
 
 
 def test_a_manifest_of_other_parts_is_refused(group: Group) -> None:
-    manifest = WeightManifest((), 512, 512, (0,))
-    with pytest.raises(ChecksumMismatchError, match="1 parts for 2 senders"):
+    manifest = WeightManifest((), 512, 512, made_up(0))
+    with pytest.raises(DigestMismatchError, match="1 parts for 2 senders"):
         group.sessions[-1].receive(HostBuffer(512), manifest, timeout=1.0)

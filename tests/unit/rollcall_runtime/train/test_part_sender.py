@@ -11,6 +11,7 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manif
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.train.part_sender import SnapshotPartSender
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 
 OTHER_PART = WeightManifest((), 0, 64, ())
@@ -58,7 +59,7 @@ async def test_the_part_that_a_manifest_describes_is_sent(duties: SnapshotPartSe
 async def test_a_part_that_was_never_sealed_is_refused(duties: SnapshotPartSender) -> None:
     own = part(1.0)
     await duties.offer(0, own)
-    wrong = replace(whole(own), checksums=(own.manifest.checksums[0] ^ 1,))
+    wrong = replace(whole(own), digests=made_up(1))
     with pytest.raises(SyncError, match="does not hold its part"):
         await duties.transfer(Recorder(), version(0), wrong, None)
 

@@ -6,7 +6,7 @@ the sender waits for no receiver. Members meet in the store too, so that a sessi
 with any engine.
 
     URL/GROUP/sessions/SESSION/RANK                    who has taken its seat
-    URL/GROUP/versions/SESSION-N/manifest.json      written first: layout, checksums, time
+    URL/GROUP/versions/SESSION-N/manifest.json      written first: layout, digests, time
     URL/GROUP/versions/SESSION-N/chunk-I            bytes [I * chunk_bytes, (I + 1) * chunk_bytes)
     URL/GROUP/versions/SESSION-N/COMPLETE           written last: CRC-32 of manifest.json
 
@@ -30,7 +30,7 @@ from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import wrong_checksums
+from rollcall_runtime.sync.bucket_transfer import wrong_digests
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.engines.common.threaded_engine import (
     ThreadedEngine,
@@ -38,13 +38,14 @@ from rollcall_runtime.sync.engines.common.threaded_engine import (
     seconds_left,
 )
 from rollcall_runtime.sync.errors import (
-    ChecksumMismatchError,
+    DigestMismatchError,
     JoinFailedError,
     TimedOutError,
     TransferFailedError,
 )
 from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.rendezvous import SessionRendezvous
+from rollcall_runtime.sync.weights.digests import digest_of
 
 _MARKER, _MANIFEST = "COMPLETE", "manifest.json"
 
@@ -202,12 +203,12 @@ class StoreSession(ThreadedSession):
             for _ in self._each(cut_in_chunks([(0, buffer.nbytes)], size), buffer, write, deadline):
                 pass
         self._finish(folder, str(crc32(text)).encode())
-        for bucket in range(len(manifest.checksums)):
+        for bucket in range(len(manifest.digests)):
             self._trace_bucket(bucket)
         self._prune(folder)
 
     def _receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
-        self._read(buffer, manifest, range(len(manifest.checksums)), deadline)
+        self._read(buffer, manifest, range(len(manifest.digests)), deadline)
 
     def _receive_buckets(
         self, buffer: Buffer, manifest: WeightManifest, only: tuple[int, ...], deadline: float
@@ -222,7 +223,7 @@ class StoreSession(ThreadedSession):
         announced_manifest, size = self._wait_for_version(folder, deadline)
         announced = (announced_manifest.total_bytes, announced_manifest.bucket_bytes)
         if announced != (manifest.total_bytes, manifest.bucket_bytes):
-            raise ChecksumMismatchError(
+            raise DigestMismatchError(
                 f"the sender announces {announced}, the manifest says "
                 f"{(manifest.total_bytes, manifest.bucket_bytes)}"
             )
@@ -247,11 +248,11 @@ class StoreSession(ThreadedSession):
             for end in self._each(pieces, buffer, read, deadline):
                 while unchecked and unchecked[0][1][1] <= end:
                     bucket, (start, stop) = unchecked.pop(0)
-                    if crc32(buffer.memory[start:stop]) != kept.checksums[bucket]:
+                    if digest_of(buffer.memory[start:stop]) != kept.digests[bucket]:
                         bad.append(bucket)
                     self._trace_bucket(numbers[bucket])
         if bad:
-            raise wrong_checksums(bad, kept, numbers)
+            raise wrong_digests(bad, kept, numbers)
 
     def _disconnect(self) -> None:
         with contextlib.suppress(OSError):  # another receiver may have removed it before

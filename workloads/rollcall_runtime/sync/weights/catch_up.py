@@ -16,14 +16,14 @@ from itertools import accumulate, zip_longest
 
 import aiohttp
 from aiohttp import web
-from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.sync.errors import CatchUpError, ChecksumMismatchError, SyncError
+from rollcall_runtime.sync.errors import CatchUpError, DigestMismatchError, SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer, FlatBuffer
+from rollcall_runtime.sync.weights.digests import digest_of
 from rollcall_runtime.sync.weights.shards import (
     BucketSelection,
     Shard,
@@ -245,7 +245,7 @@ async def _fetch_shard(
                 parts.append(await _read_manifest(answer.content))
                 same = answer.headers.get(SHARD_HEADER) == shard.key
         whole = parts[0] if len(parts) == 1 else combine_manifests(parts)
-        all_of_it = BucketSelection(whole, tuple(range(len(whole.checksums))))
+        all_of_it = BucketSelection(whole, tuple(range(len(whole.digests))))
         taken = all_of_it if same else select(whole, shard)
         each = taken.manifest.bounds() if len(parts) > 1 else [(0, taken.manifest.total_bytes)]
         numbers = whole.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
@@ -323,8 +323,8 @@ async def _read_buffer(
                 raise CatchUpError(f"ended after {start + position} of {whole} bytes")
             bucket[position : position + len(chunk)] = chunk
             position += len(chunk)
-        if await asyncio.to_thread(crc32, bucket) != manifest.checksums[index]:
+        if await asyncio.to_thread(digest_of, bucket) != manifest.digests[index]:
             named = index if numbers is None else numbers[index]
-            raise ChecksumMismatchError(f"wrong checksum in bucket {named}")
+            raise DigestMismatchError(f"wrong digest in bucket {named}")
         if not there:
             await asyncio.to_thread(buffer.write, start, bucket)

@@ -20,14 +20,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import zstandard
-from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import wrong_checksums
-from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
+from rollcall_runtime.sync.bucket_transfer import wrong_digests
+from rollcall_runtime.sync.errors import DigestMismatchError, ExhaustedError
 from rollcall_runtime.sync.memory.buffers import BufferHold, BufferWindow, GrowingBufferPool
-from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, checksums
+from rollcall_runtime.sync.weights.digests import DigestBuilder, bucket_digests
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +129,8 @@ def encode(
         for stream in (_LENGTH.pack(length), *piece):
             buffer.memory[position : position + len(stream)] = stream
             position += len(stream)
-    sums = checksums(buffer.memory, manifest.bucket_bytes)
-    short = replace(manifest, tensors=(), total_bytes=total, checksums=sums, parts=())
+    sums = bucket_digests(buffer.memory, manifest.bucket_bytes)
+    short = replace(manifest, tensors=(), total_bytes=total, digests=sums, parts=())
     return EncodedDelta(short, buffer, hold)
 
 
@@ -148,15 +148,13 @@ def decode(
 
     `short` describes the delta, in as many parts as the weights have. The base is in `base`, or in
     `target` itself; both hold only some buckets if `only` names them (see `Manifest.only`). Raises
-    ChecksumMismatchError when they are not what the manifest says; `target` is undefined then.
+    DigestMismatchError when they are not what the manifest says; `target` is undefined then.
     """
     held = target if base is None else base
-    numbers = range(len(manifest.checksums)) if only is None else only
+    numbers = range(len(manifest.digests)) if only is None else only
     kept = manifest if only is None else manifest.only(only)
     if len(held) != kept.total_bytes:
-        raise ChecksumMismatchError(
-            f"the base has {len(held)} bytes, the weights {kept.total_bytes}"
-        )
+        raise DigestMismatchError(f"the base has {len(held)} bytes, the weights {kept.total_bytes}")
     pieces = _pieces(encoded, short, manifest)
     after = np.frombuffer(target, np.uint8)
     before = None if base is None else np.frombuffer(base, np.uint8)
@@ -164,16 +162,16 @@ def decode(
     def work(position: int, bucket: ByteRange) -> bool:
         cut = slice(*bucket)
         old = None if before is None else before[cut]
-        checksum = _decode(pieces[numbers[position]], old, after[cut])
-        return checksum == kept.checksums[position]
+        digest = _decode(pieces[numbers[position]], old, after[cut])
+        return digest == kept.digests[position]
 
     try:
         good = _map_buckets(work, kept.buckets(), config.threads)
     except _UNREADABLE as error:
-        raise ChecksumMismatchError(f"the delta cannot be read: {error}") from error
+        raise DigestMismatchError(f"the delta cannot be read: {error}") from error
     bad = [bucket for bucket, right in enumerate(good) if not right]
     if bad:
-        raise wrong_checksums(bad, kept, only)
+        raise wrong_digests(bad, kept, only)
 
 
 def _map_buckets(
@@ -226,8 +224,8 @@ def _changes(before: Bytes, after: Bytes) -> tuple[Positions, Bytes]:
     return found, by
 
 
-def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
-    """Put a bucket's changes into `after`, copied from `before` if that is given; its CRC-32.
+def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> str:
+    """Put a bucket's changes into `after`, copied from `before` if that is given; its digest.
 
     _DECODE_BYTES at a time, copied, changed and summed while they are in the CPU cache.
     """
@@ -241,7 +239,7 @@ def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
     weights = torch.from_numpy(after)
     differences = torch.from_numpy(_unpack(piece[high_end:], changes).copy())
     step = changes * _DECODE_BYTES // len(after) + 1
-    checksum, done, last = 0, 0, 0
+    builder, done, last = DigestBuilder(), 0, 0
     for first in range(0, changes + 1, step):
         positions = np.cumsum(gaps[first : first + step], dtype=np.int64)  # seen from `last`
         end = len(after) if first + step > changes else last + int(positions[-1]) + 1
@@ -249,9 +247,9 @@ def _decode(piece: memoryview, before: Bytes | None, after: Bytes) -> int:
             after[done:end] = before[done:end]
         some = differences[first : first + step]
         weights[last:].scatter_add_(0, torch.from_numpy(positions), some)
-        checksum = crc32(after[done:end].data, checksum)
+        builder.update(after[done:end].data)
         done, last = end, end - 1
-    return checksum
+    return builder.digest()
 
 
 def _pack(stream: Bytes) -> bytes:
@@ -271,22 +269,22 @@ def _pieces(
 ) -> list[memoryview]:
     """Each bucket's piece, in the order of the weights' buckets."""
     if len(short.bounds()) != len(manifest.bounds()):
-        raise ChecksumMismatchError(
+        raise DigestMismatchError(
             f"a delta in parts of {short.parts}, weights in parts of {manifest.parts}"
         )
     found: list[memoryview] = []
     for part, (start, end) in enumerate(short.bounds()):
-        found += _split(encoded[start:end], len(manifest.part(part).checksums))
+        found += _split(encoded[start:end], len(manifest.part(part).digests))
     return found
 
 
 def _split(encoded: memoryview, buckets: int) -> list[memoryview]:
     if len(encoded) < _HEADER.size or _HEADER.unpack_from(encoded) != (_MAGIC, buckets):
-        raise ChecksumMismatchError(f"not a delta of {buckets} buckets")
+        raise DigestMismatchError(f"not a delta of {buckets} buckets")
     found, position = [], _HEADER.size
     for _ in range(buckets):
         if position + _LENGTH.size > len(encoded):
-            raise ChecksumMismatchError("the delta is cut off")
+            raise DigestMismatchError("the delta is cut off")
         (length,) = _LENGTH.unpack_from(encoded, position)
         position += _LENGTH.size
         found.append(encoded[position : position + length])

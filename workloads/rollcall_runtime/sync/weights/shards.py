@@ -3,7 +3,7 @@
 A rank of a tensor-parallel engine serves some rows of most tensors. Rows of the first dimension lie
 together in the flat buffer, so the buckets without any of them can be left out; a cut along another
 dimension goes through every row, and such a tensor is taken whole. Buckets
-are taken whole, because each has one checksum, and kept one after the other: the fewer rows a
+are taken whole, because each has one digest, and kept one after the other: the fewer rows a
 bucket spans, the fewer bytes are received in vain.
 """
 

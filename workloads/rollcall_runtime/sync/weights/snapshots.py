@@ -1,4 +1,4 @@
-"""Weights as one flat buffer: its layout, its checksums, and the sender's snapshots.
+"""Weights as one flat buffer: its layout, its digests, and the sender's snapshots.
 
 A model is one flat buffer, in host memory or a device's, whose layout its manifest describes.
 """
@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
-from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.sync.errors import StagingError
@@ -18,6 +17,7 @@ from rollcall_runtime.sync.memory.device_buffers import (
     DeviceBuffer,
     device_buffer_factory,
 )
+from rollcall_runtime.sync.weights.digests import DigestBuilder, bucket_digests
 
 SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
 
@@ -91,7 +91,7 @@ class WeightSnapshot:
 
 
 class WeightSnapshotDraft:
-    """A copy of the weights at one moment, before its checksums are computed.
+    """A copy of the weights at one moment, before its digests are computed.
 
     For a copy in device memory, `copy` is a host buffer that `finish` fills too; unless `stays`,
     `finish` keeps only that one.
@@ -111,10 +111,10 @@ class WeightSnapshotDraft:
         self._bucket_bytes = bucket_bytes
 
     def finish(self) -> WeightSnapshot:
-        """Compute the checksums (outside the GIL); call once. The snapshot takes over the holds."""
+        """Compute the digests (outside the GIL); call once. The snapshot takes over the holds."""
         buffer = self._hold.buffer
         copy = self._copy.buffer if self._copy else None
-        sums = buffer_checksums(buffer, self._bucket_bytes, copy=copy)
+        sums = buffer_digests(buffer, self._bucket_bytes, copy=copy)
         manifest = WeightManifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
         if self._copy is None or self._stays:
             return WeightSnapshot(manifest, self._hold, self._copy)
@@ -179,7 +179,7 @@ class Snapshotter:
         `tensors` are taken from their iterator one by one, so that they need not exist together;
         ValueError if one is not as announced. Waits while all buffers are in use (earlier snapshots
         not released, sends not ended), and raises ExhaustedError after `timeout` seconds. Call
-        `finish` on the draft in another thread: training need not wait for checksums.
+        `finish` on the draft in another thread: training need not wait for digests.
         """
         if layout is None:
             layout = tensors = list(tensors)
@@ -259,28 +259,22 @@ def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     return part.view(dtype).reshape(spec.shape)
 
 
-def checksums(memory: memoryview, bucket_bytes: int) -> tuple[int, ...]:
-    """CRC-32 of each bucket."""
-    starts = range(0, len(memory), bucket_bytes)
-    return tuple(crc32(memory[start : start + bucket_bytes]) for start in starts)
-
-
-def buffer_checksums(
+def buffer_digests(
     buffer: FlatBuffer, bucket_bytes: int, *, copy: FlatBuffer | None = None
-) -> tuple[int, ...]:
-    """CRC-32 of each bucket. Weights in device memory are copied to the host buffer `copy` as well.
+) -> tuple[str, ...]:
+    """The digest of each bucket. Weights in device memory are copied to the host buffer `copy` too.
 
-    One piece is copied while the checksum of the previous one is computed.
+    One piece is copied while the digest of the previous one is computed.
     """
     if buffer.device == "cpu":
-        return checksums(buffer.memory, bucket_bytes)
+        return bucket_digests(buffer.memory, bucket_bytes)
     pieces = [
         (bucket, start, min(start + _PIECE_BYTES, end))
         for bucket, first in enumerate(range(0, buffer.nbytes, bucket_bytes))
         for end in [min(first + bucket_bytes, buffer.nbytes)]
         for start in range(first, end, _PIECE_BYTES)
     ]
-    sums = [0] * -(-buffer.nbytes // bucket_bytes)
+    builders = [DigestBuilder() for _ in range(-(-buffer.nbytes // bucket_bytes))]
     longest = max((end - start for _, start, end in pieces), default=0)
     halves = [buffer.scratch(longest) for _ in range(2 if copy is None else 0)]
 
@@ -289,11 +283,11 @@ def buffer_checksums(
         target = halves[number % 2] if copy is None else copy.memory[start:end]
         return buffer.read(start, end, target)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="snapshot checksums") as copying:
+    with ThreadPoolExecutor(1, thread_name_prefix="snapshot digests") as copying:
         loading = [copying.submit(load, 0)] if pieces else []
         for number, (bucket, _, _) in enumerate(pieces):
             data = loading.pop().result()
             if number + 1 < len(pieces):
                 loading.append(copying.submit(load, number + 1))
-            sums[bucket] = crc32(data, sums[bucket])
-    return tuple(sums)
+            builders[bucket].update(data)
+    return tuple(builder.digest() for builder in builders)

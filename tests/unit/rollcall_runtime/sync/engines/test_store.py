@@ -14,13 +14,12 @@ from rollcall_runtime.sync.engine import Role, encode_descriptor
 from rollcall_runtime.sync.engines.store import StoreEngine, StoreSession, StoreSettings
 from rollcall_runtime.sync.errors import SyncError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
+from rollcall_runtime.sync.weights.digests import bucket_digests
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 
 WEIGHTS = bytes(range(256)) * 4
-MANIFEST = WeightManifest(
-    (), len(WEIGHTS), 512, tuple(zlib.crc32(WEIGHTS[i : i + 512]) for i in (0, 512))
-)
+MANIFEST = WeightManifest((), len(WEIGHTS), 512, bucket_digests(memoryview(WEIGHTS), 512))
 
 Open = Callable[..., tuple[StoreSession, StoreSession]]
 

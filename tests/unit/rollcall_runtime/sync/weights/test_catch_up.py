@@ -188,7 +188,7 @@ async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
     held, stage = snapshot(), StagingArea()
     held.buffer.memory[2_000_000] ^= 1
     async with donor(holder(held)) as address:
-        with pytest.raises(CatchUpError, match="wrong checksum in bucket 1"):
+        with pytest.raises(CatchUpError, match="wrong digest in bucket 1"):
             await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
     assert stage.state.in_use == 0
 

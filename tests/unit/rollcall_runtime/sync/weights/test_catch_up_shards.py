@@ -126,7 +126,7 @@ async def test_corrupt_bytes_of_a_part_are_named_as_the_whole_names_them() -> No
     last = RowShard(1, 2)
     held.buffer.memory[12 << 20] ^= 1
     async with donor(holder(held)) as address:
-        with pytest.raises(CatchUpError, match="wrong checksum in bucket 12"):
+        with pytest.raises(CatchUpError, match="wrong digest in bucket 12"):
             await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=last)
         await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
     assert committed(stage) == rows(held, HALF)

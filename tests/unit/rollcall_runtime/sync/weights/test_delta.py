@@ -7,10 +7,10 @@ import pytest
 
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.sync.errors import ChecksumMismatchError, ExhaustedError
+from rollcall_runtime.sync.errors import DigestMismatchError, ExhaustedError
 from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import EncodedDelta, decode, encode
-from rollcall_runtime.sync.weights.snapshots import checksums
+from rollcall_runtime.sync.weights.digests import bucket_digests
 
 SIZE, BUCKET = 1_000_003, 300_000
 CONFIG = DeltaConfig(block_bytes=4_096)
@@ -31,7 +31,7 @@ def changed(base: HostBuffer, positions: Any) -> HostBuffer:
 
 
 def described(buffer: HostBuffer) -> WeightManifest:
-    return WeightManifest((), SIZE, BUCKET, checksums(buffer.memory, BUCKET))
+    return WeightManifest((), SIZE, BUCKET, bucket_digests(buffer.memory, BUCKET))
 
 
 def delta(base: HostBuffer, new: HostBuffer, config: DeltaConfig = CONFIG) -> EncodedDelta | None:
@@ -69,7 +69,7 @@ def test_a_base_and_its_delta_make_the_new_weights(positions: Any) -> None:
     made = delta(base, new)
     assert made is not None
     assert made.manifest.total_bytes == made.buffer.nbytes
-    assert made.manifest.checksums == checksums(made.buffer.memory, BUCKET)
+    assert made.manifest.digests == bucket_digests(made.buffer.memory, BUCKET)
     apply(made, base=base, to=target, new=new)
     assert target.memory == new.memory
     assert base.memory == weights().memory, "the base is served meanwhile"
@@ -84,7 +84,7 @@ def test_parts_of_several_senders_make_the_new_weights() -> None:
     manifests, made = [], []
     for start, end in bounds:
         old, part = base.memory[start:end], new.memory[start:end]
-        manifests.append(WeightManifest((), end - start, BUCKET, checksums(part, BUCKET)))
+        manifests.append(WeightManifest((), end - start, BUCKET, bucket_digests(part, BUCKET)))
         one = encode(old, part, manifests[-1], config=CONFIG, pool=GrowingBufferPool(limit=1))
         assert one is not None
         made.append(one)
@@ -99,7 +99,7 @@ def test_parts_of_several_senders_make_the_new_weights() -> None:
         config=CONFIG,
     )
     assert target.memory == new.memory
-    with pytest.raises(ChecksumMismatchError, match="parts"):
+    with pytest.raises(DigestMismatchError, match="parts"):
         decode(
             memoryview(sent), short, described(new), target.memory, base=base.memory, config=CONFIG
         )
@@ -147,7 +147,7 @@ def test_another_base_is_detected(in_place: bool) -> None:
     assert made is not None
     other = changed(base, np.array([400_000]))
     target = other if in_place else HostBuffer(SIZE)
-    with pytest.raises(ChecksumMismatchError, match=r"buckets \[1\] of 4"):
+    with pytest.raises(DigestMismatchError, match=r"buckets \[1\] of 4"):
         apply(made, base=None if in_place else other, to=target, new=new)
 
 
@@ -156,7 +156,7 @@ def test_a_delta_that_is_cut_off_is_refused(end: int) -> None:
     base, new = weights(), changed(weights(), np.arange(0, SIZE, 77))
     made = delta(base, new)
     assert made is not None
-    with pytest.raises(ChecksumMismatchError):
+    with pytest.raises(DigestMismatchError):
         decode(
             made.buffer.memory[:end],
             made.manifest,
@@ -172,8 +172,8 @@ def test_changes_behind_a_bucket_are_refused() -> None:
     made = delta(base, new)
     assert made is not None
     narrow = 260_000  # as many buckets
-    other = WeightManifest((), SIZE, narrow, checksums(new.memory, narrow))
-    with pytest.raises(ChecksumMismatchError, match="cannot be read"):
+    other = WeightManifest((), SIZE, narrow, bucket_digests(new.memory, narrow))
+    with pytest.raises(DigestMismatchError, match="cannot be read"):
         decode(
             made.buffer.memory,
             made.manifest,

@@ -9,7 +9,7 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
 from rollcall_runtime.sync.weights import staging
-from rollcall_runtime.sync.weights.snapshots import checksums
+from rollcall_runtime.sync.weights.digests import bucket_digests
 from rollcall_runtime.sync.weights.staging import DeltaBaseCopy, StagingArea
 
 SIZE = 100
@@ -28,7 +28,7 @@ def filled(value: int) -> HostBuffer:
 def serve(stage: StagingArea, number: int) -> WeightManifest:
     """StagingArea and commit weights whose bytes are the version's number."""
     memory = filled(number).memory
-    manifest = WeightManifest((), SIZE, SIZE, checksums(memory, SIZE))
+    manifest = WeightManifest((), SIZE, SIZE, bucket_digests(memory, SIZE))
     with stage.staging(version(number), manifest, timeout=0) as buffer:
         buffer.memory[:] = memory
     with stage.committing(version(number)):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from zlib_ng.zlib_ng import crc32
 
 from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, WeightSyncConfig
 from rollcall_protocol.wire.ids import MemberId, SessionId
@@ -23,6 +22,7 @@ from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from rollcall_runtime.sync.multi_sender import open_session
 from rollcall_runtime.sync.weights import snapshots as weight_snapshots
 from rollcall_runtime.sync.weights.catch_up import fetch
+from rollcall_runtime.sync.weights.digests import digest_of
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train import snapshot_placement
@@ -85,7 +85,7 @@ def test_a_bucket_longer_than_the_pieces_that_are_copied_is_summed_whole(
     snapshot = taker.take(odd_tensors(1, 1), timeout=0).finish()
     assert snapshot.manifest == on_host(bucket_bytes=10_000).manifest
     start, end = snapshot.manifest.buckets()[3]
-    assert crc32(snapshot.buffer.read(start, end)) == snapshot.manifest.checksums[3]
+    assert digest_of(snapshot.buffer.read(start, end)) == snapshot.manifest.digests[3]
 
 
 def test_it_does_not_follow_the_model(memory: DeviceAllocator) -> None:
@@ -99,7 +99,7 @@ def test_it_does_not_follow_the_model(memory: DeviceAllocator) -> None:
 
 def test_a_model_without_tensors_is_a_model(memory: DeviceAllocator) -> None:
     snapshot = snapshotter(memory).take([], timeout=0).finish()
-    assert snapshot.manifest.checksums == ()
+    assert snapshot.manifest.digests == ()
     assert dict(snapshot.tensors()) == {}
 
 
@@ -184,7 +184,7 @@ async def test_a_spoiled_bucket_does_not_reach_the_device(memory: DeviceAllocato
     held, stage = taken(memory, bucket_bytes=1 << 20), StagingArea(memory=memory)
     held.buffer.write(12345, memoryview(bytearray([held.buffer.read(12345, 12346)[0] ^ 1])))
     async with donor(holder(held)) as address:
-        with pytest.raises(CatchUpError, match="wrong checksum in bucket 0"):
+        with pytest.raises(CatchUpError, match="wrong digest in bucket 0"):
             await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
     assert stage.state.in_use == 0
 

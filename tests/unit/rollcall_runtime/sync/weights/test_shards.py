@@ -8,11 +8,13 @@ import torch
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.bench.member import odd_tensors
-from rollcall_runtime.sync.errors import ChecksumMismatchError, StagingError
+from rollcall_runtime.sync.errors import DigestMismatchError, StagingError
 from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import decode, encode
+from rollcall_runtime.sync.weights.digests import bucket_digests
 from rollcall_runtime.sync.weights.shards import Rows, RowShard, Shard, cut, select
-from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot, checksums
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 HALVES = RowShard(0, 2), RowShard(1, 2)
 
@@ -42,8 +44,8 @@ def taken(whole: WeightSnapshot, shard: Shard) -> tuple[WeightSnapshot, int]:
     assert selection.manifest.total_bytes == len(held)
     buffer = HostBuffer(len(held))
     buffer.memory[:] = held
-    found = checksums(buffer.memory, selection.manifest.bucket_bytes)
-    assert whole.manifest.parts or selection.manifest.checksums == found
+    found = bucket_digests(buffer.memory, selection.manifest.bucket_bytes)
+    assert whole.manifest.parts or selection.manifest.digests == found
     return WeightSnapshot(selection.manifest, buffer.hold()), len(held)
 
 
@@ -136,9 +138,9 @@ def test_rows_that_several_senders_hold_are_put_together(wanted: Rows, bucket_by
 
 
 def test_buckets_that_are_left_out_keep_the_parts_apart() -> None:
-    whole = WeightManifest((), 300, 64, (1, 2, 3, 4, 5, 6), (100, 0, 200))
+    whole = WeightManifest((), 300, 64, made_up(1, 2, 3, 4, 5, 6), (100, 0, 200))
     kept = whole.only([1, 2, 5])
-    assert kept == WeightManifest((), 36 + 64 + 8, 64, (2, 3, 6), (36, 0, 72))
+    assert kept == WeightManifest((), 36 + 64 + 8, 64, made_up(2, 3, 6), (36, 0, 72))
 
 
 @pytest.mark.parametrize("rows", [(0, 5), (-1, 2), (3, 2)])
@@ -192,5 +194,5 @@ def test_a_delta_is_decoded_for_the_buckets_that_are_there(shard: RowShard) -> N
     found = WeightSnapshot(selection.manifest, target.hold())
     assert same(dict(found.tensors()), expected(new, shard))
     base.buffer.memory[1024] ^= 1
-    with pytest.raises(ChecksumMismatchError, match=rf"buckets \[{selection.buckets[1]}\]"):
+    with pytest.raises(DigestMismatchError, match=rf"buckets \[{selection.buckets[1]}\]"):
         make()

@@ -2,18 +2,20 @@
 
 import threading
 import weakref
-import zlib
 from collections.abc import Iterator
 
 import pytest
 import torch
+from blake3 import blake3
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest, combine_manifests
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
-from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot, checksums
+from rollcall_runtime.sync.weights.digests import bucket_digests
+from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 
 def snapshot(seed: int = 1, *, bucket_bytes: int = 1000) -> WeightSnapshot:
@@ -56,10 +58,10 @@ def test_tensors_are_aligned_and_do_not_overlap() -> None:
         end = spec.offset + spec.nbytes
 
 
-def test_checksums_cover_every_byte() -> None:
+def test_digests_cover_every_byte() -> None:
     taken = snapshot(bucket_bytes=999)
-    assert taken.manifest.checksums == checksums(taken.buffer.memory, 999)
-    assert len(taken.manifest.checksums) == -(-taken.buffer.nbytes // 999)
+    assert taken.manifest.digests == bucket_digests(taken.buffer.memory, 999)
+    assert len(taken.manifest.digests) == -(-taken.buffer.nbytes // 999)
 
 
 def test_a_snapshot_does_not_follow_the_model() -> None:
@@ -86,7 +88,7 @@ def test_pieces_of_a_tensor_are_put_together_in_their_order() -> None:
 
 def test_a_model_without_tensors_is_a_model() -> None:
     taken = Snapshotter(bucket_bytes=64).take([], timeout=0).finish()
-    assert taken.manifest.checksums == ()
+    assert taken.manifest.digests == ()
     assert dict(taken.tensors()) == {}
 
 
@@ -173,10 +175,12 @@ def test_a_commit_serves_what_was_staged() -> None:
     assert served_digests(stage) == digests(second)
 
 
-def test_checksums_are_the_crc_32_of_each_whole_bucket() -> None:
+def test_digests_are_blake3_of_each_whole_bucket() -> None:
     data = bytes(range(256)) * 3
-    expected = tuple(zlib.crc32(data[start : start + 100]) for start in range(0, len(data), 100))
-    assert checksums(memoryview(data), 100) == expected
+    expected = tuple(
+        blake3(data[start : start + 100]).hexdigest(length=16) for start in range(0, len(data), 100)
+    )
+    assert bucket_digests(memoryview(data), 100) == expected
 
 
 def test_a_failed_transfer_stages_nothing() -> None:
@@ -244,7 +248,7 @@ def test_discarding_frees_the_buffer() -> None:
 
 def test_a_dtype_that_this_torch_lacks_is_an_error_of_this_process() -> None:
     hold = BufferPool(limit=1).take(64, timeout=0)
-    manifest = WeightManifest((TensorSpec("w", "float3", (1,), 0, 1),), 64, 64, (0,))
+    manifest = WeightManifest((TensorSpec("w", "float3", (1,), 0, 1),), 64, 64, made_up(0))
     with pytest.raises(StagingError, match="no dtype 'float3'") as caught:
         dict(WeightSnapshot(manifest, hold).tensors())
     assert caught.value.own_fault

@@ -248,7 +248,7 @@ class ThreadedSession(SyncSession):
 
     @abstractmethod
     def _receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
-        """Fill the buffer and compare each bucket's CRC-32; ChecksumMismatchError."""
+        """Fill the buffer and compare each bucket's digest; DigestMismatchError."""
 
     def _receive_buckets(
         self, buffer: Buffer, manifest: WeightManifest, only: tuple[int, ...], deadline: float

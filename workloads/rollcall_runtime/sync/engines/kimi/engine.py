@@ -3,7 +3,7 @@
 The sender's weights are in host memory that checkpoint-engine's P2PStore has registered. The leader
 of each node, the receiver of the lowest rank, reads them operation by operation, as
 checkpoint-engine plans its buckets, and broadcasts each to the node's other receivers by gloo while
-the next ones are in flight. Every receiver compares the checksums itself.
+the next ones are in flight. Every receiver compares the digests itself.
 
 Its ParameterServer is not used: it requires GPUs, a fixed world size and torch's default process
 group. So reads can be abandoned (see `p2p_store`), and the node's broadcast is a `gloo` broadcast:

@@ -80,5 +80,5 @@ class PlannedTransfer(BucketTransfer):
     def fill_planned(
         self, buffer: Buffer, manifest: WeightManifest, plan: TransferPlan, deadline: float
     ) -> None:
-        """Fill the buffer and compare each bucket's CRC-32; ChecksumMismatchError."""
+        """Fill the buffer and compare each bucket's digest; DigestMismatchError."""
         self.fill_groups(buffer, manifest, plan.operations, deadline)

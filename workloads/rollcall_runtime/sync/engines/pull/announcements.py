@@ -12,7 +12,7 @@ from typing import Any
 
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.errors import ChecksumMismatchError, TimedOutError
+from rollcall_runtime.sync.errors import DigestMismatchError, TimedOutError
 from rollcall_runtime.sync.rendezvous import SessionRendezvous
 
 
@@ -48,12 +48,12 @@ class Announcements:
         self._rendezvous.put(self._source_key(self._rank), json.dumps(source | sizes).encode())
 
     def wait_for_sender(self, deadline: float) -> dict[str, Any]:
-        """How to read from the sender; ChecksumMismatchError if it sends another layout."""
+        """How to read from the sender; DigestMismatchError if it sends another layout."""
         source = self.wait_for_source(0, deadline)
         announced = (source["bytes"], source["bucket"])
         expected = (self._manifest.total_bytes, self._manifest.bucket_bytes)
         if announced != expected:
-            raise ChecksumMismatchError(
+            raise DigestMismatchError(
                 f"the sender announces (bytes, bucket bytes) {announced}, "
                 f"the manifest has {expected}"
             )
@@ -71,7 +71,7 @@ class Announcements:
         Announces whole stretches. A bucket that this receiver leaves out is read by no other
         member, so it counts as held.
         """
-        last = len(self._manifest.checksums) - 1
+        last = len(self._manifest.digests) - 1
         complete = following > last >= 0
         end = self.stretch_of(last) + 1 if complete else self.stretch_of(following)
         for stretch in range(self.stretch_of(bucket), end):
@@ -93,7 +93,7 @@ class Announcements:
         """Wait until `ranks` hold everything. Each stretch has `operation_timeout` at each of
         them: in a chain the last one gets it when all others have it.
         """
-        last = len(self._manifest.checksums) - 1
+        last = len(self._manifest.digests) - 1
         for stretch in range(self.stretch_of(last) + 1 if ranks and last >= 0 else 0):
             keys = [self._have_key(rank, stretch) for rank in ranks]
             lacking, before = len(keys), len(keys) + 1
@@ -107,7 +107,7 @@ class Announcements:
 
     def _buckets(self, stretch: int) -> str:
         first = stretch * self._buckets_in_stretch
-        last = min(first + self._buckets_in_stretch, len(self._manifest.checksums)) - 1
+        last = min(first + self._buckets_in_stretch, len(self._manifest.digests)) - 1
         return f"buckets {first} to {last}"
 
     def _source_key(self, rank: int) -> str:

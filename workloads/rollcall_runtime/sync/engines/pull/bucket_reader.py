@@ -45,7 +45,7 @@ class BucketReader:
         self._bucket_done, self._aborted = bucket_done, aborted
         self._hops = hops
         self._connection = engine.connect(source)
-        self._only = range(len(manifest.checksums)) if only is None else only
+        self._only = range(len(manifest.digests)) if only is None else only
         self._held_upstream = -1  # the last stretch that upstream is known to hold
         self._queued: deque[_QueuedRead] = deque()
         announcements.announce_buckets(0, self._following(-1))
@@ -108,7 +108,7 @@ class BucketReader:
     def _following(self, index: int) -> int:
         """The bucket that is read after the `index`-th; beyond the last when it is the last."""
         after = index + 1
-        return self._only[after] if after < len(self._only) else len(self._manifest.checksums)
+        return self._only[after] if after < len(self._only) else len(self._manifest.digests)
 
 
 class _QueuedRead:

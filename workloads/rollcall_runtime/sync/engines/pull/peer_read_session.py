@@ -66,7 +66,7 @@ class PullSession(ThreadedSession):
         with buffer.hold():
             announcements.announce_source(self._pull_engine.register_source(buffer))
             self._wait_for_readers(announcements, self._ranks_to_wait_for(), deadline)
-        for bucket in range(len(manifest.checksums)):
+        for bucket in range(len(manifest.digests)):
             self._trace_bucket(bucket)
 
     def _receive(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
@@ -88,7 +88,7 @@ class PullSession(ThreadedSession):
         announcements = self._next_publication(manifest, deadline)
         source = announcements.wait_for_sender(deadline)
         kept = manifest if only is None else manifest.only(only)
-        above, readers, distance = self._neighbours(len(kept.checksums))
+        above, readers, distance = self._neighbours(len(kept.digests))
         with buffer.hold():
             own = self._pull_engine.register_source(buffer)
             if readers:

@@ -16,6 +16,7 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import encode_descriptor
 from rollcall_runtime.sync.errors import JoinFailedError
+from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 kimi = pytest.importorskip(
     "rollcall_runtime.sync.engines.kimi.engine", reason="needs Mooncake, checkpoint-engine"
@@ -36,7 +37,7 @@ def seat(rank: int, **descriptor: str) -> Seat:
 def manifest(*, total: int, bucket: int) -> WeightManifest:
     count = -(-total // bucket)
     return WeightManifest(
-        tensors=(), total_bytes=total, bucket_bytes=bucket, checksums=(0,) * count
+        tensors=(), total_bytes=total, bucket_bytes=bucket, digests=made_up(0) * count
     )
 
 

@@ -66,7 +66,7 @@ def test_what_is_damaged_on_its_way_is_not_passed_on(chain: Local) -> None:
     chain.buffers[0].memory[BUCKET] ^= 1
     sessions = chain.join(range(4))
     moving = chain.start(sessions, manifest, timeout=3.0)
-    with pytest.raises(SyncError, match=r"wrong checksum in buckets \[1\]"):
+    with pytest.raises(SyncError, match=r"wrong digest in buckets \[1\]"):
         moving[1].result(5)
     abort(sessions)
 
