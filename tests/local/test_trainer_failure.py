@@ -10,13 +10,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import CheckpointConfig, JobConfig
-from rollcall_protocol.pod_contract import ExitCode
+from rollcall_protocol.pod_contract import TICKET_HEADER, ExitCode
 from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_protocol.wire.json_codec import encode
+from rollcall_protocol.wire.json_codec import decode, encode, parse
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
@@ -94,13 +96,26 @@ async def test_a_stopped_rank_is_found_within_the_bound(tmp_path: Path, victim: 
         assert await stopped.exited(seconds=10) == ExitCode.FAILED, "it cannot go on alone"
 
 
+async def described(donor: str, version: Version, ticket: str) -> WeightManifest:
+    """What a rollout says of the version that it serves."""
+    url, headers = f"http://{donor}{pod_contract.WEIGHTS_ROUTE}", {TICKET_HEADER: ticket}
+    query = {"version": str(version), "buckets": ""}
+    async with (
+        aiohttp.ClientSession(headers=headers) as client,
+        client.get(url, params=query) as answer,
+    ):
+        assert answer.status == 200
+        return decode(WeightManifest, parse((await answer.read())[8:]))
+
+
 async def weights_of(pod: Pod, lineage: Lineage, keys: TicketGiver) -> tuple[Version, bytes]:
     """The version of `lineage` that a rollout serves, and the whole of its weights."""
     values = await pod.metrics()
     version, stage = Version(lineage, int(values["weight_version"])), StagingArea()
     donor = f"{pod.address}:{pod_contract.AGENT_PORT}"
-    tickets = [await keys.ticket(pod.uid, version)]
-    await fetch(version=version, donors=[donor], tickets=tickets, stage=stage)
+    ticket = await keys.ticket(pod.uid, version)
+    manifest = await described(donor, version, ticket)
+    await fetch(version=version, manifest=manifest, donors=[donor], tickets=[ticket], stage=stage)
     with stage.committing(version) as snapshot:
         return version, bytes(snapshot.host.memory)
 

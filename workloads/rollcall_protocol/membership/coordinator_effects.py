@@ -47,6 +47,14 @@ class MemberSuspected:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongWeightsReported:
+    """`newcomer` says that `donor` sent it other weights than the trainer made."""
+
+    donor: MemberId
+    newcomer: MemberId
+
+
+@dataclass(frozen=True, slots=True)
 class VersionPublished:
     """`version` is served by all members of the live session, `members` of them."""
 
@@ -77,6 +85,7 @@ CoordinatorEffect = (
     SendMessage
     | CloseStream
     | MemberSuspected
+    | WrongWeightsReported
     | VersionPublished
     | SessionFormed
     | CoordinatorSuperseded

@@ -12,8 +12,14 @@ from rollcall_protocol.membership.coordinator_effects import (
     MemberSuspected,
     ProtocolTimeouts,
     VersionPublished,
+    WrongWeightsReported,
 )
-from rollcall_protocol.membership.member_table import MAX_REASON, MemberRecord, MemberTable
+from rollcall_protocol.membership.member_table import (
+    MAX_ACCUSERS,
+    MAX_REASON,
+    MemberRecord,
+    MemberTable,
+)
 from rollcall_protocol.membership.session_formation import (
     MAX_ENGINE_FAILURES,
     FormationPhase,
@@ -162,7 +168,7 @@ class CoordinatorMachine:
         elif known is None:
             pass  # of an older incarnation of the pod: without effect
         elif isinstance(message, CaughtUp):
-            self.members.caught_up(known, message)
+            self._on_caught_up(known, message, now)
         elif isinstance(message, Draining):
             known.state, known.reason = MemberState.DRAINING, message.reason[:MAX_REASON]
         else:
@@ -378,8 +384,7 @@ class CoordinatorMachine:
         elif self.session is None or ack.session != self.session:
             pass  # of an attempt that was given up
         elif ack.error and ack.own_fault and sender not in self.senders:
-            reason = f"{ack.phase.value} failed: {ack.error}"
-            self._suspect({sender}, reason, now, cause=SuspicionCause.ENGINE_ERROR)
+            self._on_own_fault(sender, ack, now)
         elif ack.phase is AckPhase.STAGE:
             self._on_stage_ack(sender, ack, now)
         elif self.formation.awaits(sender, ack.phase):
@@ -387,6 +392,28 @@ class CoordinatorMachine:
                 self._engine_failed(ack.error, now)
             elif self.formation.acknowledged(sender):
                 self._next_phase(self.session, now)
+
+    def _on_own_fault(self, sender: MemberId, ack: Ack, now: float) -> None:
+        """Exclude the sender; with it the rollout that it read wrong weights from.
+
+        Which of the two is at fault cannot be known. So an accusation costs whoever makes it as
+        much as the accused, and of each such pair at least one was at fault.
+        """
+        reason, accused = f"{ack.phase.value} failed: {ack.error}", {sender}
+        cause = SuspicionCause.ENGINE_ERROR
+        if ack.source in self.seated and ack.source != sender:
+            accused.add(ack.source)
+            reason, cause = f"{sender}: {reason}", SuspicionCause.WRONG_WEIGHTS
+        self._suspect(accused, reason, now, cause=cause)
+
+    def _on_caught_up(self, member: MemberRecord, message: CaughtUp, now: float) -> None:
+        """A newcomer ended a catch-up. A donor that two of them found wrong is a suspect."""
+        accused = self.members.accuse(member, message.wrong_donors)
+        self.members.caught_up(member, message)
+        self._effects += [WrongWeightsReported(donor.id, member.id) for donor in accused]
+        wrong = {donor.id for donor in accused if len(donor.accusers) >= MAX_ACCUSERS}
+        reason = f"{MAX_ACCUSERS} newcomers got other weights from it than the trainer made"
+        self._suspect(wrong, reason, now, cause=SuspicionCause.WRONG_WEIGHTS)
 
     def _on_refused(self, sender: MemberId, message: SessionRefused, now: float) -> None:
         roster = self.members.roster
@@ -431,7 +458,7 @@ class CoordinatorMachine:
         publication = self.publisher.publication
         if self.session is None or publication is None:
             return
-        self.members.current = publication.version
+        self.members.committed(publication.version, publication.manifest)
         self._effects += self.publisher.commit(self.session, self.seated, now)
         self._check_published()
 

@@ -7,7 +7,7 @@ transfer sends instead of receiving, and it gets no COMMIT.
 
 from dataclasses import dataclass
 
-from rollcall_protocol.wire.ids import SessionId, Version
+from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import (
     Ack,
     AckPhase,
@@ -70,10 +70,11 @@ class ApplyVersion:
 class FetchVersion:
     """Fetch `version` from the first donor that has it; report with `fetched`.
 
-    `tickets` are those of CatchUp.
+    `manifest` and `tickets` are those of CatchUp.
     """
 
     version: Version
+    manifest: WeightManifest
     donors: tuple[str, ...]
     tickets: tuple[str, ...] = ()
 
@@ -97,6 +98,7 @@ class MemberMachine:
         self._seats: tuple[Seat, ...] = ()
         self._senders = 1
         self._staged: Version | None = None
+        self._wrong_donors: tuple[str, ...] = ()  # of the last fetch
         self._applying: ApplyVersion | None = None
         self._next: list[ApplyVersion] = []
 
@@ -129,13 +131,23 @@ class MemberMachine:
         return [SendToCoordinator(Ack(session, AckPhase.JOIN, error=error))]
 
     def staged(
-        self, session: SessionId, version: Version, *, error: str = "", own_fault: bool = False
+        self,
+        session: SessionId,
+        version: Version,
+        *,
+        error: str = "",
+        own_fault: bool = False,
+        source: MemberId | None = None,
     ) -> list[MemberEffect]:
-        """The transfer of `version` ended, whole and verified unless there is an `error`."""
+        """The transfer of `version` ended, whole and verified unless there is an `error`.
+
+        `source` is the member that wrong weights came from.
+        """
         if session != self.session:
             return []
         self._staged = None if error else version
-        return [SendToCoordinator(Ack(session, AckPhase.STAGE, version, error, own_fault))]
+        ack = Ack(session, AckPhase.STAGE, version, error, own_fault, source)
+        return [SendToCoordinator(ack)]
 
     def applied(
         self, version: Version, session: SessionId | None, *, error: str = ""
@@ -149,10 +161,13 @@ class MemberMachine:
             replies += self._apply(self._next.pop(0))
         return replies
 
-    def fetched(self, version: Version, *, error: str = "") -> list[MemberEffect]:
+    def fetched(
+        self, version: Version, *, error: str = "", wrong_donors: tuple[str, ...] = ()
+    ) -> list[MemberEffect]:
         """The fetch of a catch-up ended, whole and verified unless there is an `error`."""
+        self._wrong_donors = wrong_donors
         if error:
-            return [SendToCoordinator(CaughtUp(version, error))]
+            return [self._outcome(version, None, error)]
         self._staged = version
         return self._apply(ApplyVersion(version, None))
 
@@ -177,10 +192,9 @@ class MemberMachine:
         error = "" if version == held else f"holds {held}, which is newer"
         return self._outcome(version, session, error)
 
-    @staticmethod
-    def _outcome(version: Version, session: SessionId | None, error: str) -> MemberEffect:
+    def _outcome(self, version: Version, session: SessionId | None, error: str) -> MemberEffect:
         if session is None:
-            return SendToCoordinator(CaughtUp(version, error))
+            return SendToCoordinator(CaughtUp(version, error, self._wrong_donors))
         return SendToCoordinator(
             Ack(session, AckPhase.COMMIT, version, error, own_fault=bool(error))
         )
@@ -210,7 +224,7 @@ class MemberMachine:
     def _catch_up(self, message: CatchUp) -> list[MemberEffect]:
         if self.held is not None and message.version <= self.held:
             return [SendToCoordinator(CaughtUp(self.held))]
-        return [FetchVersion(message.version, message.donors, message.tickets)]
+        return [FetchVersion(message.version, message.manifest, message.donors, message.tickets)]
 
     @staticmethod
     def _never_prepared(message: Join | SessionReady | Stage | Commit) -> MemberEffect:

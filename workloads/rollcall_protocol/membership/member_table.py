@@ -1,7 +1,7 @@
 """The coordinator's table of a sync group: its roster, and state and version of each member."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollcall_protocol.membership.coordinator_effects import RosterRefusedError, SendMessage
 from rollcall_protocol.pod_contract import AGENT_PORT
@@ -10,9 +10,11 @@ from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState, SuspicionCause
 from rollcall_protocol.wire.messages import CatchUp, CaughtUp, Hello, Seat
 from rollcall_protocol.wire.roster import Roster
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a suspect
 MAX_DONORS = 3
+MAX_ACCUSERS = 2  # newcomers that got wrong weights from a donor, before it is a suspect
 MAX_REASON = 500  # characters; a member's own words reach the job's conditions
 
 
@@ -43,6 +45,7 @@ class MemberRecord:
 
     `held` is the version that it serves, `deadline` the end of its catch-up (the machine's clock),
     `catch_ups` the number of catch-ups in a row, `donors` the addresses that it was sent.
+    `accusers` are the pods that got wrong weights from it: it is no donor any more.
     """
 
     hello: Hello
@@ -55,6 +58,12 @@ class MemberRecord:
     deadline: float | None = None
     catch_ups: int = 0
     donors: tuple[str, ...] = ()
+    accusers: set[str] = field(default_factory=set)
+
+    @property
+    def donor_address(self) -> str:
+        """Where newcomers fetch weights from it, host:port."""
+        return host_port(self.hello.address, AGENT_PORT)
 
     @property
     def id(self) -> MemberId:
@@ -101,6 +110,7 @@ class MemberTable:
     ) -> None:
         self.roster: Roster | None = None
         self.current: Version | None = None
+        self._manifest: WeightManifest | None = None
         self.by_pod: dict[str, MemberRecord] = {}
         self._job = (job_uid, group)
         self._coordinator_uid = coordinator_uid
@@ -189,6 +199,10 @@ class MemberTable:
             or (m.connected and m.state is MemberState.CATCHING_UP and m.catch_ups > MAX_CATCH_UPS)
         }
 
+    def committed(self, version: Version, manifest: WeightManifest) -> None:
+        """A COMMIT goes out for `version`, which `manifest` describes."""
+        self.current, self._manifest = version, manifest
+
     def caught_up(self, member: MemberRecord, message: CaughtUp) -> None:
         """A newcomer serves a version that it fetched, or failed to fetch one."""
         if member.state is not MemberState.CATCHING_UP:
@@ -196,6 +210,18 @@ class MemberTable:
         member.deadline, member.reason = None, message.error[:MAX_REASON]
         if not message.error:
             member.held = message.version
+
+    def accuse(self, newcomer: MemberRecord, donors: tuple[str, ...]) -> list[MemberRecord]:
+        """Note that `newcomer` got wrong weights from these of its donors; returns the rollouts."""
+        named = set(donors) & set(newcomer.donors)
+        accused = [
+            member
+            for member in self.by_pod.values()
+            if member.donor_address in named and member is not newcomer
+        ]
+        for member in accused:
+            member.accusers.add(newcomer.id.pod_uid)
+        return accused
 
     def settle_states(self, seated: tuple[MemberId, ...]) -> None:
         """Members of the session that serve a current version are InSync."""
@@ -233,7 +259,7 @@ class MemberTable:
             member.out(MemberState.GONE, "left the roster")
 
     def _admit(self, member: MemberRecord, now: float) -> list[SendMessage]:
-        if self.current is None or self.is_current(member.held):
+        if self.current is None or self._manifest is None or self.is_current(member.held):
             member.ready, member.deadline, member.donors = True, None, ()
             return []
         member.ready = False
@@ -242,7 +268,7 @@ class MemberTable:
         member.state, member.catch_ups = MemberState.CATCHING_UP, member.catch_ups + 1
         member.donors = self._choose_donors(self.current, member.hello.shard)
         member.deadline = now + self._catch_up_timeout
-        return [SendMessage(member.id, CatchUp(self.current, member.donors))]
+        return [SendMessage(member.id, CatchUp(self.current, self._manifest, member.donors))]
 
     def _choose_donors(self, version: Version, shard: str) -> tuple[str, ...]:
         """Peers that hold `version`, or `shard` of it, least busy with other newcomers first; then
@@ -250,9 +276,10 @@ class MemberTable:
         """
         busy = Counter(m.donors[0] for m in self.by_pod.values() if m.donors)
         holders = [
-            host_port(m.hello.address, AGENT_PORT)
+            m.donor_address
             for m in self.by_pod.values()
-            if m.held == version and m.state is MemberState.IN_SYNC and m.hello.shard in {"", shard}
+            if m.held == version and m.state is MemberState.IN_SYNC
+            if m.hello.shard in {"", shard} and not m.accusers
         ]
         holders.sort(key=lambda address: (busy[address], address))
         return (*holders[:MAX_DONORS], self.fallback_donor)

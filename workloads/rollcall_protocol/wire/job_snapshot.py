@@ -40,6 +40,7 @@ class SuspicionCause(StrEnum):
     REFUSED = "Refused"  # it follows another session
     NOT_REGISTERED = "NotRegistered"  # it is on the roster and opens no stream
     BAD_MESSAGES = "BadMessages"  # it sent several messages that cannot be true
+    WRONG_WEIGHTS = "WrongWeights"  # another member got other weights from it, or says so
     LEFT_ROSTER = "LeftRoster"  # the operator removed it before its stream ended
 
 

@@ -59,7 +59,8 @@ class Ack:
     """Outcome of one phase. `error` is empty when it went well; `version` with STAGE, COMMIT.
 
     `own_fault`: the cause lies in this member (digest, memory), so that it is excluded. It is
-    false for a collective that failed because of a peer.
+    false for a collective that failed because of a peer. `source` is the member that weights with a
+    wrong digest were read from, where the engine knows it.
     """
 
     session: SessionId
@@ -67,14 +68,19 @@ class Ack:
     version: Version | None = None
     error: str = ""
     own_fault: bool = False
+    source: MemberId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """A newcomer serves `version`, which it fetched from a donor; or could not, for `error`."""
+    """A newcomer serves `version`, which it fetched from a donor; or could not, for `error`.
+
+    `wrong_donors` are those that sent other weights than the manifest of CatchUp describes.
+    """
 
     version: Version
     error: str = ""
+    wrong_donors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +203,13 @@ class Commit:
 class CatchUp:
     """Fetch `version` from one of `donors` (host:port, best first), apply it, send CaughtUp.
 
-    A donor of several addresses, joined by "+", has one part of the version at each. `tickets` has
+    `manifest` describes the version, as the trainer made it: donors are not believed. A donor of
+    several addresses, joined by "+", has one part of the version at each. `tickets` has
     what to show to each donor, in the same form.
     """
 
     version: Version
+    manifest: WeightManifest
     donors: tuple[str, ...]
     tickets: tuple[str, ...] = ()
 

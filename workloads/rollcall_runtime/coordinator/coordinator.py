@@ -19,6 +19,7 @@ from rollcall_protocol.membership.coordinator_effects import (
     CoordinatorSuperseded,
     MemberSuspected,
     SessionFormed,
+    WrongWeightsReported,
 )
 from rollcall_protocol.membership.member_table import is_newer_roster
 from rollcall_protocol.membership.message_check import (
@@ -50,6 +51,7 @@ from rollcall_runtime.coordinator.member_connections import ConnectionLoss, Memb
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher, PromptMessage
+from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.coordinator.succession import name_leads_elsewhere
@@ -69,7 +71,8 @@ class Coordinator:
     `engines` has one for each sync group, the default group's first. With several `senders` the
     trainer's other ranks send their own parts. `source` returns prompt number i, None if it is left
     out, and `held_out` those of evaluations. Samples beyond `bounds` are rejected. `name` is the
-    host name under which members find the coordinator. Belongs to one event loop.
+    host name under which members find the coordinator. Versions are recorded in `published` before
+    they are sent. Belongs to one event loop.
     """
 
     def __init__(
@@ -87,8 +90,9 @@ class Coordinator:
         bounds: SampleBounds,
         senders: int = 1,
         held_out: Callable[[int], Prompt | None] | None = None,
+        published: PublishedManifests | None = None,
     ) -> None:
-        self._held_out = held_out
+        self._held_out, self._published = held_out, published
         self.config, self.member = config, member
         self._name, self._address, self._senders = name, address, senders
         self._state_dir, self._metrics = state_dir, metrics
@@ -199,6 +203,8 @@ class Coordinator:
         """
         self.snapshots.offer(version, snapshot)
         manifest, others = await self.parts.wait_for_all(version, snapshot.manifest)
+        if self._published is not None:
+            await asyncio.to_thread(self._published.save, version, manifest)
         delta = await self.snapshots.encode(version, self._base, others)
         publications = await asyncio.gather(
             *(group.publish(version, manifest, delta=delta) for group in self.groups.values())
@@ -405,6 +411,9 @@ class Coordinator:
                 self._metrics.session_formed(effect.report)
             elif isinstance(effect, MemberSuspected):
                 self._suspected(effect)
+            elif isinstance(effect, WrongWeightsReported):
+                self._metrics.refused("wrong_weights")
+                log.warning("%s got wrong weights from %s", effect.newcomer, effect.donor)
         self.prompts.dispatch()
         self._set_timer()
         if self._reporter.urgent(effects):
@@ -417,7 +426,7 @@ class Coordinator:
 
         The time runs from the last bytes of the member, or from the request that it did not answer.
         """
-        lied = effect.cause is SuspicionCause.BAD_MESSAGES
+        lied = effect.cause in {SuspicionCause.BAD_MESSAGES, SuspicionCause.WRONG_WEIGHTS}
         self.prompts.member_disconnected(effect.member, keep_tokens=not lied)
         now = time.monotonic()
         since = (

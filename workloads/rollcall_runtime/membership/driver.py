@@ -19,7 +19,12 @@ from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import MemberMessage, SessionMessage, WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncEngine, SyncSession
-from rollcall_runtime.sync.errors import SyncError, UnexpectedError
+from rollcall_runtime.sync.errors import (
+    CatchUpError,
+    DigestMismatchError,
+    SyncError,
+    UnexpectedError,
+)
 from rollcall_runtime.sync.multi_sender import open_session
 
 log = logging.getLogger(__name__)
@@ -44,9 +49,17 @@ class WeightHandler(Protocol):
         """Serve the staged version. After an error the old weights are served, unchanged."""
 
     async def fetch(
-        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
-    ) -> None:
-        """Stage `version` from the first of `donors` (host:port) that serves it for its ticket."""
+        self,
+        version: Version,
+        manifest: WeightManifest,
+        *,
+        donors: tuple[str, ...],
+        tickets: tuple[str, ...],
+    ) -> tuple[str, ...]:
+        """Stage `version` from the first of `donors` (host:port) that serves it for its ticket.
+
+        Returns the donors whose weights are not what `manifest` describes, as CatchUpError does.
+        """
 
 
 class MemberDriver:
@@ -109,11 +122,7 @@ class MemberDriver:
             message = str(error) if error else ""
             self._perform(self.machine.applied(effect.version, effect.session, error=message))
         else:
-            error = await _error_of(
-                self._weights.fetch(effect.version, effect.donors, effect.tickets)
-            )
-            message = str(error) if error else ""
-            self._perform(self.machine.fetched(effect.version, error=message))
+            self._perform(await self._fetch(effect))
 
     async def _join(self, effect: JoinEngine) -> list[MemberEffect]:
         members = [seat.member for seat in effect.seats]
@@ -146,7 +155,23 @@ class MemberDriver:
             effect.version,
             error=str(error) if error else "",
             own_fault=error is not None and error.own_fault,
+            source=error.peer if isinstance(error, DigestMismatchError) else None,
         )
+
+    async def _fetch(self, effect: FetchVersion) -> list[MemberEffect]:
+        wrong: tuple[str, ...] = ()
+
+        async def fetch() -> None:
+            nonlocal wrong
+            wrong = await self._weights.fetch(
+                effect.version, effect.manifest, donors=effect.donors, tickets=effect.tickets
+            )
+
+        error = await _error_of(fetch())
+        if isinstance(error, CatchUpError):
+            wrong = error.wrong_donors
+        message = str(error) if error else ""
+        return self.machine.fetched(effect.version, error=message, wrong_donors=wrong)
 
     def _abort(self) -> None:
         if self._session is not None:

@@ -33,8 +33,13 @@ class WeightSender:
         raise SyncError(f"the trainer does not receive weights and cannot apply {version}")
 
     async def fetch(
-        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
-    ) -> None:
+        self,
+        version: Version,
+        manifest: WeightManifest,  # noqa: ARG002 - a WeightHandler's
+        *,
+        donors: tuple[str, ...],
+        tickets: tuple[str, ...],
+    ) -> tuple[str, ...]:
         """Always SyncError: the trainer does not catch up from others."""
         raise SyncError(
             f"the trainer does not fetch weights ({version} from {donors}, {len(tickets)} tickets)"

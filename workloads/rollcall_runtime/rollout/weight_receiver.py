@@ -88,13 +88,19 @@ class WeightReceiver:
             self._preparing = loop.run_in_executor(None, self._stage.prepare)
 
     async def fetch(
-        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
-    ) -> None:
-        """Stage `version` from the first donor that gives it."""
+        self,
+        version: Version,
+        manifest: WeightManifest,
+        *,
+        donors: tuple[str, ...],
+        tickets: tuple[str, ...],
+    ) -> tuple[str, ...]:
+        """Stage `version` from the first donor that gives it; returns those that gave another."""
         self._track_lag(version)
         self._patched = False
-        await fetch(
+        return await fetch(
             version=version,
+            manifest=manifest,
             donors=donors,
             tickets=tickets,
             stage=self._stage,

@@ -58,4 +58,11 @@ class StagingError(SyncError):
 
 
 class CatchUpError(SyncError):
-    """No donor could give the version whole; the message has each donor's reason."""
+    """No donor could give the version whole; the message has each donor's reason.
+
+    `wrong_donors` are those that sent other weights than the trainer made.
+    """
+
+    def __init__(self, message: str, *, wrong_donors: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.wrong_donors = wrong_donors

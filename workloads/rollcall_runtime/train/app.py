@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rollcall_protocol.job_config import JobConfig
@@ -13,6 +14,7 @@ from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.prompt_source import open_prompts
@@ -86,6 +88,12 @@ class _Leader:
     def environment(self) -> TrainerEnvironment:
         return self.process.environment
 
+    @property
+    def _published(self) -> PublishedManifests:
+        """Beside the checkpoints, where a replacement pod finds them too, if there are any."""
+        saved, state = self.environment.job.checkpoint, self.environment.state_dir
+        return PublishedManifests((Path(saved.path) if saved else state) / "published")
+
     async def run(self, state: TrainState, metrics: PrometheusCoordinatorMetrics) -> None:
         job, pod = self.environment.job, self.environment.pod
         member = new_member(pod)
@@ -105,6 +113,7 @@ class _Leader:
             bounds=SampleBounds(model.vocabulary, model.positions),
             senders=_senders(job),
             held_out=_open_held_out(job, known),
+            published=self._published if _recovers_from_rollouts(job) else None,
         )
         # Reported first, so that the operator does not take a restart for a new job's start.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
@@ -159,10 +168,12 @@ class _Leader:
         self, coordinator: Coordinator, state: TrainState, step: int
     ) -> RecoveredWeights | None:
         job = self.environment.job
-        if job.recover_from != ROLLOUTS or not job.weight_sync.enabled:
+        if not _recovers_from_rollouts(job):
             return None
         every = job.weight_sync.trigger_parameter_sync_step
-        recovery = WeightRecovery(tickets=coordinator.tickets.tickets, every=every)
+        recovery = WeightRecovery(
+            tickets=coordinator.tickets.tickets, manifest_of=self._published.load, every=every
+        )
         # A replacement pod's coordinator does not know the checkpoint's incarnation.
         incarnations = (
             *coordinator.incarnations,
@@ -266,6 +277,10 @@ async def _open_engines(environment: TrainerEnvironment, member: MemberId) -> li
 async def _close(engines: Sequence[OpenEngine]) -> None:
     for opened in engines:
         await asyncio.to_thread(opened.engine.close)
+
+
+def _recovers_from_rollouts(job: JobConfig) -> bool:
+    return job.recover_from == ROLLOUTS and job.weight_sync.enabled
 
 
 def _senders(job: JobConfig) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.sync_group_driver import WeightHolder
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.errors import SyncError
@@ -33,16 +34,18 @@ class RecoveredWeights:
 class WeightRecovery:
     """Finds and fetches what rollouts hold, for the `tickets` of a version and its donors.
 
-    `every` is the number of steps between versions.
+    `every` is the number of steps between versions. `manifest_of` a version is what the trainer
+    published: weights that differ from it are not taken.
     """
 
     def __init__(
         self,
         *,
         tickets: Callable[[Version, Sequence[str]], tuple[str, ...]],
+        manifest_of: Callable[[Version], WeightManifest | None],
         every: int,
     ) -> None:
-        self._tickets, self._every = tickets, every
+        self._tickets, self._manifest_of, self._every = tickets, manifest_of, every
 
     async def recover(
         self,
@@ -79,11 +82,20 @@ class WeightRecovery:
         return None
 
     async def _fetch(self, version: Version, donors: Sequence[str]) -> dict[str, Tensor] | None:
+        manifest = await asyncio.to_thread(self._manifest_of, version)
+        if manifest is None:
+            return None
         stage = StagingArea(buffers=1)
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 tickets = self._tickets(version, donors)
-                await fetch(version=version, donors=donors, tickets=tickets, stage=stage)
+                await fetch(
+                    version=version,
+                    manifest=manifest,
+                    donors=donors,
+                    tickets=tickets,
+                    stage=stage,
+                )
         except (SyncError, TimeoutError) as error:
             reason = str(error) or f"timed out after {FETCH_SECONDS:g} s"
             log.warning("cannot fetch version %s from rollouts: %s", version, reason)

@@ -266,7 +266,8 @@ def test_a_member_overtaken_while_it_waited_catches_up_before_it_gets_a_seat() -
     coordinator.publish(v1, MANIFEST, 0)
     coordinator.hello(hello("b", held=v1), 0)
     coordinator.hello(hello("a", held=v1), 0)
-    coordinator.members.current = Version(v1.lineage, 2)  # a COMMIT that neither of them got
+    # A COMMIT that neither of them got.
+    coordinator.members.committed(Version(v1.lineage, 2), MANIFEST)
     coordinator.tick(TIMEOUTS.settle)
     assert coordinator.seated == ()
 

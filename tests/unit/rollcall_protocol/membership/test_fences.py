@@ -55,7 +55,7 @@ def table(*, max_staleness: int = 1) -> MemberTable:
         catch_up_timeout=1,
     )
     made.take_roster(roster(1, "a", "b"))
-    made.current = version(5)
+    made.committed(version(5), MANIFEST)
     for pod in "ab":
         greeting = hello(pod, held=version(5))
         made.by_pod[f"uid-{pod}"] = MemberRecord(

@@ -109,13 +109,15 @@ def test_a_served_version_never_goes_back() -> None:
     machine = member(holds=V2)
     ack = only_ack(machine.receive(Stage(NEW, V1, MANIFEST)))
     assert "newer" in ack.error
-    assert machine.receive(CatchUp(V1, ())) == [SendToCoordinator(CaughtUp(V2))]
+    assert machine.receive(CatchUp(V1, MANIFEST, ())) == [SendToCoordinator(CaughtUp(V2))]
     assert machine.fetched(V1) == [SendToCoordinator(CaughtUp(V2))]
 
 
 def test_a_version_of_a_later_trainer_incarnation_is_newer_whatever_its_number() -> None:
     restarted = Version(Lineage(1, 2), 0)
-    assert member(holds=V2).receive(CatchUp(restarted, ("d",))) == [FetchVersion(restarted, ("d",))]
+    assert member(holds=V2).receive(CatchUp(restarted, MANIFEST, ("d",))) == [
+        FetchVersion(restarted, MANIFEST, ("d",))
+    ]
 
 
 def test_a_failed_apply_keeps_the_old_version_and_is_reported() -> None:
@@ -131,7 +133,9 @@ def test_two_versions_are_not_applied_at_once() -> None:
     machine = member()
     machine.staged(NEW, V1)
     assert machine.receive(Commit(NEW, V1)) == [ApplyVersion(V1, NEW)]
-    machine.receive(CatchUp(V2, ("d",)))  # the COMMIT took too long, and V2 is current by now
+    machine.receive(
+        CatchUp(V2, MANIFEST, ("d",))
+    )  # the COMMIT took too long, and V2 is current by now
     assert machine.fetched(V2) == [], "it waits: whichever ended last would be served"
     assert machine.applied(V1, NEW) == [
         SendToCoordinator(Ack(NEW, AckPhase.COMMIT, V1)),

@@ -12,7 +12,13 @@ from rollcall_protocol.membership.session_formation import FormationPhase
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, weights_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import Ack, AckPhase, CatchUp, Hello, Prepare, SessionReady
-from tests.unit.rollcall_protocol.membership.simulated_group import SENDER, hello, machine, roster
+from tests.unit.rollcall_protocol.membership.simulated_group import (
+    MANIFEST,
+    SENDER,
+    hello,
+    machine,
+    roster,
+)
 
 SECOND = MemberId("uid-trainer-1", "b1")
 
@@ -130,7 +136,7 @@ def test_a_newcomer_gets_the_parts_from_all_senders_when_no_peer_has_them() -> N
     coordinator.tick(100)
     formed(coordinator)
     assert coordinator.lineage is not None
-    coordinator.members.current = Version(coordinator.lineage, 1)
+    coordinator.members.committed(Version(coordinator.lineage, 1), MANIFEST)
     coordinator.push_roster(roster(2, "a", "b"), 3)
     (asked,) = [
         effect.message

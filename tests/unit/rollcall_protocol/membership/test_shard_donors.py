@@ -8,7 +8,7 @@ from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import CatchUp
-from tests.unit.rollcall_protocol.membership.simulated_group import hello, roster
+from tests.unit.rollcall_protocol.membership.simulated_group import MANIFEST, hello, roster
 
 HELD = Version(Lineage(1, 1), 3)
 HOLDERS = {"a": "", "b": "0/2", "c": "1/2"}
@@ -28,7 +28,7 @@ def test_a_newcomer_gets_donors_that_hold_the_shard_it_needs(shard: str, donors:
         catch_up_timeout=1,
     )
     members.take_roster(roster(1, *HOLDERS, "late"))
-    members.current = HELD
+    members.committed(HELD, MANIFEST)
     for pod, held in HOLDERS.items():
         greeting = replace(hello(pod, held=HELD), shard=held)
         members.by_pod[f"uid-{pod}"] = MemberRecord(greeting, MemberState.IN_SYNC, HELD)

@@ -36,7 +36,7 @@ def _messages() -> list[tuple[SessionMessage, tuple[int, int]]]:
         for version in VERSIONS:
             found.append((Stage(session, version, MANIFEST), leader))
             found.append((Commit(session, version), leader))
-    return [*found, *((CatchUp(version, ()), (0, 0)) for version in VERSIONS)]
+    return [*found, *((CatchUp(version, MANIFEST, ()), (0, 0)) for version in VERSIONS)]
 
 
 MESSAGES = _messages()

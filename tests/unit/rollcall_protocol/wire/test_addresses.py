@@ -10,6 +10,7 @@ from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import CatchUp, Seat
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from tests.unit.rollcall_protocol.membership.simulated_group import hello, roster
 
 IPV6 = "fd00::7"
@@ -33,7 +34,8 @@ def test_donors_with_ipv6_addresses_can_be_reached() -> None:
         catch_up_timeout=1,
     )
     members.take_roster(roster(1, "a", "late"))
-    held = members.current = Version(Lineage(1, 1), 3)
+    held = Version(Lineage(1, 1), 3)
+    members.committed(held, WeightManifest((), 0, 1, ()))
     holder = replace(hello("a", held=held), address=IPV6)
     members.by_pod["uid-a"] = MemberRecord(holder, MemberState.IN_SYNC, held)
     members.by_pod["uid-late"] = MemberRecord(hello("late"))

@@ -73,7 +73,7 @@ MESSAGES: list[WireMessage] = [
     Stage(SESSION, VERSION, MANIFEST, WeightDelta(VERSION, MANIFEST)),
     Commit(SESSION, VERSION),
     TicketKey("ab"),
-    CatchUp(VERSION, ("10.0.0.1:7072",), ("ticket",)),
+    CatchUp(VERSION, MANIFEST, ("10.0.0.1:7072",), ("ticket",)),
     VersionAssigned(5, VERSION),
     PromptLease("1", 4, (1, 2), 2, 9, PartialResponses(VERSION, (RESPONSE, RESPONSE))),
     PromptLeaseRevoked("1"),

@@ -188,9 +188,14 @@ class Worker:
         pass
 
     async def fetch(
-        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
-    ) -> None:
-        pass
+        self,
+        version: Version,
+        manifest: WeightManifest,
+        *,
+        donors: tuple[str, ...],
+        tickets: tuple[str, ...],
+    ) -> tuple[str, ...]:
+        return ()
 
     async def run(self) -> None:
         outbox: asyncio.Queue[MemberMessage] = asyncio.Queue()

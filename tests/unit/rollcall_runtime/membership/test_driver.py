@@ -42,9 +42,15 @@ class Breaks:
         """Not asked."""
 
     async def fetch(
-        self, version: Version, donors: tuple[str, ...], tickets: tuple[str, ...]
-    ) -> None:
+        self,
+        version: Version,
+        manifest: WeightManifest,
+        *,
+        donors: tuple[str, ...],
+        tickets: tuple[str, ...],
+    ) -> tuple[str, ...]:
         """Not asked."""
+        return ()
 
 
 async def test_an_error_that_no_engine_should_raise_is_reported_and_suspects_no_member(

@@ -224,7 +224,7 @@ async def test_a_committed_version_is_served_and_given_to_newcomers() -> None:
         assert bench.metrics.registry.get_sample_value("rollcall_epoch", labels) == 1
         url = f"http://{bench.address}:{pod_contract.AGENT_PORT}{pod_contract.WEIGHTS_ROUTE}?version={V1}"
         await bench.coordinator.say(TicketKey(KEY))
-        await bench.coordinator.say(CatchUp(V1, ()))
+        await bench.coordinator.say(CatchUp(V1, MANIFEST, ()))
         await bench.coordinator.receive(CaughtUp)  # so it has handled what came before
         tickets = {TICKET_HEADER: sign_ticket(KEY, str(V1))}
         async with aiohttp.ClientSession() as session:
@@ -266,7 +266,7 @@ async def test_the_probe_says_not_current_while_it_is_behind_but_not_while_a_ses
         await bench.coordinator.say(Prepare(later, ()))
         await bench.coordinator.receive(Ack)
         assert (await bench.probe())[0] == 200
-        await bench.coordinator.say(CatchUp(Version(V1.lineage, 2), ()))
+        await bench.coordinator.say(CatchUp(Version(V1.lineage, 2), MANIFEST, ()))
         await bench.coordinator.receive(CaughtUp)  # no donor had it
         assert await bench.probe() == (503, "not current: in no usable session")
         await bench.coordinator.say(SessionReady(later))

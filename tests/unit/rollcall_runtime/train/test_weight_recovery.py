@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.sync_group_driver import WeightHolder
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.catch_up import weights_handler
@@ -20,13 +21,15 @@ from rollcall_runtime.train.weight_recovery import WeightRecovery
 
 OLD, LAST = Lineage(1, 1), Lineage(1, 2)
 INCARNATIONS = (TrainerIncarnation(OLD, 0, 0), TrainerIncarnation(LAST, 61, 50))
-RECOVERY = WeightRecovery(tickets=lambda *_: ("t",), every=1)
+PUBLISHED: dict[Version, WeightManifest] = {}
+RECOVERY = WeightRecovery(tickets=lambda *_: ("t",), manifest_of=PUBLISHED.get, every=1)
 
 
 @asynccontextmanager
 async def rollout(version: Version, weight: float) -> AsyncIterator[WeightHolder]:
     draft = Snapshotter(bucket_bytes=64).take([("weight", torch.tensor([weight]))], timeout=1)
     snapshot = draft.finish()
+    PUBLISHED[version] = snapshot.manifest
     app = web.Application()
     handler = weights_handler(lambda asked: snapshot.share() if asked == version else None)
     app.router.add_get(WEIGHTS_ROUTE, handler)
@@ -55,6 +58,24 @@ async def test_a_higher_number_of_an_incarnation_that_trained_less_is_not_newer(
         taken = await RECOVERY.recover([ahead, behind], INCARNATIONS, step=50)
     assert taken is not None
     assert taken.step == 60
+
+
+async def test_a_rollout_with_other_weights_than_the_published_ones_is_not_believed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    version = Version(LAST, 70)
+    async with rollout(version, 666.0) as liar, rollout(version, 59.0) as honest:
+        taken = await RECOVERY.recover([liar, honest], INCARNATIONS, step=50)
+        assert taken is not None
+        assert float(taken.weights["weight"]) == 59.0
+        assert await RECOVERY.recover([liar], INCARNATIONS, step=50) is None
+    assert f"{liar.address} has other weights than the trainer's {version}" in caplog.text
+
+
+async def test_weights_of_which_nothing_is_recorded_are_not_believed() -> None:
+    async with rollout(Version(LAST, 70), 59.0) as holder:
+        del PUBLISHED[holder.version]
+        assert await RECOVERY.recover([holder], INCARNATIONS, step=50) is None
 
 
 async def test_versions_that_are_not_newer_or_of_an_unknown_incarnation_are_ignored(

@@ -37,7 +37,6 @@ from rollcall_runtime.worker.auth import Handler
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1 << 20
-_MAX_MANIFEST_BYTES = 256 << 20
 SHARD_HEADER = "Rollcall-Shard"
 _VERSION = re.compile(r"(\d+)@(\d+)\.(\d+)")
 
@@ -121,7 +120,7 @@ async def _send(
     total: float,
 ) -> web.StreamResponse:
     buffer = snapshot.buffer
-    manifest = json.dumps(encode(snapshot.manifest), separators=(",", ":")).encode()
+    manifest = _encoded(snapshot.manifest)
     response = web.StreamResponse(
         headers={"Content-Type": "application/octet-stream", SHARD_HEADER: shard}
     )
@@ -163,23 +162,26 @@ async def _read(buffer: FlatBuffer, start: int, end: int, scratch: memoryview) -
 async def fetch(
     *,
     version: Version,
+    manifest: WeightManifest,
     donors: Sequence[str],
     tickets: Sequence[str],
     stage: StagingArea,
     limits: FetchTimeouts | None = None,
     shard: Shard | None = None,
-) -> None:
+) -> tuple[str, ...]:
     """Stage `version`, or what `shard` needs of it, from the first of `donors` that gives that.
 
-    A donor is host:port, or several joined by "+", each of which holds a part; its ticket is of the
-    same form. Raises CatchUpError with each donor's reason. What is served does not change; commit
-    afterwards.
+    `manifest` is the trainer's: what a donor sends is compared with it, and a donor that sends
+    something else is passed over; these are returned. A donor is host:port, or several joined by
+    "+", each of which holds a part; its ticket is of the same form. Raises CatchUpError with each
+    donor's reason. What is served does not change; commit afterwards.
     """
     bounds = limits or FetchTimeouts()
     timeout = aiohttp.ClientTimeout(
         total=bounds.total, sock_connect=bounds.connect, sock_read=bounds.stall
     )
     reasons: list[str] = []
+    wrong: list[str] = []
     async with aiohttp.ClientSession(
         timeout=timeout,
         headers={"Accept-Encoding": "identity"},
@@ -189,32 +191,41 @@ async def fetch(
             hosts = dict(zip_longest(donor.split("+"), ticket.split("+"), fillvalue=""))
             try:
                 if shard is None:
-                    await _fetch_from(client, hosts, version, stage)
+                    await _fetch_from(client, hosts, version, manifest, stage)
                 else:
-                    await _fetch_shard(client, hosts, version, stage, shard)
+                    await _fetch_shard(client, hosts, version, manifest, stage, shard)
             except (aiohttp.ClientError, TimeoutError, CodecError, ValueError, SyncError) as error:
                 reasons.append(f"{donor}: {str(error) or type(error).__name__}")
+                if isinstance(error, DigestMismatchError):
+                    log.warning("%s has other weights than the trainer's %s", donor, version)
+                    wrong.append(donor)
             else:
-                return
+                return tuple(wrong)
     raise CatchUpError(
-        f"no donor gave version {version}: {'; '.join(reasons) or 'no donor was named'}"
+        f"no donor gave version {version}: {'; '.join(reasons) or 'no donor was named'}",
+        wrong_donors=tuple(wrong),
     )
 
 
 async def _fetch_from(
-    client: aiohttp.ClientSession, hosts: Mapping[str, str], version: Version, stage: StagingArea
+    client: aiohttp.ClientSession,
+    hosts: Mapping[str, str],
+    version: Version,
+    whole: WeightManifest,
+    stage: StagingArea,
 ) -> None:
     """Read all hosts' manifests, then all their parts at once. `hosts` are those with tickets."""
+    limit = _manifest_limit(whole)
     async with AsyncExitStack() as answers:
         streams = [
             (await answers.enter_async_context(_ask(client, host, ticket, version))).content
             for host, ticket in hosts.items()
         ]
         try:
-            parts = [await _read_manifest(stream) for stream in streams]
-            manifest = parts[0] if len(parts) == 1 else combine_manifests(parts)
+            parts = [await _read_manifest(stream, limit) for stream in streams]
+            _compare(parts[0] if len(parts) == 1 else combine_manifests(parts), whole)
             # No wait for a buffer: this is an event loop's thread.
-            with stage.staging(version, manifest, timeout=0) as buffer:
+            with stage.staging(version, whole, timeout=0) as buffer:
                 starts = accumulate((part.total_bytes for part in parts), initial=0)
                 async with asyncio.TaskGroup() as group:
                     for stream, part, start in zip(streams, parts, starts, strict=False):
@@ -230,6 +241,7 @@ async def _fetch_shard(
     client: aiohttp.ClientSession,
     hosts: Mapping[str, str],
     version: Version,
+    whole: WeightManifest,
     stage: StagingArea,
     shard: Shard,
 ) -> None:
@@ -237,18 +249,20 @@ async def _fetch_shard(
 
     `hosts` are those with tickets.
     """
-    query = {"shard": shard.key}
+    query, limit = {"shard": shard.key}, _manifest_limit(whole)
     try:
         parts, same = [], False
         for host, ticket in hosts.items():
             async with _ask(client, host, ticket, version, **query, buckets="") as answer:
-                parts.append(await _read_manifest(answer.content))
+                parts.append(await _read_manifest(answer.content, limit))
                 same = answer.headers.get(SHARD_HEADER) == shard.key
-        whole = parts[0] if len(parts) == 1 else combine_manifests(parts)
-        all_of_it = BucketSelection(whole, tuple(range(len(whole.digests))))
-        taken = all_of_it if same else select(whole, shard)
+        taken = select(whole, shard)
+        held = parts[0] if len(parts) == 1 else combine_manifests(parts)
+        _compare(held, taken.manifest if same else whole)
+        if same:  # the donor numbers the buckets of its shard
+            taken = BucketSelection(held, tuple(range(len(held.digests))))
         each = taken.manifest.bounds() if len(parts) > 1 else [(0, taken.manifest.total_bytes)]
-        numbers = whole.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
+        numbers = held.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
 
         async def read(
             host: str, part: WeightManifest, own: tuple[int, ...], window: Buffer
@@ -259,7 +273,7 @@ async def _fetch_shard(
                 async with _ask(
                     client, host, hosts[host], version, **query, buckets=names
                 ) as answer:
-                    if await _read_manifest(answer.content) != part:
+                    if await _read_manifest(answer.content, limit) != part:
                         raise CatchUpError("sent another manifest than before")
                     end = start + kept.total_bytes
                     await _read_buffer(answer.content, kept, window.window(start, end), batch)
@@ -294,10 +308,25 @@ async def _ask(
         yield answer
 
 
-async def _read_manifest(stream: aiohttp.StreamReader) -> WeightManifest:
+def _compare(held: WeightManifest, expected: WeightManifest) -> None:
+    """Raise DigestMismatchError unless the donor describes what the trainer made."""
+    if held != expected:
+        raise DigestMismatchError("describes other weights than the trainer made")
+
+
+def _manifest_limit(whole: WeightManifest) -> int:
+    """Bytes that no honest donor's manifest exceeds: that of a shard is a little longer at most."""
+    return 2 * len(_encoded(whole))
+
+
+def _encoded(manifest: WeightManifest) -> bytes:
+    return json.dumps(encode(manifest), separators=(",", ":")).encode()
+
+
+async def _read_manifest(stream: aiohttp.StreamReader, limit: int) -> WeightManifest:
     (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
-    if length > _MAX_MANIFEST_BYTES:
-        raise CatchUpError(f"announces a manifest of {length} bytes")
+    if length > limit:
+        raise DigestMismatchError(f"announces a manifest of {length} bytes, more than {limit}")
     try:
         return decode(WeightManifest, json.loads(await stream.readexactly(length)))
     except ValueError as error:

@@ -6,11 +6,13 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+import torch
 from aiohttp import ClientSession, web
 
 from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import digests, odd_tensors, version
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
 from rollcall_runtime.sync.weights.catch_up import (
@@ -28,6 +30,7 @@ KEY = "ab" * 32
 LIMITS = FetchTimeouts(connect=1.0, stall=0.3, total=5.0)
 SEVEN = version(7)
 TICKET = sign_ticket(KEY, str(SEVEN))
+EMPTY = WeightManifest((), 0, 1, ())
 
 
 def snapshot(seed: int = 7, megabytes: int = 3) -> WeightSnapshot:
@@ -103,7 +106,9 @@ def committed(stage: StagingArea, number: int = 7) -> dict[str, str]:
 async def test_a_newcomer_gets_every_byte(ip: str) -> None:
     held, stage = snapshot(), StagingArea()
     async with donor(holder(held), ip=ip) as address:
-        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
+        await fetch(
+            version=SEVEN, manifest=held.manifest, donors=[address], tickets=[TICKET], stage=stage
+        )
     assert stage.served is None
     assert committed(stage) == digests(held)
     assert stage.served == SEVEN
@@ -113,7 +118,14 @@ async def test_the_next_donor_is_tried_when_one_is_dead_or_silent() -> None:
     held, stage = snapshot(), StagingArea()
     async with donor(holder(held)) as address, silent_donor() as silent:
         donors = [dead_donor(), silent, address]
-        await fetch(version=SEVEN, donors=donors, tickets=[TICKET] * 3, stage=stage, limits=LIMITS)
+        await fetch(
+            version=SEVEN,
+            manifest=held.manifest,
+            donors=donors,
+            tickets=[TICKET] * 3,
+            stage=stage,
+            limits=LIMITS,
+        )
     assert committed(stage) == digests(held)
 
 
@@ -135,9 +147,70 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
         return held
 
     async with serving(app) as half, donor(second) as address:
-        await fetch(version=SEVEN, donors=[half, address], tickets=[TICKET] * 2, stage=stage)
+        await fetch(
+            version=SEVEN,
+            manifest=held.manifest,
+            donors=[half, address],
+            tickets=[TICKET] * 2,
+            stage=stage,
+        )
     assert asked == [SEVEN]
     assert committed(stage) == digests(held)
+
+
+def lying(held: WeightSnapshot) -> WeightSnapshot:
+    """The same weights but for one byte, and digests that are right for them."""
+    tensors = [(name, tensor.clone()) for name, tensor in held.tensors()]
+    tensors[0][1].view(torch.uint8).view(-1)[0] ^= 1
+    return Snapshotter(bucket_bytes=held.manifest.bucket_bytes).take(tensors, timeout=0).finish()
+
+
+async def test_a_donor_of_other_weights_than_the_trainers_is_passed_over_and_named() -> None:
+    held, stage = snapshot(), StagingArea()
+    async with donor(holder(lying(held))) as liar, donor(holder(held)) as honest:
+        wrong = await fetch(
+            version=SEVEN,
+            manifest=held.manifest,
+            donors=[liar, honest],
+            tickets=[TICKET] * 2,
+            stage=stage,
+        )
+    assert wrong == (liar,)
+    assert committed(stage) == digests(held)
+
+
+async def test_without_an_honest_donor_nothing_is_staged_and_the_liars_are_named() -> None:
+    held, stage = snapshot(), StagingArea()
+    async with donor(holder(lying(held))) as liar:
+        with pytest.raises(CatchUpError, match="other weights than the trainer made") as caught:
+            await fetch(
+                version=SEVEN,
+                manifest=held.manifest,
+                donors=[liar],
+                tickets=[TICKET],
+                stage=stage,
+            )
+    assert caught.value.wrong_donors == (liar,)
+    assert stage.state.in_use == 0
+
+
+async def test_no_more_of_a_manifest_is_read_than_the_trainers_can_be_long() -> None:
+    held, stage = snapshot(), StagingArea()
+
+    async def endless(_: web.Request) -> web.Response:
+        return web.Response(body=(2**40).to_bytes(8, "big"))
+
+    app = web.Application()
+    app.add_routes([web.get(WEIGHTS_ROUTE, endless)])
+    async with serving(app) as liar:
+        with pytest.raises(CatchUpError, match=f"announces a manifest of {2**40} bytes"):
+            await fetch(
+                version=SEVEN,
+                manifest=held.manifest,
+                donors=[liar],
+                tickets=[TICKET],
+                stage=stage,
+            )
 
 
 async def test_every_donors_reason_is_reported() -> None:
@@ -146,7 +219,12 @@ async def test_every_donors_reason_is_reported() -> None:
         donors = [dead_donor(), silent, address]
         with pytest.raises(CatchUpError) as caught:
             await fetch(
-                version=SEVEN, donors=donors, tickets=[TICKET] * 3, stage=stage, limits=LIMITS
+                version=SEVEN,
+                manifest=EMPTY,
+                donors=donors,
+                tickets=[TICKET] * 3,
+                stage=stage,
+                limits=LIMITS,
             )
     message = str(caught.value)
     assert all(name in message for name in donors)
@@ -156,7 +234,7 @@ async def test_every_donors_reason_is_reported() -> None:
 
 async def test_without_donors_there_is_nothing_to_fetch() -> None:
     with pytest.raises(CatchUpError, match="no donor was named"):
-        await fetch(version=SEVEN, donors=[], tickets=[], stage=StagingArea())
+        await fetch(version=SEVEN, manifest=EMPTY, donors=[], tickets=[], stage=StagingArea())
 
 
 OTHERS = {
@@ -172,7 +250,13 @@ OTHERS = {
 async def test_without_the_ticket_for_this_donor_and_version_there_is_nothing(ticket: str) -> None:
     async with donor(holder(snapshot())) as address:
         with pytest.raises(CatchUpError, match="HTTP 401"):
-            await fetch(version=SEVEN, donors=[address], tickets=[ticket], stage=StagingArea())
+            await fetch(
+                version=SEVEN,
+                manifest=EMPTY,
+                donors=[address],
+                tickets=[ticket],
+                stage=StagingArea(),
+            )
 
 
 @pytest.mark.parametrize("query", ["", "?version=", "?version=7", "?version=7@1.x"])
@@ -189,7 +273,13 @@ async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
     held.buffer.memory[2_000_000] ^= 1
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong digest in bucket 1"):
-            await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
+            await fetch(
+                version=SEVEN,
+                manifest=held.manifest,
+                donors=[address],
+                tickets=[TICKET],
+                stage=stage,
+            )
     assert stage.state.in_use == 0
 
 
@@ -199,7 +289,13 @@ async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> No
     _serve(giver, first, 7)
     async with donor(giver.held) as address:
         fetching = asyncio.create_task(
-            fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=taker)
+            fetch(
+                version=SEVEN,
+                manifest=first.manifest,
+                donors=[address],
+                tickets=[TICKET],
+                stage=taker,
+            )
         )
         while taker.state.in_use == 0:
             await asyncio.sleep(0)
@@ -217,7 +313,13 @@ async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent()
     expected = digests(owned)
     async with donor(holder(owned)) as address:
         fetching = asyncio.create_task(
-            fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
+            fetch(
+                version=SEVEN,
+                manifest=owned.manifest,
+                donors=[address],
+                tickets=[TICKET],
+                stage=stage,
+            )
         )
         while stage.state.in_use == 0:
             await asyncio.sleep(0)
@@ -233,7 +335,13 @@ async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent()
 async def test_a_donor_bounds_its_transfers() -> None:
     async with donor(holder(snapshot()), transfers=0) as address:
         with pytest.raises(CatchUpError, match="HTTP 503"):
-            await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=StagingArea())
+            await fetch(
+                version=SEVEN,
+                manifest=EMPTY,
+                donors=[address],
+                tickets=[TICKET],
+                stage=StagingArea(),
+            )
 
 
 async def test_a_reader_that_stalls_does_not_keep_the_buffer() -> None:

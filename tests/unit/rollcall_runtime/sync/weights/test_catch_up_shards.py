@@ -8,6 +8,7 @@ import torch
 from aiohttp import ClientSession, web
 
 from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
+from rollcall_protocol.wire.weight_manifest import combine_manifests
 from rollcall_runtime.bench.member import digests
 from rollcall_runtime.sync.errors import CatchUpError
 from rollcall_runtime.sync.weights.catch_up import fetch, weights_handler
@@ -61,7 +62,14 @@ def rows(held: WeightSnapshot, shard: RowShard) -> dict[str, str]:
 async def test_a_newcomer_that_needs_a_part_fetches_that_part() -> None:
     held, stage = snapshot(megabytes=16), StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
-        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
+        await fetch(
+            version=SEVEN,
+            manifest=held.manifest,
+            donors=[address],
+            tickets=[TICKET],
+            stage=stage,
+            shard=HALF,
+        )
     assert listening.requests == 2, "the manifest, and the buckets"
     assert 8 << 20 <= listening.sent < 10 << 20, "the half, and the bucket of what is small"
     assert committed(stage) == rows(held, HALF)
@@ -79,7 +87,12 @@ async def test_a_part_of_what_several_senders_hold_is_fetched_from_each() -> Non
     ):
         donors = [f"{first}+{second}"]
         await fetch(
-            version=SEVEN, donors=donors, tickets=[f"{TICKET}+{TICKET}"], stage=stage, shard=shard
+            version=SEVEN,
+            manifest=combine_manifests([one.manifest, two.manifest]),
+            donors=donors,
+            tickets=[f"{TICKET}+{TICKET}"],
+            stage=stage,
+            shard=shard,
         )
     assert at_first.sent > 16 << 10
     assert at_second.sent < 8 << 10, "manifests alone"
@@ -94,7 +107,14 @@ async def test_more_ranges_than_a_request_can_name_are_requested_in_turn() -> No
     held = Snapshotter(bucket_bytes=256).take(named, timeout=0).finish()
     stage = StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
-        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
+        await fetch(
+            version=SEVEN,
+            manifest=held.manifest,
+            donors=[address],
+            tickets=[TICKET],
+            stage=stage,
+            shard=HALF,
+        )
     assert listening.requests == 6
     assert committed(stage) == rows(held, HALF)
 
@@ -102,7 +122,14 @@ async def test_more_ranges_than_a_request_can_name_are_requested_in_turn() -> No
 async def test_a_member_that_holds_a_part_gives_it_only_to_members_that_need_the_same() -> None:
     held, stage = snapshot(megabytes=16), StagingArea()
     async with donor(holder(held)) as address:
-        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
+        await fetch(
+            version=SEVEN,
+            manifest=held.manifest,
+            donors=[address],
+            tickets=[TICKET],
+            stage=stage,
+            shard=HALF,
+        )
     committed(stage)
     part = weights_handler(stage.held, shard=HALF.key)
     async with counted(part) as (address, listening):
@@ -110,13 +137,21 @@ async def test_a_member_that_holds_a_part_gives_it_only_to_members_that_need_the
             with pytest.raises(CatchUpError, match="holds shard 0/2 only"):
                 await fetch(
                     version=SEVEN,
+                    manifest=held.manifest,
                     donors=[address],
                     tickets=[TICKET],
                     stage=StagingArea(),
                     shard=shard,
                 )
         other = StagingArea()
-        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=other, shard=HALF)
+        await fetch(
+            version=SEVEN,
+            manifest=held.manifest,
+            donors=[address],
+            tickets=[TICKET],
+            stage=other,
+            shard=HALF,
+        )
     assert committed(other) == rows(held, HALF)
     assert listening.sent < 10 << 20
 
@@ -127,8 +162,22 @@ async def test_corrupt_bytes_of_a_part_are_named_as_the_whole_names_them() -> No
     held.buffer.memory[12 << 20] ^= 1
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong digest in bucket 12"):
-            await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=last)
-        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage, shard=HALF)
+            await fetch(
+                version=SEVEN,
+                manifest=held.manifest,
+                donors=[address],
+                tickets=[TICKET],
+                stage=stage,
+                shard=last,
+            )
+        await fetch(
+            version=SEVEN,
+            manifest=held.manifest,
+            donors=[address],
+            tickets=[TICKET],
+            stage=stage,
+            shard=HALF,
+        )
     assert committed(stage) == rows(held, HALF)
 
 

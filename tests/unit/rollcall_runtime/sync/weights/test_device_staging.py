@@ -175,7 +175,9 @@ async def test_a_newcomer_catches_up_from_one_device_to_another(
 ) -> None:
     held, stage = taken(memory, bucket_bytes=bucket_bytes), StagingArea(memory=memory)
     async with donor(holder(held)) as address:
-        await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
+        await fetch(
+            version=SEVEN, manifest=held.manifest, donors=[address], tickets=[TICKET], stage=stage
+        )
     with stage.committing(SEVEN) as weights:
         assert digests(weights) == digests(held)
 
@@ -185,7 +187,13 @@ async def test_a_spoiled_bucket_does_not_reach_the_device(memory: DeviceAllocato
     held.buffer.write(12345, memoryview(bytearray([held.buffer.read(12345, 12346)[0] ^ 1])))
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong digest in bucket 0"):
-            await fetch(version=SEVEN, donors=[address], tickets=[TICKET], stage=stage)
+            await fetch(
+                version=SEVEN,
+                manifest=held.manifest,
+                donors=[address],
+                tickets=[TICKET],
+                stage=stage,
+            )
     assert stage.state.in_use == 0
 
 
