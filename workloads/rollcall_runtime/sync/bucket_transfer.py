@@ -11,7 +11,7 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import DigestMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import Buffer, BufferHold, BufferWindow, HostBuffer
-from rollcall_runtime.sync.weights.digests import DigestBuilder
+from rollcall_runtime.sync.weights.digests import DigestBuilder, digest_of
 
 _HEADER = struct.Struct("<8sQQ")  # magic, total_bytes, bucket_bytes
 _MAGIC = b"rollcal1"
@@ -222,6 +222,22 @@ class BucketTransfer:
             else:
                 groups.append((operation,))
         return groups
+
+
+def compare_digests(
+    buffer: Buffer, manifest: WeightManifest, numbers: Sequence[int] | None = None
+) -> None:
+    """Raise DigestMismatchError unless a buffer in host memory holds what the manifest describes.
+
+    `numbers` are the sender's numbers of these buckets, if they are some of its buckets.
+    """
+    bad = [
+        bucket
+        for bucket, (start, end) in enumerate(manifest.buckets())
+        if digest_of(buffer.memory[start:end]) != manifest.digests[bucket]
+    ]
+    if bad:
+        raise wrong_digests(bad, manifest, numbers)
 
 
 def wrong_digests(

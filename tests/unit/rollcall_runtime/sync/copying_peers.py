@@ -4,7 +4,7 @@ import ctypes
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from typing import Any
@@ -28,7 +28,8 @@ _SESSIONS = itertools.count(1)
 class CopyEngine(PullEngine):
     """Reads are copies. `allowed` of them end; the others once there are more, or `failing`.
 
-    `seconds` is what each takes.
+    `seconds` is what each takes. `registrations` and `unregistrations` are addresses.
+    `on_unregister` stands for a peer that writes just before.
     """
 
     name = "copy"
@@ -38,7 +39,9 @@ class CopyEngine(PullEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.registrations: list[int] = []  # addresses
+        self.registrations: list[int] = []
+        self.unregistrations: list[int] = []
+        self.on_unregister: Callable[[], None] = lambda: None
         self.reached: list[str] = []
         self.kept: list[set[str]] = []
         self.ended = 0
@@ -56,7 +59,8 @@ class CopyEngine(PullEngine):
         return None
 
     def _unregister(self, handle: object, address: int) -> None:
-        """Nothing is held."""
+        self.on_unregister()
+        self.unregistrations.append(address)
 
     def _describe(self) -> dict[str, Any]:
         return {"agent": str(self.member.pod_uid if self.member else "")}

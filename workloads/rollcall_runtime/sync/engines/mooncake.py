@@ -1,13 +1,18 @@
 """Mooncake's TransferEngine: one-sided reads between registered buffers, over TCP or RDMA.
 
 Peers find each other without a metadata server (its P2PHANDSHAKE). Over TCP the library listens on
-all interfaces and authenticates no client: protect it with a NetworkPolicy. A transfer cannot be
-cancelled; one whose source is stopped ends when that process ends.
+all interfaces and authenticates no client, and whoever connects can read and write registered
+memory: protect it with a NetworkPolicy. So memory is registered only while peers read it; over TCP
+the sender's is read-only meanwhile, and no other is registered but that of members in a chain or
+tree that are read from. What was registered is compared with the digests afterwards.
+
+A transfer cannot be cancelled; one whose source is stopped ends when that process ends.
 """
 
 import ipaddress
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,7 @@ from rollcall_runtime.sync.engine import EngineKind, Role
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
 from rollcall_runtime.sync.engines.pull.peer_read_session import PullSession
 from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
+from rollcall_runtime.sync.memory.buffers import FlatBuffer, HostBuffer
 
 _USE_IPV6 = "MC_USE_IPV6"
 
@@ -58,6 +64,7 @@ class MooncakeEngine(PullEngine):
         """A TransferEngine that listens. Raises RuntimeError, and ValueError without a device."""
         require_rdma_devices(settings.protocol, settings.device_name)
         require_address_family(self.address)
+        self._over_tcp = settings.protocol == "tcp"
         transfers = TransferEngine()
         status = transfers.initialize(
             self.address, "P2PHANDSHAKE", settings.protocol, settings.device_name
@@ -73,6 +80,17 @@ class MooncakeEngine(PullEngine):
         self, *, group: str, session: SessionId, seats: Sequence[Seat], rank: int
     ) -> PullSession:
         return PullSession(group=group, session=session, seats=seats, rank=rank, engine=self)
+
+    @property
+    def registers_targets(self) -> bool:
+        """Not over TCP."""
+        return not self._over_tcp
+
+    def _protected(self, root: FlatBuffer) -> AbstractContextManager[None]:
+        """RDMA registers memory for remote writes, which read-only memory does not permit."""
+        if self._over_tcp and isinstance(root, HostBuffer):
+            return root.write_protected()
+        return nullcontext()
 
     def _register(self, address: int, nbytes: int) -> object:
         if self._transfers.register_memory(address, nbytes):

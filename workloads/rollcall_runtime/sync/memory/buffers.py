@@ -8,7 +8,8 @@ import mmap
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,7 @@ from typing import Self
 from rollcall_runtime.sync.errors import ExhaustedError
 
 _HUGE = 2 << 20
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class FlatBuffer(ABC):
@@ -96,6 +98,8 @@ class HostBuffer(FlatBuffer):
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._memory = memoryview(self._mapping)[:nbytes]
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+        self._protecting = threading.Lock()
+        self._protections = 0
 
     @property
     def memory(self) -> memoryview:
@@ -113,6 +117,29 @@ class HostBuffer(FlatBuffer):
     def scratch(self, nbytes: int) -> memoryview:  # noqa: ARG002
         """Nothing: `read` needs none."""
         return memoryview(b"")
+
+    @contextmanager
+    def write_protected(self) -> Iterator[None]:
+        """Make the memory read-only meanwhile; OSError when the system refuses.
+
+        What the kernel is to write there for a transport then fails (EFAULT) and costs that
+        transport its connection; a write by this process's own code would end the process.
+        """
+        self._count_protection(1)
+        try:
+            yield
+        finally:
+            self._count_protection(-1)
+
+    def _count_protection(self, change: int) -> None:
+        with self._protecting:
+            before, self._protections = self._protections, self._protections + change
+            if bool(before) == bool(self._protections):
+                return
+            flags = mmap.PROT_READ | (0 if self._protections else mmap.PROT_WRITE)
+            start, size = ctypes.c_void_p(self.address), ctypes.c_size_t(max(self.nbytes, 1))
+            if _LIBC.mprotect(start, size, flags):
+                raise OSError(ctypes.get_errno(), "cannot protect a buffer of weights")
 
 
 class BufferWindow:

@@ -1,5 +1,6 @@
 """Buffers are reused, but never while they are in use."""
 
+import os
 import threading
 
 import pytest
@@ -17,6 +18,41 @@ def test_a_buffer_is_writable_and_zero_at_first() -> None:
 
 def test_a_buffer_may_be_empty() -> None:
     assert len(HostBuffer(0).memory) == 0
+
+
+def received_into(memory: memoryview) -> int:
+    """How many bytes the kernel writes there, as for a transport."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"x" * len(memory))
+        return os.readv(reading, [memory])
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_protected_buffer_is_read_and_not_written_to_by_a_transport() -> None:
+    buffer = HostBuffer(5000)
+    with buffer.write_protected(), buffer.write_protected():
+        with pytest.raises(OSError, match="Bad address"):
+            received_into(buffer.memory)
+        assert bytes(buffer.memory) == bytes(5000)
+    assert received_into(buffer.memory) == 5000
+
+
+def test_a_buffer_is_protected_as_long_as_one_of_several_needs_it() -> None:
+    buffer = HostBuffer(100)
+    with buffer.write_protected():
+        with buffer.write_protected():
+            pass
+        with pytest.raises(OSError, match="Bad address"):
+            received_into(buffer.memory)
+    assert received_into(buffer.memory) == 100
+
+
+def test_an_empty_buffer_can_be_protected() -> None:
+    with HostBuffer(0).write_protected():
+        pass
 
 
 def test_too_much_memory_is_an_error_of_this_process() -> None:

@@ -103,6 +103,7 @@ class KimiEngine(MooncakeEngine):
         )
         require_rdma_devices(manager.transfer_engine_protocol, settings.device_name)
         require_address_family(self.address)
+        self._over_tcp = manager.transfer_engine_protocol == "tcp"
         self.store = HostP2PStore(self.address, manager)
         return self.store.transfers
 
@@ -172,9 +173,10 @@ class KimiSession(PullSession):
             manifest, operation_bytes=self.settings.operation_bytes, receivers=self._node
         )
         start, bucket_done = self._broadcast_in_node, self._trace_bucket
-        with buffer.hold():
-            if plan.reader == self.rank:
-                self._pull_engine.register_source(buffer)
+        leads = plan.reader == self.rank
+        exposed = leads and self._pull_engine.registers_targets
+        with buffer.hold(), self._checked_again(buffer, manifest, exposed=exposed):
+            if leads:
                 self._read_from = self.seats[0].member
                 reader = BucketReader(
                     self._pull_engine,
@@ -199,7 +201,8 @@ class KimiSession(PullSession):
                 settings=self.settings,
                 bucket_done=bucket_done,
             )
-            transfer.fill_planned(buffer, manifest, plan, deadline)
+            with self._naming(0 if leads else plan.reader):
+                transfer.fill_planned(buffer, manifest, plan, deadline)
             self._read_from = None
             self._wait_for_forwarded(0)
             self._transfer = None  # it refers back to this session, which would keep the buffer

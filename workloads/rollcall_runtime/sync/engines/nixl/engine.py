@@ -82,6 +82,7 @@ class NixlEngine(PullEngine):
     kind = EngineKind.PEER
     devices = frozenset({"cpu"})  # versions are in host memory
     library = "nixl"
+    keeps_registered = True  # each registration changes the agent's metadata: peers connect again
     settings_type = NixlSettings
 
     def _open_transport(self, role: Role) -> dict[str, Any]:

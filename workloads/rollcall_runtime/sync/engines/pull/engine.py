@@ -1,14 +1,12 @@
-"""What a peer engine keeps over its sessions: registered memory, and reads that have not ended.
-
-Memory is registered once, for as long as its buffer lives.
-"""
+"""What a peer engine keeps over its sessions: registered memory, and reads that have not ended."""
 
 import contextlib
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +16,14 @@ from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
 from rollcall_runtime.sync.engines.pull.topology import Topology
 from rollcall_runtime.sync.memory.buffers import Buffer, FlatBuffer
+
+
+@dataclass(slots=True)
+class _Registration:
+    """The library's handle, and how many publications use the memory now."""
+
+    handle: object
+    uses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +47,67 @@ class PullSettings(SyncSettings):
 
 
 class PullEngine(ThreadedEngine):
-    """The registered memory and the connections of one process."""
+    """The registered memory and the connections of one process.
+
+    Memory is registered while peers read it, and no longer where the library lets anyone who can
+    connect write to registered memory. With `keeps_registered` it stays so while its buffer lives.
+    """
 
     selective: ClassVar[bool] = True
+    keeps_registered: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
         self._registering = threading.Lock()
-        self._registered: weakref.WeakKeyDictionary[FlatBuffer, object] = (
+        self._registered: weakref.WeakKeyDictionary[FlatBuffer, _Registration] = (
             weakref.WeakKeyDictionary()
         )
         self._draining_lock = threading.Lock()
         self._draining: list[Callable[[float], bool]] = []
 
-    def register_source(self, buffer: Buffer) -> dict[str, Any]:
-        """Register the whole buffer, once; returns, as JSON, how peers can read this part of it."""
+    @property
+    def registers_targets(self) -> bool:
+        """Whether memory must be registered to read into it."""
+        return True
+
+    @contextlib.contextmanager
+    def sent(self, buffer: Buffer) -> Iterator[dict[str, Any]]:
+        """As `registered`, for a buffer that stays as it is: peers cannot write to it if the
+        transport can be kept from that.
+        """
+        with self._protected(buffer.root), self.registered(buffer) as source:
+            yield source
+
+    @contextlib.contextmanager
+    def registered(self, buffer: Buffer) -> Iterator[dict[str, Any]]:
+        """Register the whole buffer; yields, as JSON, how peers can read this part of it."""
         root = buffer.root
         with self._registering:
-            if root not in self._registered and root.nbytes:
-                self._registered[root] = handle = self._register(root.address, root.nbytes)
+            self._begin_use(root)
+        try:
+            yield {"address": buffer.address, **self._describe()}
+        finally:
+            with self._registering:
+                self._end_use(root)
+
+    def _begin_use(self, root: FlatBuffer) -> None:
+        if not root.nbytes:
+            return
+        if root not in self._registered:
+            handle = self._register(root.address, root.nbytes)
+            self._registered[root] = _Registration(handle)
+            if self.keeps_registered:
                 weakref.finalize(root, self._forget, handle, root.address).atexit = False
-        return {"address": buffer.address, **self._describe()}
+        self._registered[root].uses += 1
+
+    def _end_use(self, root: FlatBuffer) -> None:
+        registration = self._registered.get(root)
+        if registration is None:
+            return
+        registration.uses -= 1
+        if not registration.uses and not self.keeps_registered:
+            del self._registered[root]
+            self._unregister(registration.handle, root.address)
 
     @property
     def abandoned(self) -> int:
@@ -92,6 +138,10 @@ class PullEngine(ThreadedEngine):
         with contextlib.suppress(RuntimeError):  # the memory is freed, whatever the library says
             self._unregister(handle, address)
 
+    def _protected(self, root: FlatBuffer) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Keep a buffer that is sent from being written to, if the transport bears that."""
+        return contextlib.nullcontext()
+
     # --- for transports; all raise RuntimeError or one of their sessions' `_library_errors` ---
 
     @abstractmethod
@@ -100,7 +150,7 @@ class PullEngine(ThreadedEngine):
 
     @abstractmethod
     def _unregister(self, handle: object, address: int) -> None:
-        """The memory is about to be freed."""
+        """Let peers read this memory no longer; it may be about to be freed."""
 
     @abstractmethod
     def _describe(self) -> dict[str, Any]:

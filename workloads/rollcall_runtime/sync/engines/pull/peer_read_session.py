@@ -5,13 +5,14 @@ know of each other goes through the rendezvous (see `announcements`). A receiver
 what it has checked while later buckets still arrive.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.bucket_transfer import BucketTransfer
+from rollcall_runtime.sync.bucket_transfer import BucketTransfer, compare_digests
 from rollcall_runtime.sync.engine import decode_descriptor
 from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedSession
 from rollcall_runtime.sync.engines.pull.announcements import Announcements
@@ -26,7 +27,7 @@ from rollcall_runtime.sync.engines.pull.topology import (
     ranks_of_same_shard,
     upstream,
 )
-from rollcall_runtime.sync.errors import SyncError, TransferFailedError
+from rollcall_runtime.sync.errors import DigestMismatchError, SyncError, TransferFailedError
 from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.rendezvous import SessionRendezvous
 
@@ -63,8 +64,8 @@ class PullSession(ThreadedSession):
 
     def _send(self, buffer: Buffer, manifest: WeightManifest, deadline: float) -> None:
         announcements = self._next_publication(manifest, deadline)
-        with buffer.hold():
-            announcements.announce_source(self._pull_engine.register_source(buffer))
+        with buffer.hold(), self._pull_engine.sent(buffer) as source:
+            announcements.announce_source(source)
             self._wait_for_readers(announcements, self._ranks_to_wait_for(), deadline)
         for bucket in range(len(manifest.digests)):
             self._trace_bucket(bucket)
@@ -89,8 +90,8 @@ class PullSession(ThreadedSession):
         source = announcements.wait_for_sender(deadline)
         kept = manifest if only is None else manifest.only(only)
         above, readers, distance = self._neighbours(len(kept.digests))
-        with buffer.hold():
-            own = self._pull_engine.register_source(buffer)
+        exposed = bool(readers) or self._pull_engine.registers_targets
+        with buffer.hold(), self._checked_again(buffer, kept, only, exposed=exposed) as own:
             if readers:
                 announcements.announce_source(own)
             if above:
@@ -116,9 +117,39 @@ class PullSession(ThreadedSession):
                 settings=self.settings,
                 bucket_done=reader.bucket_checked,
             )
-            self._transfer.fill(buffer, kept, deadline, numbers=only, merge_small=True)
+            with self._naming(above):
+                self._transfer.fill(buffer, kept, deadline, numbers=only, merge_small=True)
             self._read_from = None
             self._wait_for_readers(announcements, readers, deadline)
+
+    @contextmanager
+    def _checked_again(
+        self,
+        buffer: Buffer,
+        manifest: WeightManifest,
+        numbers: Sequence[int] | None = None,
+        *,
+        exposed: bool,
+    ) -> Iterator[dict[str, Any]]:
+        """Register the buffer meanwhile if it is to be `exposed`; yields how to read from it.
+
+        Peers may have written to it after its buckets were checked, so all are checked again.
+        """
+        if not exposed:
+            yield {}
+            return
+        with self._pull_engine.registered(buffer) as own:
+            yield own
+        if not self._pull_engine.keeps_registered:
+            compare_digests(buffer, manifest, numbers)
+
+    @contextmanager
+    def _naming(self, rank: int) -> Iterator[None]:
+        """Name the member at `rank` in the error when its weights are wrong."""
+        try:
+            yield
+        except DigestMismatchError as error:
+            raise DigestMismatchError(str(error), peer=self.seats[rank].member) from error
 
     def _neighbours(self, buckets: int) -> tuple[int, tuple[int, ...], int]:
         """The rank to read from, the ranks that read from here, and hops from the sender."""

@@ -10,9 +10,15 @@ from rollcall_runtime.bench.member_processes import abort as abort_remote
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.engine import PullSettings
 from rollcall_runtime.sync.engines.pull.topology import Topology, upstream
-from rollcall_runtime.sync.errors import SyncError, TimedOutError, TransferFailedError
+from rollcall_runtime.sync.errors import (
+    DigestMismatchError,
+    SyncError,
+    TimedOutError,
+    TransferFailedError,
+)
 from tests.unit.rollcall_runtime.sync.copying_peers import (
     BUCKET,
+    BUCKETS,
     CopyEngine,
     Local,
     abort,
@@ -71,17 +77,76 @@ def test_what_is_damaged_on_its_way_is_not_passed_on(chain: Local) -> None:
     abort(sessions)
 
 
-def test_a_chain_closes_over_a_member_that_left_and_registers_no_memory_again(chain: Local) -> None:
+def test_a_chain_closes_over_a_member_that_left(chain: Local) -> None:
     before = chain.join(range(4))
     chain.transfer(before, chain.fill(4))
-    registered = [list(engine.registrations) for engine in chain.engines]
-    assert all(len(addresses) == 1 for addresses in registered)
     abort(before)
     after = chain.join([0, 1, 3])
     chain.transfer(after, chain.fill(5))
     assert chain.engines[3].reached == ["pod-2", "pod-1"]
-    assert [engine.registrations for engine in chain.engines] == registered
     abort(after)
+
+
+def test_memory_is_registered_only_while_a_version_is_sent(chain: Local) -> None:
+    sessions = chain.join(range(4))
+    for number in (1, 2):
+        chain.transfer(sessions, chain.fill(number))
+        for engine, buffer in zip(chain.engines, chain.buffers, strict=True):
+            assert engine.registrations == engine.unregistrations == [buffer.address] * number
+    abort(sessions)
+
+
+def test_memory_is_not_registered_any_more_after_a_transfer_that_failed(chain: Local) -> None:
+    sessions = chain.join(range(4))
+    for engine in chain.engines:
+        engine.failing = True
+    for moving in chain.start(sessions, chain.fill(1), timeout=1.0).values():
+        with pytest.raises(SyncError):
+            moving.result(5)
+    abort(sessions)
+    for engine in chain.engines:
+        assert eventually(lambda e=engine: e.registrations == e.unregistrations)
+
+
+def test_memory_stays_registered_with_an_engine_that_keeps_it_so(
+    chain: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CopyEngine, "keeps_registered", True)
+    sessions = chain.join(range(4))
+    for number in (1, 2):
+        chain.transfer(sessions, chain.fill(number))
+    for engine, buffer in zip(chain.engines, chain.buffers, strict=True):
+        assert (engine.registrations, engine.unregistrations) == ([buffer.address], [])
+    abort(sessions)
+
+
+def test_what_a_peer_wrote_after_the_check_is_noticed_and_accuses_no_member(chain: Local) -> None:
+    sessions, manifest = chain.join(range(4)), chain.fill(6)
+
+    def overwrite() -> None:
+        chain.buffers[2].memory[2 * BUCKET] ^= 1
+
+    chain.engines[2].on_unregister = overwrite
+    moving = chain.start(sessions, manifest)
+    with pytest.raises(DigestMismatchError, match=r"wrong digest in buckets \[2\]") as caught:
+        moving[2].result(5)
+    assert caught.value.peer is None, "whoever can connect may have done it"
+    moving[3].result(5)
+    abort(sessions)
+
+
+def test_the_member_that_passed_on_wrong_weights_is_named(chain: Local) -> None:
+    sessions, manifest = chain.join(range(4)), chain.fill(7)
+    chain.engines[3].allowed = 0
+    moving = chain.start(sessions, manifest)
+    moving[1].result(5)
+    assert eventually(lambda: chain.engines[2].ended == BUCKETS)
+    chain.buffers[2].memory[BUCKET] ^= 1
+    chain.engines[3].allowed = 1 << 30
+    with pytest.raises(DigestMismatchError, match="wrong digest") as caught:
+        moving[3].result(5)
+    assert caught.value.peer == chain.seats[2].member
+    abort(sessions)
 
 
 def test_an_engine_keeps_the_peers_of_its_sessions_alone(chain: Local) -> None:
