@@ -25,10 +25,10 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.bench.member import GroupMember, fork_members, version
 from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses, done, join
+from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import EncodedDelta, decode, encode
-from rollcall_runtime.sync.weights.digests import bucket_digests
 
 GROUP = "job/default"
 TIMEOUT = 60.0

@@ -17,8 +17,8 @@ from hack.bench.run_record import finish, run_record
 from rollcall_protocol.wire.weight_manifest import DIGEST_CHARACTERS, WeightManifest
 from rollcall_runtime.bench.member import GroupMember, fork_members, version
 from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses, done, join
+from rollcall_runtime.sync.digests import DigestBuilder
 from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.weights.digests import DigestBuilder
 
 GROUP = "job/default"
 TIMEOUT = 60.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.digests import DigestBuilder, digest_of
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import DigestMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import Buffer, BufferHold, BufferWindow, HostBuffer
-from rollcall_runtime.sync.weights.digests import DigestBuilder, digest_of
 
 _HEADER = struct.Struct("<8sQQ")  # magic, total_bytes, bucket_bytes
 _MAGIC = b"rollcal1"

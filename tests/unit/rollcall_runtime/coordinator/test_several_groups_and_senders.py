@@ -7,8 +7,8 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import SnapshotPartReady
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.open_engine import OpenEngine
-from rollcall_runtime.sync.weights.digests import digest_of
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     CONFIG,

@@ -12,12 +12,12 @@ from typing import Any
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.engine import EngineKind, Role, encode_descriptor
 from rollcall_runtime.sync.engines.pull.engine import PullEngine, PullSettings
 from rollcall_runtime.sync.engines.pull.peer_read_session import PullSession
 from rollcall_runtime.sync.engines.pull.pending_reads import LibraryRead
 from rollcall_runtime.sync.memory.buffers import HostBuffer
-from rollcall_runtime.sync.weights.digests import digest_of
 
 BUCKET = 1000
 BUCKETS = 6

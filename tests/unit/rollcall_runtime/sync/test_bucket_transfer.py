@@ -7,10 +7,10 @@ import pytest
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import BucketTransfer, TransferHandle
+from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import AbortedError, DigestMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
-from rollcall_runtime.sync.weights.digests import bucket_digests
 
 BUCKET = 10
 OPERATION = 4

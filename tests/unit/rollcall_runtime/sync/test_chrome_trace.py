@@ -11,10 +11,10 @@ from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.chrome_trace import close_trace, open_trace
+from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.engine import Role, encode_descriptor
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.memory.buffers import HostBuffer
-from rollcall_runtime.sync.weights.digests import bucket_digests
 
 TRACK = "job/default"
 

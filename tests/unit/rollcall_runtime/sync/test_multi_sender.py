@@ -9,12 +9,12 @@ import pytest
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.engine import Role, SyncSession, encode_descriptor
 from rollcall_runtime.sync.engines.gloo import GlooEngine, GlooSettings
 from rollcall_runtime.sync.errors import AbortedError, DigestMismatchError, SyncError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.multi_sender import open_session
-from rollcall_runtime.sync.weights.digests import digest_of
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 SENDERS, RECEIVERS = 2, 2

@@ -31,6 +31,7 @@ from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import wrong_digests
+from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.engine import EngineKind, Role, SyncSettings
 from rollcall_runtime.sync.engines.common.threaded_engine import (
     ThreadedEngine,
@@ -45,7 +46,6 @@ from rollcall_runtime.sync.errors import (
 )
 from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.rendezvous import SessionRendezvous
-from rollcall_runtime.sync.weights.digests import digest_of
 
 _MARKER, _MANIFEST = "COMPLETE", "manifest.json"
 

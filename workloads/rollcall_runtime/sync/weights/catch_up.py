@@ -21,9 +21,9 @@ from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
+from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.errors import CatchUpError, DigestMismatchError, SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer, FlatBuffer
-from rollcall_runtime.sync.weights.digests import digest_of
 from rollcall_runtime.sync.weights.shards import (
     BucketSelection,
     Shard,

@@ -24,9 +24,9 @@ import zstandard
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.bucket_transfer import wrong_digests
+from rollcall_runtime.sync.digests import DigestBuilder, bucket_digests
 from rollcall_runtime.sync.errors import DigestMismatchError, ExhaustedError
 from rollcall_runtime.sync.memory.buffers import BufferHold, BufferWindow, GrowingBufferPool
-from rollcall_runtime.sync.weights.digests import DigestBuilder, bucket_digests
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
+from rollcall_runtime.sync.digests import DigestBuilder, bucket_digests
 from rollcall_runtime.sync.errors import StagingError
 from rollcall_runtime.sync.memory.buffers import BufferHold, BufferPool, BufferPoolState, FlatBuffer
 from rollcall_runtime.sync.memory.device_buffers import (
@@ -17,7 +18,6 @@ from rollcall_runtime.sync.memory.device_buffers import (
     DeviceBuffer,
     device_buffer_factory,
 )
-from rollcall_runtime.sync.weights.digests import DigestBuilder, bucket_digests
 
 SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
 

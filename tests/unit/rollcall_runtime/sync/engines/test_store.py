@@ -10,11 +10,11 @@ import pytest
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.engine import Role, encode_descriptor
 from rollcall_runtime.sync.engines.store import StoreEngine, StoreSession, StoreSettings
 from rollcall_runtime.sync.errors import SyncError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import HostBuffer
-from rollcall_runtime.sync.weights.digests import bucket_digests
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 

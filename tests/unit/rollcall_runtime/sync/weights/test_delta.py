@@ -7,10 +7,10 @@ import pytest
 
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
+from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.errors import DigestMismatchError, ExhaustedError
 from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import EncodedDelta, decode, encode
-from rollcall_runtime.sync.weights.digests import bucket_digests
 
 SIZE, BUCKET = 1_000_003, 300_000
 CONFIG = DeltaConfig(block_bytes=4_096)

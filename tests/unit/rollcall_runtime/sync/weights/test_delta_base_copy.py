@@ -6,10 +6,10 @@ import pytest
 
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
 from rollcall_runtime.sync.weights import staging
-from rollcall_runtime.sync.weights.digests import bucket_digests
 from rollcall_runtime.sync.weights.staging import DeltaBaseCopy, StagingArea
 
 SIZE = 100

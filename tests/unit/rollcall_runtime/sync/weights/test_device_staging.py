@@ -14,6 +14,7 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manif
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.rollout import agent
+from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.engine import HOST, Role, SyncSettings
 from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError, StagingError
@@ -22,7 +23,6 @@ from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from rollcall_runtime.sync.multi_sender import open_session
 from rollcall_runtime.sync.weights import snapshots as weight_snapshots
 from rollcall_runtime.sync.weights.catch_up import fetch
-from rollcall_runtime.sync.weights.digests import digest_of
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train import snapshot_placement

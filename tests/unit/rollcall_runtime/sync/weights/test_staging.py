@@ -10,9 +10,9 @@ from blake3 import blake3
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest, combine_manifests
 from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
+from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
-from rollcall_runtime.sync.weights.digests import bucket_digests
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
