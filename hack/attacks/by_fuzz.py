@@ -136,7 +136,7 @@ def member_messages() -> list[str]:
             Draining("reason", 1.0),
             GenerationProgress((report,)),
             PromptLeaseReturned("1.1.1"),
-            SnapshotPartReady(0, WeightManifest((), 300, 64 << 20, (7,))),
+            SnapshotPartReady(0, WeightManifest((), 300, 64 << 20, ("0" * 32,))),
         )
     ]
 

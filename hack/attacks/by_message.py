@@ -125,10 +125,10 @@ async def session_of_another_coordinator(job: AttackedJob) -> None:
 @attack("member", "malformed", "bad_part", quick=True)
 async def buckets_without_end(job: AttackedJob) -> None:
     """118 bytes that claim 2^40 buckets of weights: refused before anything is allocated."""
-    part = {"tensors": [], "total_bytes": 2**40, "bucket_bytes": 1, "checksums": [], "parts": []}
+    part = {"tensors": [], "total_bytes": 2**40, "bucket_bytes": 1, "digests": [], "parts": []}
     text = json.dumps({"type": "SnapshotPartReady", "number": 0, "part": part, "delta": None})
     await is_closed_after(job, text)
-    small = {**part, "total_bytes": 300, "bucket_bytes": 7, "checksums": [0] * 43}
+    small = {**part, "total_bytes": 300, "bucket_bytes": 7, "digests": ["0" * 32] * 43}
     text = json.dumps({"type": "SnapshotPartReady", "number": 0, "part": small, "delta": None})
     await is_closed_after(job, text, text, text)
 
