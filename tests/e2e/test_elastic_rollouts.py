@@ -5,9 +5,12 @@ import pytest
 from hack.cluster.kubectl import Kubectl, example, is_ready, name_of, wait_for
 from hack.demo.job_progress import JobWatcher
 from hack.demo.learning_checks import check_epochs, check_learned
+from rollcall_operator.plan.children.pod_template import TOKEN_PATH
+from rollcall_protocol.pod_contract import TOKEN_FILE
 
 MAX_STALENESS = 2
 JOB, POOL = "reverse", "reverse-cpu"
+TOKEN = f"{TOKEN_PATH}/{TOKEN_FILE}"
 
 
 @pytest.mark.cluster
@@ -17,6 +20,8 @@ def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
     job = JobWatcher(kubectl, JOB)
     job.until(lambda s: s.step >= 10, seconds=180)
     trainer = kubectl.get("pod", f"{JOB}-trainer-0")["metadata"]["uid"]
+    for pod in (f"{JOB}-trainer-0", name_of(kubectl.rollouts(JOB)[0])):
+        assert kubectl.run("exec", pod, "--", "stat", "-L", "-c", "%a %u", TOKEN) == "600 65532\n"
 
     kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=4")
     seen = job.until(lambda s: s.ready >= 4, seconds=120)

@@ -31,7 +31,7 @@ from rollcall_protocol.job_config import (
 )
 from rollcall_protocol.wire.json_codec import decode
 from rollcall_protocol.wire.trust_bundle import TrustBundle
-from tests.integration.bad_manifests.manifests import Changes
+from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
 from tests.unit.rollcall_operator.plan.simulator import TRUST, JobSimulator, good_job, lent_pool
 
 
@@ -296,6 +296,27 @@ def test_every_worker_has_a_token_of_its_own_for_its_job() -> None:
         assert tokens(child) == {"token": "rollcall.dev/job-uid"}
         assert pod_spec(child)["automountServiceAccountToken"] is False
         assert variables(child)[pod_contract.TOKEN_DIR] == "/var/run/rollcall/token"
+
+
+def test_a_lent_pool_has_the_identity_of_a_rollout_and_its_own_account() -> None:
+    simulator = JobSimulator(OWN_REFERENCE)
+    simulator.pools["lent"] = lent_pool({"spec.template.spec.serviceAccountName": "guest"})
+    simulator.converge()
+    lent = simulator.children["Deployment/lent"]
+    assert tokens(lent) == {"token": "rollcall.dev/job-uid"}  # and none for reference pods
+    assert pod_spec(lent)["serviceAccountName"] == "guest"
+    assert lent["metadata"]["ownerReferences"][0]["uid"] == "lent-uid"
+
+
+def test_a_lent_pool_that_takes_labels_of_the_job_gets_no_pods() -> None:
+    simulator = JobSimulator()
+    mine = {labels.ROLE: labels.TRAINER}
+    simulator.pools["lent"] = lent_pool({"spec.template.metadata": {"labels": mine}})
+    simulator.converge()
+    assert "Deployment/lent" not in simulator.children
+    assert (
+        "is reserved for the operator" in simulator.pool_condition("lent", "Validated")["message"]
+    )
 
 
 def test_keys_are_mounted_apart_from_the_token_whose_renewal_they_must_not_stop() -> None:
