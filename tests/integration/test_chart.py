@@ -20,6 +20,7 @@ EXTRAS = {
     "prometheusRule": "PrometheusRule",
     "dashboard": "ConfigMap",
     "networkPolicy": "NetworkPolicy",
+    "admissionPolicy": "ValidatingAdmissionPolicy",
     "podDisruptionBudget": "PodDisruptionBudget",
 }
 
