@@ -18,6 +18,7 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.train.checkpoint import files
+from rollcall_runtime.train.checkpoint.checked_pickles import metadata_problem
 from rollcall_runtime.train.checkpoint.ownership import claim
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.process_group import TrainerProcessGroup
@@ -259,4 +260,4 @@ def _problem(path: Path, *, part: int, of: int) -> str:
         files.check_checkpoint(path, part=part, of=of)
     except files.TornError as error:
         return str(error)
-    return ""
+    return metadata_problem(path) if part == 0 else ""

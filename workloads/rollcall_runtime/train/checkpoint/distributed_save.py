@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.checkpoint import files
+from rollcall_runtime.train.checkpoint.checked_pickles import MetadataReader, PlainValuesPlanner
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.rng import rng_states, set_rng_states
 
@@ -72,7 +72,7 @@ def check_same_tensors(path: Path, tensors: Mapping[str, Any], *, prefix: str) -
     in their whole shapes) under `prefix`.
     """
     try:
-        saved = FileSystemReader(path).read_metadata().state_dict_metadata
+        saved = MetadataReader(path).read_metadata().state_dict_metadata
     except FileNotFoundError as error:
         raise ValueError(f"checkpoint {path} is of a training engine with another form") from error
     begin = f"{prefix}."
@@ -97,7 +97,7 @@ def load_tensors(tensors: dict[str, Any], path: Path) -> None:
     On all ranks OSError if one cannot read, ValueError if the checkpoint lacks some of them.
     """
     try:
-        load(tensors, checkpoint_id=path)
+        load(tensors, storage_reader=MetadataReader(path), planner=PlainValuesPlanner())
     except CheckpointException as error:  # no Exception, so that nothing else would catch it
         first = next(iter(error.failures.values()))[0]
         if isinstance(first, OSError):
@@ -110,7 +110,7 @@ def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:
 
     A checkpoint of fewer ranks has none for the others, one of another device none for this one.
     """
-    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    saved = MetadataReader(path).read_metadata().state_dict_metadata
     key = f"{_RNG}.{group.rank}"
     wanted = {name: value for name, value in rng_states().items() if f"{key}.{name}" in saved}
     return {key: wanted} if wanted else {}
