@@ -1,7 +1,7 @@
 """Does all attacks on a job of real workers, or those that `--only` names.
 
 The last line is one JSON object: what became of each attack. Exit status 0 if every one was refused
-and counted, no worker ended, and none used more than 1.25 of its memory before.
+and counted, no worker ended or used more than 1.25 of its memory before, and the rollouts learned.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.attacks.catalogue import all_attacks
+from hack.attacks.door_times import measure_doors, measure_doors_held_by_strangers
 from hack.attacks.runner import AttackRunner
 from hack.attacks.target import attacked_job
 from tests.local import pods
@@ -24,12 +27,16 @@ from tests.local.worker_processes import WorkerForkServer
 if TYPE_CHECKING:
     from hack.attacks.attack import Attack
     from hack.attacks.outcome import AttackOutcome
+    from hack.attacks.target import AttackedJob
 
-QUIET_SECONDS = 10.0  # in which the job's rate and memory are measured
+QUIET_SECONDS = 20.0  # in which the job's rate and memory are measured
+LEARN_SECONDS, LEARNED = 120.0, 0.9  # until the mean reward of each rollout is so high
 
 
-async def attack_all(attacks: list[Attack], *, seed: int, folder: Path) -> list[AttackOutcome]:
-    """Start a job, and do the attacks one after the other."""
+async def attack_all(
+    attacks: list[Attack], *, seed: int, folder: Path
+) -> tuple[list[AttackOutcome], float]:
+    """Start a job, and do the attacks one after the other; also the rollouts' lowest reward."""
     say(f"starting the job; its files are in {folder}")
     outcomes = []
     async with attacked_job(folder, seed=seed) as job:
@@ -41,14 +48,30 @@ async def attack_all(attacks: list[Attack], *, seed: int, folder: Path) -> list[
             began = time.monotonic()
             outcome = await runner.run(attack)
             outcomes.append(outcome)
-            failures = outcome.failures()
-            verdict = "; ".join(failures) if failures else "refused"
-            seconds = time.monotonic() - began
-            share = outcome.peak_share
+            verdict = "; ".join(outcome.failures()) or "refused"
+            seconds, share = time.monotonic() - began, outcome.peak_share
             say(
                 f"{number:3}/{len(attacks)} {attack.name}: {verdict} ({seconds:.1f} s, {share:.2f})"
             )
-    return outcomes
+            if outcome.worker_exits:
+                say("the other attacks are left out, as a worker has ended")
+                return outcomes, -math.inf
+        say("comparing how long callers wait with and without strangers that hold connections")
+        alone, held = await measure_doors(job), await measure_doors_held_by_strangers(job)
+        reward = await lowest_reward(job)
+        figures = {"alone": asdict(alone), "held_by_strangers": asdict(held), "reward": reward}
+        say(json.dumps({"attacks": len(outcomes), "steps_a_second": runner.rate, **figures}))
+    return outcomes, reward
+
+
+async def lowest_reward(job: AttackedJob) -> float:
+    """The lowest mean reward that a rollout measures of its own samples, once it has learned."""
+    deadline, lowest = time.monotonic() + LEARN_SECONDS, -math.inf
+    while lowest < LEARNED and time.monotonic() < deadline:
+        await asyncio.sleep(1.0)
+        found = [await job.metrics(pod) for pod in job.job.rollouts]
+        lowest = min(values["rollout_reward"] for values in found)
+    return lowest
 
 
 def say(line: str) -> None:
@@ -77,11 +100,14 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="rollcall-attacks-"))
     with WorkerForkServer(pods.AT_IMPORT) as server:
         pods.FORK_SERVER = server
-        outcomes = asyncio.run(attack_all(chosen, seed=arguments.seed, folder=folder))
+        outcomes, reward = asyncio.run(attack_all(chosen, seed=arguments.seed, folder=folder))
     failed = [outcome for outcome in outcomes if outcome.failures()]
     say(f"{len(outcomes) - len(failed)} of {len(outcomes)} attacks as promised")
+    learned = reward >= LEARNED
+    if not learned:
+        say(f"a rollout's own samples have a mean reward of {reward:.2f}, not {LEARNED:g}")
     say(json.dumps({outcome.attack.name: outcome.row() for outcome in outcomes}))
-    return 1 if failed or not outcomes else 0
+    return 0 if outcomes and learned and not failed else 1
 
 
 if __name__ == "__main__":

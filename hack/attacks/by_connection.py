@@ -152,10 +152,9 @@ async def junk_at_every_port(job: AttackedJob) -> None:
     """Bytes that are no protocol at every port on which a worker listens: training goes on."""
     for pod in job.workers:
         for port in listening_ports(pod.address):
-            for size in (1, 8, 64, 4096):
-                data = job.random.randbytes(size)
-                with contextlib.suppress(OSError, TimeoutError):
-                    await send_raw(Door(pod.address, port), data, seconds=0.2)
+            door, sent = Door(pod.address, port), map(job.random.randbytes, (1, 8, 64, 4096))
+            tasks = (send_raw(door, data, seconds=1.0) for data in sent)
+            await asyncio.gather(*tasks, return_exceptions=True)
     await answers(job)
 
 

@@ -1,4 +1,8 @@
-"""Strangers where trainer ranks, and the members of a sync session, meet."""
+"""Strangers where trainer ranks meet; members of a sync session meet by the same code.
+
+gloo's own listeners are left out: they accept every connection, and a process that runs out of file
+descriptors there is ended by the library. A NetworkPolicy is what stops such a flood.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,13 @@ from typing import TYPE_CHECKING
 
 from hack.attacks.attack import attack, expect
 from hack.attacks.by_connection import answers
-from hack.attacks.clients import Door, connection, drip, held_connections, send_raw
+from hack.attacks.clients import connection, drip, held_connections, send_raw
 from hack.attacks.rendezvous_client import frame, refused_at_rendezvous
-from hack.attacks.worker_vitals import listening_ports
-from rollcall_protocol import pod_contract
 
 if TYPE_CHECKING:
     from hack.attacks.target import AttackedJob
 
 MANY = 2000  # connections
-KNOWN_PORTS = {
-    pod_contract.MEMBERSHIP_PORT,
-    pod_contract.COMPLETIONS_PORT,
-    pod_contract.METRICS_PORT,
-    pod_contract.RENDEZVOUS_PORT,
-}
-
-
-def rendezvous(job: AttackedJob) -> list[Door]:
-    """That of the ranks, and the trainer's other ports, one of which is the sync sessions'."""
-    address = job.ranks_rendezvous.address
-    ports = [port for port in listening_ports(address) if port not in KNOWN_PORTS]
-    return [job.ranks_rendezvous, *(Door(address, port) for port in ports)]
 
 
 @attack("stranger", "malformed", quick=True)
@@ -59,10 +48,9 @@ async def seat_of_a_rank_at_the_rendezvous(job: AttackedJob) -> None:
 
 @attack("stranger", "slow_hello", seconds=90)
 async def idle_connections_at_the_rendezvous(job: AttackedJob) -> None:
-    """2,000 connections that say nothing, at each rendezvous: the oldest are closed, counted."""
-    for door in rendezvous(job):
-        async with held_connections(door, MANY):
-            await answers(job)
+    """2,000 connections that say nothing: the oldest are closed, counted."""
+    async with held_connections(job.ranks_rendezvous, MANY):
+        await answers(job)
 
 
 @attack("stranger", "slow_hello", seconds=60)
@@ -82,18 +70,17 @@ async def hello_byte_by_byte_at_the_rendezvous(job: AttackedJob) -> None:
 @attack("stranger", seconds=60)
 async def unfinished_frames_at_the_rendezvous(job: AttackedJob) -> None:
     """120 frames that claim 16 MiB and do not end: closed at the length, no memory for them."""
-    for door in rendezvous(job):
-        async with held_connections(door, 120, struct.pack(">I", 16 << 20) + b"a" * 65536):
-            await asyncio.sleep(2.0)
-            await answers(job)
+    claim = struct.pack(">I", 16 << 20) + b"a" * 65536
+    async with held_connections(job.ranks_rendezvous, 120, claim):
+        await asyncio.sleep(2.0)
+        await answers(job)
 
 
 @attack("stranger", seconds=60)
 async def flood_of_connections_at_the_rendezvous(job: AttackedJob) -> None:
-    """3,000 clients that connect and leave at once, at each rendezvous: training goes on."""
-    for door in rendezvous(job):
-        for _ in range(MANY + 1000):
-            with contextlib.suppress(OSError, TimeoutError):
-                async with connection(door):
-                    pass
+    """2,000 clients that connect and leave at once: training goes on."""
+    for _ in range(MANY):
+        with contextlib.suppress(OSError, TimeoutError):
+            async with connection(job.ranks_rendezvous):
+                pass
     await answers(job)

@@ -17,6 +17,7 @@ SUBJECTS = (
     "route",
     "message",
     "completion",
+    "replay",
     "connection",
     "rendezvous",
     "fuzz",

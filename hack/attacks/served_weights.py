@@ -38,7 +38,7 @@ async def compare_served_weights(job: AttackedJob, *, seconds: float) -> None:
 
 async def _weights_by_host(job: AttackedJob, newcomer: Attacker) -> dict[str, bytes]:
     """What each donor of a newcomer gives; those that hold the version no longer are left out."""
-    task = await _catch_up(job, newcomer)
+    task = await catch_up(job, newcomer)
     found = {}
     timeout = aiohttp.ClientTimeout(total=FETCH_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -65,7 +65,8 @@ async def _part(
     return body[8 + int.from_bytes(body[:8], "big") :]
 
 
-async def _catch_up(job: AttackedJob, newcomer: Attacker) -> CatchUp:
+async def catch_up(job: AttackedJob, newcomer: Attacker) -> CatchUp:
+    """What the coordinator sends to a newcomer on the roster."""
     async with job.member_stream(newcomer) as socket:
         async for frame in socket:
             message = loads(frame.data, COORDINATOR_MESSAGES)

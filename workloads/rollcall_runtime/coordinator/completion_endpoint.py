@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from aiohttp import web
 
+from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, SampleBounds
 from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import Completion
 from rollcall_runtime.membership.long_messages import load_message
@@ -28,8 +30,10 @@ class CompletionVerdict(StrEnum):
     BAD_SAMPLES = "bad_samples"  # they cannot be trained on
 
 
-def longest_completion(samples: int, positions: int) -> int:
-    """Bytes of the longest honest completion: so many samples of a model with these positions."""
+def longest_completion(config: JobConfig, bounds: SampleBounds) -> int:
+    """Bytes of the longest completion that a rollout of this job can send."""
+    evaluation, positions = config.evaluation, bounds.positions or MAX_POSITIONS
+    samples = max(config.algorithm.group_size, evaluation.samples if evaluation else 0)
     own = samples * (_SAMPLE_BYTES + positions * _TOKEN_BYTES)
     return min(_COMPLETION_BYTES + own, MAX_COMPLETION_BYTES)
 

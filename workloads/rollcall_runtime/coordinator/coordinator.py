@@ -46,6 +46,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
 from rollcall_runtime.coordinator import persistent_state
+from rollcall_runtime.coordinator.completion_endpoint import longest_completion
 from rollcall_runtime.coordinator.job_reporter import JobReporter
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
@@ -63,6 +64,8 @@ from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
+
+MANY_LEASES = 64  # more than a rollout is sent at once; each may have another's tokens with it
 
 
 class Coordinator:
@@ -93,7 +96,7 @@ class Coordinator:
         published: PublishedManifests | None = None,
     ) -> None:
         self._held_out, self._published = held_out, published
-        self.config, self.member = config, member
+        self.config, self.member, self.bounds = config, member, bounds
         self._name, self._address, self._senders = name, address, senders
         self._state_dir, self._metrics = state_dir, metrics
         self._state = persistent_state.load_and_count_boot(state_dir, member.pod_uid)
@@ -104,6 +107,7 @@ class Coordinator:
             metrics.refused,
             suspect_after=config.membership.suspect_after,
             processes=config.trainer_processes,
+            max_unread=MANY_LEASES * longest_completion(config, bounds),
         )
         own = {address, *(opened.address for opened in engines if opened.address)}
         self.tickets = TicketOffice([host_port(each, MEMBERSHIP_PORT) for each in own])

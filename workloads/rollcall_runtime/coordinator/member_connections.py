@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 HELLO_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 MAX_MESSAGE_BYTES = 16 * 2**20
-MAX_UNREAD = 32 * 2**20  # characters that wait for a member to read
+MAX_UNREAD = 32 * 2**20  # characters that wait for a member to read, if the job says no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ConnectionListener(Protocol):
 class MemberConnection:
     """One open stream. Sending never waits; a writer task sends in order.
 
-    A member that leaves more than MAX_UNREAD characters unread loses it; `unread` is called then.
+    A member that leaves more than `max_unread` characters unread loses it; `unread` is called then.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class MemberConnection:
         socket: web.WebSocketResponse,
         liveness: LivenessMonitor,
         unread: Callable[[], None],
+        max_unread: int,
     ) -> None:
+        self._max_unread = max_unread
         self._socket, self.liveness, self._unread = socket, liveness, unread
         self._queue: asyncio.Queue[str | Awaitable[str] | None] = asyncio.Queue()
         self._waiting = 0  # characters; long messages are shared by all members
@@ -82,11 +84,11 @@ class MemberConnection:
 
     def send(self, text: str | Awaitable[str]) -> None:
         """Queue a message (JSON)."""
-        if self._waiting > MAX_UNREAD:
+        if self._waiting > self._max_unread:
             return
         self._queue.put_nowait(text)
         self._waiting += len(text) if isinstance(text, str) else 0
-        if self._waiting > MAX_UNREAD:
+        if self._waiting > self._max_unread:
             self._unread()
             self.liveness.abort()
 
@@ -113,7 +115,8 @@ class MemberConnections:
     """All open streams by member; a member that connects again replaces its older stream.
 
     Members ping and aiohttp answers. A stream on which no bytes arrive for `suspect_after` seconds
-    is closed as lost. `processes` is the number of ranks in a pod of the trainer.
+    is closed as lost. `processes` is the number of ranks in a pod of the trainer. `max_unread`:
+    characters of messages that a member may leave unread.
     """
 
     def __init__(
@@ -123,7 +126,9 @@ class MemberConnections:
         *,
         suspect_after: float,
         processes: int = 1,
+        max_unread: int = MAX_UNREAD,
     ) -> None:
+        self._max_unread = max_unread
         self._listener = listener
         self._refused = refused
         self._processes = processes
@@ -190,7 +195,10 @@ class MemberConnections:
             return socket
         member = hello.member
         connection = MemberConnection(
-            socket, liveness, lambda: self._refused(MessageFault.UNREAD.value)
+            socket,
+            liveness,
+            lambda: self._refused(MessageFault.UNREAD.value),
+            self._max_unread,
         )
         if member in self._connections:
             self._connections[member].close("the member opened another stream")

@@ -17,7 +17,7 @@ from rollcall_protocol.prompts.prompt_ledger import (
     PromptLedger,
     RejectionReason,
 )
-from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, BadSamples, SampleBounds
+from rollcall_protocol.prompts.sample_check import BadSamples, SampleBounds
 from rollcall_protocol.prompts.state_check import without_bad_samples
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
@@ -28,10 +28,7 @@ from rollcall_protocol.wire.messages import (
     PromptLeaseReturned,
     PromptLeaseRevoked,
 )
-from rollcall_runtime.coordinator.completion_endpoint import (
-    CompletionVerdict,
-    longest_completion,
-)
+from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.reward_failures import RewardFailures
 from rollcall_runtime.worker.log_rate import REPEATED
@@ -160,13 +157,6 @@ class PromptDispatcher:
         return sum((ledger.running_by_pod() for ledger in self._ledgers), Counter[str]())
 
     # --- rollouts ------------------------------------------------------------------------------
-
-    @property
-    def longest_completion(self) -> int:
-        """Bytes of the longest completion that a rollout of this job can send."""
-        evaluation = self._config.evaluation
-        samples = max(self._config.algorithm.group_size, evaluation.samples if evaluation else 0)
-        return longest_completion(samples, self._bounds.positions or MAX_POSITIONS)
 
     def member_connected(self, member: MemberId) -> None:
         """A stream opened: its credit starts at 0; the member keeps its leases."""

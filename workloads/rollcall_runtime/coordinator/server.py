@@ -7,7 +7,7 @@ from aiohttp import web
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.messages import ReconnectRequest
 from rollcall_runtime.coordinator.absent_members import ReconnectRequester
-from rollcall_runtime.coordinator.completion_endpoint import CompletionEndpoint
+from rollcall_runtime.coordinator.completion_endpoint import CompletionEndpoint, longest_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.operator_stream import handle_roster_push
@@ -84,9 +84,10 @@ class CoordinatorServer:
         return app
 
     def _completions(self) -> web.Application:
-        prompts = self._coordinator.prompts
-        endpoint = CompletionEndpoint(prompts.complete, self._metrics.refused)
-        app = web.Application(client_max_size=prompts.longest_completion)
+        coordinator = self._coordinator
+        endpoint = CompletionEndpoint(coordinator.prompts.complete, self._metrics.refused)
+        longest = longest_completion(coordinator.config, coordinator.bounds)
+        app = web.Application(client_max_size=longest)
         route = pod_contract.COMPLETIONS_ROUTE
         app.router.add_post(route, self._doorkeeper.guard(route, endpoint.handle))
         return app

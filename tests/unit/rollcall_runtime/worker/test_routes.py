@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.coordinator.ticket_office import TicketOffice
@@ -90,9 +91,10 @@ def coordinator() -> list[web.Application]:
     behind = SimpleNamespace(
         member=SimpleNamespace(pod_uid="uid-trainer-0"),
         config=JOB,
+        bounds=SampleBounds(13, 32),
         stream=SimpleNamespace(serve=reached),
         connections=SimpleNamespace(serve=reached),
-        prompts=SimpleNamespace(complete=raise_reached, longest_completion=1 << 20),
+        prompts=SimpleNamespace(complete=raise_reached),
         snapshots=SimpleNamespace(held=raise_reached),
         push_roster=raise_reached,
         is_member=lambda uid: uid == PODS[MEMBER][1],
