@@ -9,6 +9,7 @@ from hack.attacks import lying_rollout
 from hack.attacks.attack import attack, expect
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.roster import EpochCause
+from tests.local.harness import in_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -93,3 +94,22 @@ async def liar_that_sends_everything_twice(job: AttackedJob) -> None:
             return False
 
         await job.eventually(many_are_dropped, "doubled completions are dropped", seconds=90)
+
+
+@attack("member", "wrong_weights", seconds=150)
+async def donor_of_wrong_weights(job: AttackedJob) -> None:
+    """A rollout gives newcomers weights with a bit changed: refused, counted; they fetch others."""
+    # Newcomers ask donors in the order of their addresses as text: 10 is before 4.
+    job.job._given = max(job.job._given, 9)
+    async with lying_pod(job, lying_rollout.DONOR) as liar_pod:
+        await job.job.operator.until(lambda s: in_sync(s, liar_pod), seconds=LIE_SECONDS)
+        newcomer = job.job.launch()
+        await job.push_roster(EpochCause.MEMBERS_JOINED)
+        try:
+            await job.job.operator.until(lambda s: in_sync(s, newcomer), seconds=LIE_SECONDS)
+        except AssertionError:
+            expect(False, "a newcomer did not get right weights from another donor")
+        finally:
+            job.job.rollouts.remove(newcomer)
+            await job.push_roster(EpochCause.MEMBER_LOST)
+            newcomer.close()

@@ -64,6 +64,7 @@ LIES: dict[str, Lie] = {
     "everything_twice": lambda honest: [honest, honest, honest],
 }
 PARTIALS = "partial_tokens_outside_the_vocabulary"
+DONOR = "wrong_weights_as_a_donor"
 
 
 def _lie_about_completions(lie: Lie) -> None:
@@ -98,8 +99,24 @@ def _lie_about_partials() -> None:
     setattr(Agent, "_take", take_and_lie)  # noqa: B010 - the program's own method
 
 
+def _give_wrong_weights() -> None:
+    """Change a byte of each chunk that a newcomer gets."""
+    from rollcall_runtime.sync.weights import catch_up  # noqa: PLC0415
+
+    read = catch_up._read
+
+    async def read_and_change(*arguments: Any) -> memoryview:
+        chunk = bytearray(await read(*arguments))
+        chunk[0] ^= 1
+        return memoryview(chunk)
+
+    setattr(catch_up, "_read", read_and_change)  # noqa: B010 - the program's own function
+
+
 if LIE in os.environ:
     if os.environ[LIE] == PARTIALS:
         _lie_about_partials()
+    elif os.environ[LIE] == DONOR:
+        _give_wrong_weights()
     else:
         _lie_about_completions(LIES[os.environ[LIE]])
