@@ -1,9 +1,12 @@
 """Installs what a job needs: the cluster, the images and the operator's chart."""
 
+import ipaddress
+import json
 from pathlib import Path
 
 from hack.cluster import cache, go_build, images, lifecycle, progress
 from hack.cluster.kubectl import OPERATOR_IMAGE, PREFIX, ROOT, TAG, WORKER_IMAGE, Kubectl
+from hack.cluster.network_policies import daemon_set
 from hack.cluster.progress import Step
 from hack.cluster.subprocesses import run
 
@@ -31,6 +34,8 @@ def ensure(namespace: str = "default") -> Kubectl:
             images.build(images.DEFAULT, prefix=PREFIX, tag=TAG)
             images.load([OPERATOR_IMAGE, WORKER_IMAGE])
         kubectl = connect(namespace)
+        if not EXISTING:
+            daemon_set.install(kubectl)
         lifecycle.program("helm")  # built before the step, whose usual time it would exceed
         log = cache.log("helm-upgrade")
         with progress.step(INSTALL, log=log):
@@ -72,6 +77,7 @@ def install(kubectl: Kubectl, *, log: Path | None = None) -> None:
         f"--set=image.tag={TAG}",
         "--set=image.pullPolicy=IfNotPresent",
         f"--set-string=podAnnotations.image={built}",
+        f"--set-json=jobNetworkPolicies.monitoring={json.dumps(_node_addresses(kubectl))}",
         *("--create-namespace", "--wait", "--timeout=180s"),
         log=log,
     )
@@ -82,6 +88,17 @@ def install(kubectl: Kubectl, *, log: Path | None = None) -> None:
         "crd/rolloutpools.rollcall.dev",
         "--timeout=60s",
     )
+
+
+def _node_addresses(kubectl: Kubectl) -> list[dict[str, object]]:
+    """The nodes as peers of a NetworkPolicy: metrics are read through the API server's proxy."""
+    addresses = (
+        found["address"]
+        for node in kubectl.items("nodes")
+        for found in node["status"]["addresses"]
+        if found["type"] == "InternalIP"
+    )
+    return [{"ipBlock": {"cidr": str(ipaddress.ip_network(a))}} for a in addresses]
 
 
 def uninstall() -> None:
