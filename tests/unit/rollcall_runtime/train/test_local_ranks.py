@@ -1,5 +1,6 @@
 """The ranks of a pod start and end together, and its exit says why."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -39,13 +40,15 @@ def pod(tmp_path: Path) -> Iterator[Start]:
                 "END_SECONDS": str(end_seconds),
                 **variables,
             },
+            process_group=0,
         )
         started.append(process)
         return process
 
     yield start
     for process in started:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the ranks, which would wait for ever
         process.wait(ENOUGH_SECONDS)
 
 
