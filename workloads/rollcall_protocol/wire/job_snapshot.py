@@ -44,6 +44,10 @@ class SuspicionCause(StrEnum):
     LEFT_ROSTER = "LeftRoster"  # the operator removed it before its stream ended
 
 
+UNTRUSTED = frozenset({SuspicionCause.BAD_MESSAGES, SuspicionCause.WRONG_WEIGHTS})
+"""Causes for which a pod stays excluded until the operator has replaced it."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberReport:
     """State of one member. `reason` is why it is not InSync, `cause` why it is a Suspect.

@@ -36,7 +36,7 @@ from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
-from rollcall_protocol.wire.job_snapshot import JobSnapshot, SuspicionCause
+from rollcall_protocol.wire.job_snapshot import UNTRUSTED, JobSnapshot, SuspicionCause
 from rollcall_protocol.wire.messages import (
     Ack,
     CaughtUp,
@@ -278,7 +278,7 @@ class Coordinator:
     def hello_problem(self, hello: Hello) -> BadMessage | None:
         """Why a member must not register; None if it may."""
         if hello.member.pod_uid in self._bad_messages.excluded:
-            problem = f"{hello.pod} sent too many bad messages, and is to be replaced"
+            problem = f"{hello.pod} was excluded, and is to be replaced"
             return BadMessage(MessageFault.EXCLUDED, problem)
         group = self.groups.get(hello.group)
         if hello.job_uid != self.config.uid or group is None:
@@ -430,8 +430,10 @@ class Coordinator:
 
         The time runs from the last bytes of the member, or from the request that it did not answer.
         """
-        lied = effect.cause in {SuspicionCause.BAD_MESSAGES, SuspicionCause.WRONG_WEIGHTS}
+        lied = effect.cause in UNTRUSTED
         self.prompts.member_disconnected(effect.member, keep_tokens=not lied)
+        if lied:
+            self._bad_messages.excluded.add(effect.member.pod_uid)
         now = time.monotonic()
         since = (
             effect.since

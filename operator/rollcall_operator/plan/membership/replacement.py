@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import AbsentPods, PodFacts
-from rollcall_protocol.wire.job_snapshot import MemberState, SuspicionCause
+from rollcall_protocol.wire.job_snapshot import UNTRUSTED, MemberState
 
 GONE_SECONDS = 5.0
 """A rollout that left its session in order is replaced after this long. One whose container is
@@ -124,7 +124,7 @@ def _replacements_under_way(view: JobView, pool: PoolView, bound: float) -> int:
 def _why(view: JobView, pod: PodFacts, bound: float) -> str:
     report = view.reports.get(pod.uid)
     text = f"{report.state}: {report.why}" if report else "it never registered"
-    excluded = report is not None and report.cause is SuspicionCause.BAD_MESSAGES
+    excluded = report is not None and report.cause in UNTRUSTED
     done = "excluded" if excluded else "not reached"
     return (
         f"the coordinator has {done} it for more than {bound:.0f} s, "
