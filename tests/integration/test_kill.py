@@ -31,7 +31,7 @@ from tests.integration.cluster_user import (
 )
 from tests.integration.operator_process import OperatorProcess
 
-CREATION, SCALING = 7, 4
+CREATION, SCALING = 9, 4
 """Writes of an undisturbed start, and of a job's new number of rollouts."""
 AT_ONCE = 4
 ROUNDS = 4
@@ -100,13 +100,10 @@ async def converged(user: ClusterUser, *, replicas: int) -> dict[str, str]:
     """Wait until all is there and the operator has nothing more to do; the children as text."""
 
     async def there() -> bool:
-        children = await user.children("reverse")
+        children = await all_children(user)
         status = (await user.get(RL_JOBS, "reverse")).get("status") or {}
-        return (
-            len(children) == 5
-            and children["Deployment/reverse-cpu"]["spec"]["replicas"] == replicas
-            and status.get("phase") == "Starting"
-        )
+        wanted = children["Deployment/reverse-cpu"]["spec"]["replicas"] == replicas
+        return wanted and status.get("phase") == "Starting"
 
     await eventually(there, f"{user.namespace} has converged", seconds=90)
     job = await user.get(RL_JOBS, "reverse")
