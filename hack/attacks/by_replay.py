@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 import aiohttp
 
-from hack.attacks.attack import attack, expect
+from hack.attacks.attack import NotRefusedError, attack, expect
 from hack.attacks.clients import Door, request, until_closed
 from hack.attacks.served_weights import catch_up
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Lineage, SessionId, Version
-from rollcall_protocol.wire.messages import Ack, AckPhase, CaughtUp, PromptCredit, dumps
+from rollcall_protocol.wire.messages import Ack, AckPhase, CatchUp, CaughtUp, PromptCredit, dumps
 
 if TYPE_CHECKING:
     from hack.attacks.target import AttackedJob
@@ -26,13 +27,10 @@ CLOSE_SECONDS = 15.0
 @attack("member", "no_ticket", seconds=120, quick=True)
 async def tickets_used_again(job: AttackedJob) -> None:
     """A ticket at another donor, for another version, and after its version: no weights."""
-    async with job.members() as (newcomer,):
-        task = await catch_up(job, newcomer)
-    version, number = str(task.version), task.version.number
-    own, others = task.donors[0], [donor for donor in task.donors[1:] if "+" not in donor]
-    expect(bool(others), "there is one donor only")
+    task, other = await two_donors(job)
+    version, number, own = str(task.version), task.version.number, task.donors[0]
     for donor, asked in (
-        (others[0], version),
+        (other, version),
         (own, f"{number + 1}@1.1"),
         (own, f"{number - 1}@1.1"),
     ):
@@ -41,6 +39,19 @@ async def tickets_used_again(job: AttackedJob) -> None:
     await job.job.steps(STEPS, seconds=STEP_SECONDS)
     status = await weights(own, version, task.tickets[0])
     expect(status in {401, 404}, f"an old ticket was answered {status}")
+
+
+async def two_donors(job: AttackedJob) -> tuple[CatchUp, str]:
+    """What a newcomer is asked while both rollouts hold a version, and the second of them."""
+    deadline = time.monotonic() + STEP_SECONDS
+    async with job.members() as (newcomer,):
+        while time.monotonic() < deadline:
+            task = await catch_up(job, newcomer)
+            others = [donor for donor in task.donors[1:] if "+" not in donor]
+            if others:
+                return task, others[0]
+            await asyncio.sleep(0.5)  # one rollout loads a version, or has just come back
+    raise NotRefusedError("no two rollouts held one version")
 
 
 async def weights(donor: str, version: str, ticket: str) -> int:

@@ -91,7 +91,10 @@ class Pod:
 
     def log(self) -> str:
         """What its latest run wrote."""
-        return self.logs[-1].read_text(errors="replace") if self.logs else ""
+        try:
+            return self.logs[-1].read_text(errors="replace") if self.logs else ""
+        except FileNotFoundError:  # its process is being forked
+            return ""
 
     async def logs_line(self, text: str, *, seconds: float) -> None:
         """Wait until its latest run has written `text`."""

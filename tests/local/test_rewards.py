@@ -29,6 +29,10 @@ async def test_a_reward_that_fails_for_some_samples_costs_their_groups_alone(
     )
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=2)
+        seen = await job.operator.until(
+            lambda s: s.reward_failure is not None, seconds=FINISH_SECONDS
+        )
+        failure = seen.snapshot.reward_failure
         seen = await job.operator.until(lambda s: s.finished is not None, seconds=FINISH_SECONDS)
         assert seen.snapshot.finished is not None
         assert seen.snapshot.finished.error == ""
@@ -46,7 +50,6 @@ async def test_a_reward_that_fails_for_some_samples_costs_their_groups_alone(
         )
         assert all(counted[kind] > 0 for kind in kinds), counted
         assert values["prompts_total{rejected_NoReward}"] == sum(counted.values())
-        failure = seen.snapshot.reward_failure
         assert failure is not None
         assert failure.function == rewards_with_faults.SOMETIMES
         assert (await job.prompts()).balanced
