@@ -50,7 +50,7 @@ class Part:
 PARTS = (
     Part(
         name="lint",
-        minutes=0.5,
+        minutes=1,
         commands=(
             "ruff check .",
             "ruff format --check .",
@@ -80,10 +80,10 @@ PARTS = (
     # Before the mutants: it builds the API server and Helm, which some of their tests need.
     Part(
         name="integration",
-        minutes=3,
+        minutes=3.5,
         commands=(f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST}",),
     ),
-    Part(name="mutants", minutes=2, commands=("python -m tests.mutants --quick",)),
+    Part(name="mutants", minutes=5.5, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
         minutes=10,
@@ -98,7 +98,7 @@ PARTS = (
         commands=("pytest tests/unit tests/local -m 'alone and not gpu'",),
     ),
     # The parts below need it.
-    Part(name="cluster", minutes=0.5, commands=("python -m hack.cluster install",)),
+    Part(name="cluster", minutes=3, commands=("python -m hack.cluster install",)),
     Part(
         name="bare-machine",
         minutes=2,
@@ -106,7 +106,7 @@ PARTS = (
     ),
     Part(
         name="e2e",
-        minutes=6,
+        minutes=7.5,
         # The longest tests first: begun last, they would run on alone.
         commands=(
             f"pytest {LONGEST_E2E} tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} -m '{USUAL_E2E}'",
