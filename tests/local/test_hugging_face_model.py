@@ -4,11 +4,13 @@ import asyncio
 from math import nan
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from rollcall_protocol.job_config import EngineRef
 from tests.engines.tiny_models import LETTERS, write_tiny_model
 from tests.local.harness import FAST, LocalJob, in_sync
+from tests.local.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
@@ -40,4 +42,12 @@ async def test_a_tiny_qwen3_on_two_ranks_learns_as_its_rollouts_see_it(tmp_path:
 
 async def rewards(job: LocalJob) -> list[float]:
     """The mean reward of the last 256 samples of each rollout; NaN before the first."""
-    return [(await pod.metrics()).get("rollout_reward", nan) for pod in job.rollouts]
+    return [await reward(pod) for pod in job.rollouts]
+
+
+async def reward(pod: Pod) -> float:
+    assert pod.running, f"{pod.name} ended: {pod.log()[-2000:]}"
+    try:
+        return (await pod.metrics()).get("rollout_reward", nan)
+    except aiohttp.ClientError:  # it does not listen yet
+        return nan
