@@ -21,6 +21,7 @@ from rollcall_runtime.sync.weights.catch_up import (
     parse_version,
     weights_handler,
 )
+from rollcall_runtime.sync.weights.shards import Shard
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
@@ -97,6 +98,26 @@ async def silent_donor() -> AsyncIterator[str]:
         yield f"{host}:{port}"
 
 
+async def fetch_seven(
+    manifest: WeightManifest,
+    *donors: str,
+    stage: StagingArea | None = None,
+    ticket: str = TICKET,
+    limits: FetchTimeouts | None = None,
+    shard: Shard | None = None,
+) -> tuple[str, ...]:
+    """Fetch version 7, which `manifest` describes, with `ticket` for each address of a donor."""
+    return await fetch(
+        version=SEVEN,
+        manifest=manifest,
+        donors=donors,
+        tickets=["+".join([ticket] * len(donor.split("+"))) for donor in donors],
+        stage=stage or StagingArea(),
+        limits=limits,
+        shard=shard,
+    )
+
+
 def committed(stage: StagingArea, number: int = 7) -> dict[str, str]:
     with stage.committing(version(number)) as weights:
         return digests(weights)
@@ -106,9 +127,7 @@ def committed(stage: StagingArea, number: int = 7) -> dict[str, str]:
 async def test_a_newcomer_gets_every_byte(ip: str) -> None:
     held, stage = snapshot(), StagingArea()
     async with donor(holder(held), ip=ip) as address:
-        await fetch(
-            version=SEVEN, manifest=held.manifest, donors=[address], tickets=[TICKET], stage=stage
-        )
+        await fetch_seven(held.manifest, address, stage=stage)
     assert stage.served is None
     assert committed(stage) == digests(held)
     assert stage.served == SEVEN
@@ -118,14 +137,7 @@ async def test_the_next_donor_is_tried_when_one_is_dead_or_silent() -> None:
     held, stage = snapshot(), StagingArea()
     async with donor(holder(held)) as address, silent_donor() as silent:
         donors = [dead_donor(), silent, address]
-        await fetch(
-            version=SEVEN,
-            manifest=held.manifest,
-            donors=donors,
-            tickets=[TICKET] * 3,
-            stage=stage,
-            limits=LIMITS,
-        )
+        await fetch_seven(held.manifest, *donors, stage=stage, limits=LIMITS)
     assert committed(stage) == digests(held)
 
 
@@ -147,13 +159,7 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
         return held
 
     async with serving(app) as half, donor(second) as address:
-        await fetch(
-            version=SEVEN,
-            manifest=held.manifest,
-            donors=[half, address],
-            tickets=[TICKET] * 2,
-            stage=stage,
-        )
+        await fetch_seven(held.manifest, half, address, stage=stage)
     assert asked == [SEVEN]
     assert committed(stage) == digests(held)
 
@@ -168,13 +174,7 @@ def lying(held: WeightSnapshot) -> WeightSnapshot:
 async def test_a_donor_of_other_weights_than_the_trainers_is_passed_over_and_named() -> None:
     held, stage = snapshot(), StagingArea()
     async with donor(holder(lying(held))) as liar, donor(holder(held)) as honest:
-        wrong = await fetch(
-            version=SEVEN,
-            manifest=held.manifest,
-            donors=[liar, honest],
-            tickets=[TICKET] * 2,
-            stage=stage,
-        )
+        wrong = await fetch_seven(held.manifest, liar, honest, stage=stage)
     assert wrong == (liar,)
     assert committed(stage) == digests(held)
 
@@ -183,13 +183,7 @@ async def test_without_an_honest_donor_nothing_is_staged_and_the_liars_are_named
     held, stage = snapshot(), StagingArea()
     async with donor(holder(lying(held))) as liar:
         with pytest.raises(CatchUpError, match="other weights than the trainer made") as caught:
-            await fetch(
-                version=SEVEN,
-                manifest=held.manifest,
-                donors=[liar],
-                tickets=[TICKET],
-                stage=stage,
-            )
+            await fetch_seven(held.manifest, liar, stage=stage)
     assert caught.value.wrong_donors == (liar,)
     assert stage.state.in_use == 0
 
@@ -204,13 +198,7 @@ async def test_no_more_of_a_manifest_is_read_than_the_trainers_can_be_long() -> 
     app.add_routes([web.get(WEIGHTS_ROUTE, endless)])
     async with serving(app) as liar:
         with pytest.raises(CatchUpError, match=f"announces a manifest of {2**40} bytes"):
-            await fetch(
-                version=SEVEN,
-                manifest=held.manifest,
-                donors=[liar],
-                tickets=[TICKET],
-                stage=stage,
-            )
+            await fetch_seven(held.manifest, liar, stage=stage)
 
 
 async def test_every_donors_reason_is_reported() -> None:
@@ -218,14 +206,7 @@ async def test_every_donors_reason_is_reported() -> None:
     async with donor(holder(snapshot(), version(8))) as address, silent_donor() as silent:
         donors = [dead_donor(), silent, address]
         with pytest.raises(CatchUpError) as caught:
-            await fetch(
-                version=SEVEN,
-                manifest=EMPTY,
-                donors=donors,
-                tickets=[TICKET] * 3,
-                stage=stage,
-                limits=LIMITS,
-            )
+            await fetch_seven(EMPTY, *donors, stage=stage, limits=LIMITS)
     message = str(caught.value)
     assert all(name in message for name in donors)
     assert "HTTP 404: does not hold 7@1.1" in message
@@ -234,7 +215,7 @@ async def test_every_donors_reason_is_reported() -> None:
 
 async def test_without_donors_there_is_nothing_to_fetch() -> None:
     with pytest.raises(CatchUpError, match="no donor was named"):
-        await fetch(version=SEVEN, manifest=EMPTY, donors=[], tickets=[], stage=StagingArea())
+        await fetch_seven(EMPTY)
 
 
 OTHERS = {
@@ -250,13 +231,7 @@ OTHERS = {
 async def test_without_the_ticket_for_this_donor_and_version_there_is_nothing(ticket: str) -> None:
     async with donor(holder(snapshot())) as address:
         with pytest.raises(CatchUpError, match="HTTP 401"):
-            await fetch(
-                version=SEVEN,
-                manifest=EMPTY,
-                donors=[address],
-                tickets=[ticket],
-                stage=StagingArea(),
-            )
+            await fetch_seven(EMPTY, address, ticket=ticket)
 
 
 @pytest.mark.parametrize("query", ["", "?version=", "?version=7", "?version=7@1.x"])
@@ -273,13 +248,7 @@ async def test_corrupt_bytes_are_noticed_and_not_staged() -> None:
     held.buffer.memory[2_000_000] ^= 1
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong digest in bucket 1"):
-            await fetch(
-                version=SEVEN,
-                manifest=held.manifest,
-                donors=[address],
-                tickets=[TICKET],
-                stage=stage,
-            )
+            await fetch_seven(held.manifest, address, stage=stage)
     assert stage.state.in_use == 0
 
 
@@ -288,15 +257,7 @@ async def test_a_commit_during_the_transfer_does_not_change_what_is_sent() -> No
     first = snapshot(megabytes=16)
     _serve(giver, first, 7)
     async with donor(giver.held) as address:
-        fetching = asyncio.create_task(
-            fetch(
-                version=SEVEN,
-                manifest=first.manifest,
-                donors=[address],
-                tickets=[TICKET],
-                stage=taker,
-            )
-        )
+        fetching = asyncio.create_task(fetch_seven(first.manifest, address, stage=taker))
         while taker.state.in_use == 0:
             await asyncio.sleep(0)
         for number in (8, 9, 10):
@@ -312,15 +273,7 @@ async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent()
     owned, stage = taker.take(odd_tensors(7, 16), timeout=0).finish(), StagingArea()
     expected = digests(owned)
     async with donor(holder(owned)) as address:
-        fetching = asyncio.create_task(
-            fetch(
-                version=SEVEN,
-                manifest=owned.manifest,
-                donors=[address],
-                tickets=[TICKET],
-                stage=stage,
-            )
-        )
+        fetching = asyncio.create_task(fetch_seven(owned.manifest, address, stage=stage))
         while stage.state.in_use == 0:
             await asyncio.sleep(0)
         owned.release()
@@ -335,13 +288,7 @@ async def test_a_snapshot_that_its_owner_releases_stays_whole_until_it_is_sent()
 async def test_a_donor_bounds_its_transfers() -> None:
     async with donor(holder(snapshot()), transfers=0) as address:
         with pytest.raises(CatchUpError, match="HTTP 503"):
-            await fetch(
-                version=SEVEN,
-                manifest=EMPTY,
-                donors=[address],
-                tickets=[TICKET],
-                stage=StagingArea(),
-            )
+            await fetch_seven(EMPTY, address)
 
 
 async def test_a_reader_that_stalls_does_not_keep_the_buffer() -> None:

@@ -11,7 +11,7 @@ from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.weight_manifest import combine_manifests
 from rollcall_runtime.bench.member import digests
 from rollcall_runtime.sync.errors import CatchUpError
-from rollcall_runtime.sync.weights.catch_up import fetch, weights_handler
+from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.shards import RowShard, cut
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
@@ -21,6 +21,7 @@ from tests.unit.rollcall_runtime.sync.weights.test_catch_up import (
     TICKET,
     committed,
     donor,
+    fetch_seven,
     guarded,
     holder,
     serving,
@@ -62,14 +63,7 @@ def rows(held: WeightSnapshot, shard: RowShard) -> dict[str, str]:
 async def test_a_newcomer_that_needs_a_part_fetches_that_part() -> None:
     held, stage = snapshot(megabytes=16), StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
-        await fetch(
-            version=SEVEN,
-            manifest=held.manifest,
-            donors=[address],
-            tickets=[TICKET],
-            stage=stage,
-            shard=HALF,
-        )
+        await fetch_seven(held.manifest, address, stage=stage, shard=HALF)
     assert listening.requests == 2, "the manifest, and the buckets"
     assert 8 << 20 <= listening.sent < 10 << 20, "the half, and the bucket of what is small"
     assert committed(stage) == rows(held, HALF)
@@ -85,12 +79,9 @@ async def test_a_part_of_what_several_senders_hold_is_fetched_from_each() -> Non
         counted(weights_handler(holder(one))) as (first, at_first),
         counted(weights_handler(holder(two))) as (second, at_second),
     ):
-        donors = [f"{first}+{second}"]
-        await fetch(
-            version=SEVEN,
-            manifest=combine_manifests([one.manifest, two.manifest]),
-            donors=donors,
-            tickets=[f"{TICKET}+{TICKET}"],
+        await fetch_seven(
+            combine_manifests([one.manifest, two.manifest]),
+            f"{first}+{second}",
             stage=stage,
             shard=shard,
         )
@@ -107,14 +98,7 @@ async def test_more_ranges_than_a_request_can_name_are_requested_in_turn() -> No
     held = Snapshotter(bucket_bytes=256).take(named, timeout=0).finish()
     stage = StagingArea()
     async with counted(weights_handler(holder(held))) as (address, listening):
-        await fetch(
-            version=SEVEN,
-            manifest=held.manifest,
-            donors=[address],
-            tickets=[TICKET],
-            stage=stage,
-            shard=HALF,
-        )
+        await fetch_seven(held.manifest, address, stage=stage, shard=HALF)
     assert listening.requests == 6
     assert committed(stage) == rows(held, HALF)
 
@@ -122,36 +106,15 @@ async def test_more_ranges_than_a_request_can_name_are_requested_in_turn() -> No
 async def test_a_member_that_holds_a_part_gives_it_only_to_members_that_need_the_same() -> None:
     held, stage = snapshot(megabytes=16), StagingArea()
     async with donor(holder(held)) as address:
-        await fetch(
-            version=SEVEN,
-            manifest=held.manifest,
-            donors=[address],
-            tickets=[TICKET],
-            stage=stage,
-            shard=HALF,
-        )
+        await fetch_seven(held.manifest, address, stage=stage, shard=HALF)
     committed(stage)
     part = weights_handler(stage.held, shard=HALF.key)
     async with counted(part) as (address, listening):
         for shard in (None, RowShard(1, 2)):
             with pytest.raises(CatchUpError, match="holds shard 0/2 only"):
-                await fetch(
-                    version=SEVEN,
-                    manifest=held.manifest,
-                    donors=[address],
-                    tickets=[TICKET],
-                    stage=StagingArea(),
-                    shard=shard,
-                )
+                await fetch_seven(held.manifest, address, shard=shard)
         other = StagingArea()
-        await fetch(
-            version=SEVEN,
-            manifest=held.manifest,
-            donors=[address],
-            tickets=[TICKET],
-            stage=other,
-            shard=HALF,
-        )
+        await fetch_seven(held.manifest, address, stage=other, shard=HALF)
     assert committed(other) == rows(held, HALF)
     assert listening.sent < 10 << 20
 
@@ -162,22 +125,8 @@ async def test_corrupt_bytes_of_a_part_are_named_as_the_whole_names_them() -> No
     held.buffer.memory[12 << 20] ^= 1
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong digest in bucket 12"):
-            await fetch(
-                version=SEVEN,
-                manifest=held.manifest,
-                donors=[address],
-                tickets=[TICKET],
-                stage=stage,
-                shard=last,
-            )
-        await fetch(
-            version=SEVEN,
-            manifest=held.manifest,
-            donors=[address],
-            tickets=[TICKET],
-            stage=stage,
-            shard=HALF,
-        )
+            await fetch_seven(held.manifest, address, stage=stage, shard=last)
+        await fetch_seven(held.manifest, address, stage=stage, shard=HALF)
     assert committed(stage) == rows(held, HALF)
 
 

@@ -22,7 +22,6 @@ from rollcall_runtime.sync.memory.buffers import FlatBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from rollcall_runtime.sync.multi_sender import open_session
 from rollcall_runtime.sync.weights import snapshots as weight_snapshots
-from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train import snapshot_placement
@@ -31,7 +30,7 @@ from rollcall_runtime.train.snapshot_placement import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.sync.staging_memory import gpu_memory, torch_memory
-from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, TICKET, donor, holder
+from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, donor, fetch_seven, holder
 
 _MEMORIES: dict[str, Callable[[], DeviceAllocator | None]] = {
     "fake": torch_memory,
@@ -175,9 +174,7 @@ async def test_a_newcomer_catches_up_from_one_device_to_another(
 ) -> None:
     held, stage = taken(memory, bucket_bytes=bucket_bytes), StagingArea(memory=memory)
     async with donor(holder(held)) as address:
-        await fetch(
-            version=SEVEN, manifest=held.manifest, donors=[address], tickets=[TICKET], stage=stage
-        )
+        await fetch_seven(held.manifest, address, stage=stage)
     with stage.committing(SEVEN) as weights:
         assert digests(weights) == digests(held)
 
@@ -187,13 +184,7 @@ async def test_a_spoiled_bucket_does_not_reach_the_device(memory: DeviceAllocato
     held.buffer.write(12345, memoryview(bytearray([held.buffer.read(12345, 12346)[0] ^ 1])))
     async with donor(holder(held)) as address:
         with pytest.raises(CatchUpError, match="wrong digest in bucket 0"):
-            await fetch(
-                version=SEVEN,
-                manifest=held.manifest,
-                donors=[address],
-                tickets=[TICKET],
-                stage=stage,
-            )
+            await fetch_seven(held.manifest, address, stage=stage)
     assert stage.state.in_use == 0
 
 
