@@ -92,10 +92,9 @@ class MemberRecord:
 class MemberTable:
     """Registered members of one group, the roster they are checked against, and their versions.
 
-    `current` is the newest version that a COMMIT went out for; `max_staleness` counts versions.
-    `fallback_donor` (the trainer) is the last donor, so that a catch-up costs it nothing while a
-    rollout holds the version. `absent` has the pods of the roster that did not register in time,
-    with the reason.
+    `max_staleness` counts versions. `fallback_donor` (the trainer) is the last donor, so that a
+    catch-up costs it nothing while a rollout holds the version. `absent` has the pods of the roster
+    that did not register in time, with the reason.
     """
 
     def __init__(
@@ -109,8 +108,7 @@ class MemberTable:
         catch_up_timeout: float,
     ) -> None:
         self.roster: Roster | None = None
-        self.current: Version | None = None
-        self._manifest: WeightManifest | None = None
+        self._published: tuple[Version, WeightManifest] | None = None
         self.by_pod: dict[str, MemberRecord] = {}
         self._job = (job_uid, group)
         self._coordinator_uid = coordinator_uid
@@ -118,6 +116,11 @@ class MemberTable:
         self.fallback_donor = fallback_donor
         self._catch_up_timeout = catch_up_timeout
         self.absent: dict[str, str] = {}
+
+    @property
+    def current(self) -> Version | None:
+        """The newest version that a COMMIT went out for."""
+        return self._published[0] if self._published else None
 
     @property
     def listed(self) -> set[str]:
@@ -201,7 +204,7 @@ class MemberTable:
 
     def committed(self, version: Version, manifest: WeightManifest) -> None:
         """A COMMIT goes out for `version`, which `manifest` describes."""
-        self.current, self._manifest = version, manifest
+        self._published = version, manifest
 
     def caught_up(self, member: MemberRecord, message: CaughtUp) -> None:
         """A newcomer serves a version that it fetched, or failed to fetch one."""
@@ -259,16 +262,17 @@ class MemberTable:
             member.out(MemberState.GONE, "left the roster")
 
     def _admit(self, member: MemberRecord, now: float) -> list[SendMessage]:
-        if self.current is None or self._manifest is None or self.is_current(member.held):
+        if self._published is None or self.is_current(member.held):
             member.ready, member.deadline, member.donors = True, None, ()
             return []
         member.ready = False
         if member.deadline is not None or member.catch_ups > MAX_CATCH_UPS:
             return []
         member.state, member.catch_ups = MemberState.CATCHING_UP, member.catch_ups + 1
-        member.donors = self._choose_donors(self.current, member.hello.shard)
+        version, manifest = self._published
+        member.donors = self._choose_donors(version, member.hello.shard)
         member.deadline = now + self._catch_up_timeout
-        return [SendMessage(member.id, CatchUp(self.current, self._manifest, member.donors))]
+        return [SendMessage(member.id, CatchUp(version, manifest, member.donors))]
 
     def _choose_donors(self, version: Version, shard: str) -> tuple[str, ...]:
         """Peers that hold `version`, or `shard` of it, least busy with other newcomers first; then

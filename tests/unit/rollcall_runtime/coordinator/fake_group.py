@@ -160,8 +160,25 @@ class Counts:
         pass
 
 
+class NothingToLoad:
+    """The rest of a WeightHandler, for a test that is about `transfer`."""
+
+    async def apply(self, version: Version) -> None:
+        pass
+
+    async def fetch(
+        self,
+        version: Version,
+        manifest: WeightManifest,
+        *,
+        donors: tuple[str, ...],
+        tickets: tuple[str, ...],
+    ) -> tuple[str, ...]:
+        return ()
+
+
 @dataclass
-class Worker:
+class Worker(NothingToLoad):
     """A member: its stream, its machine, and the leases it was given."""
 
     member: MemberId
@@ -183,19 +200,6 @@ class Worker:
     ) -> None:
         self.staged.append(manifest)
         self.deltas.append(delta)
-
-    async def apply(self, version: Version) -> None:
-        pass
-
-    async def fetch(
-        self,
-        version: Version,
-        manifest: WeightManifest,
-        *,
-        donors: tuple[str, ...],
-        tickets: tuple[str, ...],
-    ) -> tuple[str, ...]:
-        return ()
 
     async def run(self) -> None:
         outbox: asyncio.Queue[MemberMessage] = asyncio.Queue()

@@ -18,7 +18,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.sync.engine import SyncSession
-from tests.unit.rollcall_runtime.coordinator.fake_group import MemoryEngine
+from tests.unit.rollcall_runtime.coordinator.fake_group import MemoryEngine, NothingToLoad
 
 ME = MemberId("uid-1", "b1")
 SESSION = SessionId(1, 1, 1)
@@ -26,7 +26,7 @@ VERSION = Version(Lineage(1, 1), 1)
 MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, digests=())
 
 
-class Breaks:
+class Breaks(NothingToLoad):
     """A WeightHandler that raises an error of no declared type."""
 
     async def transfer(
@@ -37,20 +37,6 @@ class Breaks:
         delta: WeightDelta | None,
     ) -> None:
         raise KeyError("a bug")
-
-    async def apply(self, version: Version) -> None:
-        """Not asked."""
-
-    async def fetch(
-        self,
-        version: Version,
-        manifest: WeightManifest,
-        *,
-        donors: tuple[str, ...],
-        tickets: tuple[str, ...],
-    ) -> tuple[str, ...]:
-        """Not asked."""
-        return ()
 
 
 async def test_an_error_that_no_engine_should_raise_is_reported_and_suspects_no_member(
