@@ -1,4 +1,4 @@
-"""Which pods sent too many bad messages: they stay excluded until the operator replaces them."""
+"""Which pods are not believed any more: they stay excluded until the operator replaces them."""
 
 from collections import deque
 from collections.abc import Collection
@@ -10,8 +10,9 @@ WINDOW_SECONDS = 60.0
 class BadMessageCounter:
     """Counts by pod uid. Times are seconds on one clock.
 
-    `excluded` are the pods that sent MAX_BAD_MESSAGES within WINDOW_SECONDS. A container that
-    starts again in its pod is the same pod.
+    `excluded` are the pods that sent MAX_BAD_MESSAGES within WINDOW_SECONDS, and those that the
+    coordinator adds for another cause (`job_snapshot.UNTRUSTED`). A container that starts again in
+    its pod is the same pod.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ class MessageFault(StrEnum):
     PART = "bad_part"  # a part of the weights that does not fit the job
     PROMPTS = "bad_prompts"  # credits or reports of more prompts than there can be
     UNREAD = "unread_messages"  # it does not read what it is sent
-    EXCLUDED = "excluded_member"  # its pod sent too many bad messages
+    EXCLUDED = "excluded_member"  # its pod lied (job_snapshot.UNTRUSTED), and is to be replaced
 
 
 @dataclass(frozen=True, slots=True)

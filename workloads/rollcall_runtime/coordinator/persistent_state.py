@@ -4,8 +4,9 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollcall_protocol.wire.json_codec import CodecError, decode, encode
+from rollcall_protocol.wire.json_codec import CodecError, decode
 from rollcall_protocol.wire.roster import Roster
+from rollcall_runtime.coordinator.atomic_json import write_json
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 
 FILE = "coordinator.json"
@@ -48,8 +49,4 @@ def load_and_count_boot(folder: Path, pod_uid: str) -> CoordinatorState:
 
 def save(folder: Path, state: CoordinatorState) -> None:
     """Write the state atomically."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(encode(state)), encoding="utf-8")
-    draft.replace(path)
+    write_json(folder / FILE, state)

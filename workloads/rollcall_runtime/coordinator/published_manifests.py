@@ -3,13 +3,13 @@
 A trainer that recovers weights from rollouts compares what they send with these manifests.
 """
 
-import json
 import logging
 from pathlib import Path
 
 from rollcall_protocol.wire.ids import Version
-from rollcall_protocol.wire.json_codec import CodecError, decode, encode, parse
+from rollcall_protocol.wire.json_codec import CodecError, decode, parse
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.coordinator.atomic_json import write_json
 
 KEPT = 8  # manifests: rollouts hold the newest version or one of the few before it
 
@@ -28,11 +28,7 @@ class PublishedManifests:
         An OSError is logged: the version is published all the same, and cannot be recovered.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._path(version)
-            draft = path.with_suffix(".tmp")
-            draft.write_text(json.dumps(encode(manifest), separators=(",", ":")), encoding="utf-8")
-            draft.replace(path)
+            write_json(self._path(version), manifest)
             files = sorted(self._folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
             for old in files[:-KEPT]:
                 old.unlink(missing_ok=True)
@@ -49,5 +45,4 @@ class PublishedManifests:
             return None
 
     def _path(self, version: Version) -> Path:
-        lineage = version.lineage
-        return self._folder / f"{lineage.epoch}.{lineage.boot}-{version.number}.json"
+        return self._folder / f"{version}.json"

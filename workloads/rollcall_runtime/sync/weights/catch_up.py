@@ -177,6 +177,7 @@ async def fetch(
     donor's reason. What is served does not change; commit afterwards.
     """
     bounds = limits or FetchTimeouts()
+    limit = _manifest_limit(manifest)
     timeout = aiohttp.ClientTimeout(
         total=bounds.total, sock_connect=bounds.connect, sock_read=bounds.stall
     )
@@ -191,9 +192,9 @@ async def fetch(
             hosts = dict(zip_longest(donor.split("+"), ticket.split("+"), fillvalue=""))
             try:
                 if shard is None:
-                    await _fetch_from(client, hosts, version, manifest, stage)
+                    await _fetch_from(client, hosts, version, manifest, limit, stage)
                 else:
-                    await _fetch_shard(client, hosts, version, manifest, stage, shard)
+                    await _fetch_shard(client, hosts, version, manifest, limit, stage, shard)
             except (aiohttp.ClientError, TimeoutError, CodecError, ValueError, SyncError) as error:
                 reasons.append(f"{donor}: {str(error) or type(error).__name__}")
                 if isinstance(error, DigestMismatchError):
@@ -212,10 +213,13 @@ async def _fetch_from(
     hosts: Mapping[str, str],
     version: Version,
     whole: WeightManifest,
+    limit: int,
     stage: StagingArea,
 ) -> None:
-    """Read all hosts' manifests, then all their parts at once. `hosts` are those with tickets."""
-    limit = _manifest_limit(whole)
+    """Read all hosts' manifests, then all their parts at once.
+
+    `hosts` are those with tickets, `limit` the bytes that a manifest may have.
+    """
     async with AsyncExitStack() as answers:
         streams = [
             (await answers.enter_async_context(_ask(client, host, ticket, version))).content
@@ -242,14 +246,15 @@ async def _fetch_shard(
     hosts: Mapping[str, str],
     version: Version,
     whole: WeightManifest,
+    limit: int,
     stage: StagingArea,
     shard: Shard,
 ) -> None:
     """Read all hosts' manifests, then what is needed of their parts, all at once.
 
-    `hosts` are those with tickets.
+    `hosts` are those with tickets, `limit` the bytes that a manifest may have.
     """
-    query, limit = {"shard": shard.key}, _manifest_limit(whole)
+    query = {"shard": shard.key}
     try:
         parts, same = [], False
         for host, ticket in hosts.items():
