@@ -396,8 +396,8 @@ class CoordinatorMachine:
     def _on_own_fault(self, sender: MemberId, ack: Ack, now: float) -> None:
         """Exclude the sender; with it the rollout that it read wrong weights from.
 
-        Which of the two is at fault cannot be known. So an accusation costs whoever makes it as
-        much as the accused, and of each such pair at least one was at fault.
+        Which of the two is at fault cannot be known. So an accusation costs the accuser as much
+        as the accused, and of each such pair at least one was at fault.
         """
         reason, accused = f"{ack.phase.value} failed: {ack.error}", {sender}
         cause = SuspicionCause.ENGINE_ERROR

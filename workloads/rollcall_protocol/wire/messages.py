@@ -260,7 +260,7 @@ class PromptLeaseRevoked:
 class ReconnectRequest:
     """To a member's own port, by anybody: look whether the coordinator is another pod by now.
 
-    `address` and `pod_uid` are for the log: a member connects to nobody but its coordinator.
+    `address` and `pod_uid` are for the log: a member connects to its coordinator alone.
     """
 
     address: str

@@ -45,7 +45,7 @@ class TicketOffice:
         )
 
     def _ticket(self, address: str, version: str) -> str:
-        """Empty for an address that nobody has: the donor has just left."""
+        """Empty for an address that no member has: the donor has just left."""
         own, held = self._own.get(address), self._keys.get(address)
         key = own or (held[1] if held else "")
         return sign_ticket(key, version) if key else ""

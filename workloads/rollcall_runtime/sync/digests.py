@@ -1,8 +1,8 @@
 """BLAKE3 digests by which a receiver knows the weights that the trainer made.
 
-A checksum such as CRC-32 finds accidents only: whoever relays weights can change them so that it
-stays the same. BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) cannot be deceived so. 128 bits
-of it are enough, since a forger needs another input with a given digest.
+A checksum such as CRC-32 finds accidents only: a member that relays weights can change them so that
+it stays the same. BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) cannot be deceived so. 128
+bits of it are enough, since a forger needs another input with a given digest.
 """
 
 from blake3 import blake3

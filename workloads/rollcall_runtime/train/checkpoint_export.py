@@ -88,5 +88,5 @@ def export_weights(engine: TrainEngine, directory: Path, *, precision: str = "fp
                 dtype = PRECISIONS[precision]
                 export_model(source, weights, directory, head=setup.head, dtype=dtype)
         finally:
-            for _ in weights:  # all ranks gather each tensor, whoever needs it
+            for _ in weights:  # all ranks gather each tensor, whichever needs it
                 pass

@@ -1,8 +1,8 @@
 """Looks host names up in threads of their own, one for each name at a time.
 
 While a name server does not answer, a look-up keeps its thread for as long as the C library is
-patient, whoever has given up waiting. In the event loop's few threads such look-ups would leave
-none for the weights.
+patient, even when its callers have given up waiting. In the event loop's few threads such look-ups
+would leave none for the weights.
 """
 
 import asyncio

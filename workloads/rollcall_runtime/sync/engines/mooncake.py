@@ -1,7 +1,7 @@
 """Mooncake's TransferEngine: one-sided reads between registered buffers, over TCP or RDMA.
 
 Peers find each other without a metadata server (its P2PHANDSHAKE). Over TCP the library listens on
-all interfaces and authenticates no client, and whoever connects can read and write registered
+all interfaces and authenticates no client, and every client can read and write registered
 memory: protect it with a NetworkPolicy. So memory is registered only while peers read it; over TCP
 the sender's is read-only meanwhile, and no other is registered but that of members in a chain or
 tree that are read from. What was registered is compared with the digests afterwards.

@@ -3,7 +3,7 @@
 A token shown to a rollout could be used in its bearer's name. A ticket opens the weights of one
 version at one donor, which the newcomer has anyway once it has used it. It has no time: it ends
 with the donor's stream, whose key it is signed by, and with the version, so that clocks which
-differ refuse nobody.
+differ refuse no newcomer.
 """
 
 import hmac

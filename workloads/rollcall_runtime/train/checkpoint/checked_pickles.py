@@ -1,7 +1,7 @@
 """Reads the pickles in torch's checkpoints without letting them run code.
 
 torch.distributed.checkpoint writes a pickle, `.metadata`, and pickles each value that is no tensor;
-it reads both as they are, so that whoever can write to the volume could run code in the trainer.
+it reads both as they are: a process that can write to the volume could run code in the trainer.
 """
 
 from __future__ import annotations

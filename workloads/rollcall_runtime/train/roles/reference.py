@@ -23,7 +23,7 @@ class Reference:
     """
 
     waited: float | None = None
-    """It waits for nobody; see RemoteReference."""
+    """It waits for no pod; see RemoteReference."""
 
     def __init__(self, engine: TrainEngine, *, update_every: int = 0) -> None:
         self.engine = engine

@@ -46,7 +46,7 @@ DOORS: Mapping[str, frozenset[CallerRole]] = {
     pod_contract.LOGPROBS_ROUTE: frozenset({CallerRole.TRAINER_RANK}),
     pod_contract.DRAIN_ROUTE: frozenset({CallerRole.OPERATOR, CallerRole.ITSELF}),
     pod_contract.WEIGHTS_ROUTE: frozenset({CallerRole.TICKET_HOLDER}),
-    # Harmless: the member looks up its coordinator, and opens a stream to nobody else.
+    # Harmless: the member looks up its coordinator, and opens a stream to nothing else.
     pod_contract.REGISTER_ROUTE: frozenset(CallerRole),
 }
 

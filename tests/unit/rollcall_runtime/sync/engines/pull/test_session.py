@@ -130,7 +130,7 @@ def test_what_a_peer_wrote_after_the_check_is_noticed_and_accuses_no_member(chai
     moving = chain.start(sessions, manifest)
     with pytest.raises(DigestMismatchError, match=r"wrong digest in buckets \[2\]") as caught:
         moving[2].result(5)
-    assert caught.value.peer is None, "whoever can connect may have done it"
+    assert caught.value.peer is None, "any client that connects may have done it"
     moving[3].result(5)
     abort(sessions)
 
