@@ -50,7 +50,8 @@ class PullEngine(ThreadedEngine):
     """The registered memory and the connections of one process.
 
     Memory is registered while peers read it, and no longer where the library lets every client
-    that connects write to registered memory. With `keeps_registered` it stays so while its buffer lives.
+    that connects write to registered memory. With `keeps_registered` it stays so while its buffer
+    lives.
     """
 
     selective: ClassVar[bool] = True
