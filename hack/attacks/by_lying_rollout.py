@@ -80,6 +80,39 @@ for _lie, _kind in BAD_SAMPLES.items():
     attack("member", _kind, name=f"liar_{_lie}", seconds=150, quick=_quick)(liar(_lie))
 
 
+def joiner(lie: str) -> Callable[[AttackedJob], Awaitable[None]]:
+    """The attack by a rollout that says it joined, and did not."""
+
+    async def run(job: AttackedJob) -> None:
+        honest = {pod.uid for pod in job.job.rollouts}
+        async with lying_pod(job, lie) as pod:
+            suspected: set[str] = set()
+
+            def is_out(snapshot: JobSnapshot) -> bool:
+                suspected.update(m.pod_uid for m in snapshot.members if m.cause is not None)
+                return any(
+                    member.pod_uid == pod.uid and member.cause is SuspicionCause.BAD_MESSAGES
+                    for member in snapshot.members
+                )
+
+            try:
+                await job.job.operator.until(is_out, seconds=LIE_SECONDS)
+            except AssertionError:
+                expect(False, f"a rollout that did not join stays: {pod.log()[-300:]}")
+            expect(not suspected & honest, "an honest rollout was excluded")
+
+    run.__doc__ = (
+        f"A rollout acknowledges a {lie.replace('_', ' ')}: the trainer's own join shows it, the "
+        "rollout is excluded, and the honest ones keep their places."
+    )
+    return run
+
+
+for _lie in (lying_rollout.JOIN, lying_rollout.JOIN_WITH_A_SEAT):
+    _quick = _lie == lying_rollout.JOIN
+    attack("member", "bad_join", name=f"liar_{_lie}", seconds=150, quick=_quick)(joiner(_lie))
+
+
 @attack("member", "duplicate_completion", seconds=150)
 async def liar_that_sends_everything_twice(job: AttackedJob) -> None:
     """A rollout sends each completion three times: one counts, the others are counted as such."""

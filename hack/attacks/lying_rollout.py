@@ -9,11 +9,14 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.messages import Completion, GenerationProgress, PromptLease, Sample
 from rollcall_protocol.wire.partial_responses import PartialReport, Response
+
+if TYPE_CHECKING:
+    from rollcall_protocol.membership.member_machine import JoinEngine, MemberEffect
 
 LIE = "LYING_ROLLOUT_LIE"  # a variable of the process
 BEYOND = 10**9
@@ -65,6 +68,8 @@ LIES: dict[str, Lie] = {
 }
 PARTIALS = "partial_tokens_outside_the_vocabulary"
 DONOR = "wrong_weights_as_a_donor"
+JOIN = "join_that_it_did_not_make"
+JOIN_WITH_A_SEAT = "join_of_a_seat_alone"
 
 
 def _lie_about_completions(lie: Lie) -> None:
@@ -113,10 +118,36 @@ def _give_wrong_weights() -> None:
     setattr(catch_up, "_read", read_and_change)  # noqa: B010 - the program's own function
 
 
+def _join_not_at_all() -> None:
+    """Acknowledge each join at once."""
+    from rollcall_runtime.membership.driver import MemberDriver  # noqa: PLC0415
+
+    async def lie(driver: MemberDriver, effect: JoinEngine) -> Sequence[MemberEffect]:
+        return driver.machine.joined(effect.session)
+
+    setattr(MemberDriver, "_join", lie)  # noqa: B010 - the program's own method
+
+
+def _join_without_connecting() -> None:
+    """Take the seats of a session, connect to no other member, and acknowledge the join."""
+    from rollcall_runtime.sync.engines.gloo import GlooSession  # noqa: PLC0415
+    from rollcall_runtime.sync.rendezvous import SessionRendezvous  # noqa: PLC0415
+
+    def skip(*_: object) -> None:
+        return
+
+    setattr(GlooSession, "_connect", skip)  # noqa: B010 - the program's own methods
+    setattr(SessionRendezvous, "wait_for_sender", skip)  # noqa: B010
+
+
 if LIE in os.environ:
     if os.environ[LIE] == PARTIALS:
         _lie_about_partials()
     elif os.environ[LIE] == DONOR:
         _give_wrong_weights()
+    elif os.environ[LIE] == JOIN:
+        _join_not_at_all()
+    elif os.environ[LIE] == JOIN_WITH_A_SEAT:
+        _join_without_connecting()
     else:
         _lie_about_completions(LIES[os.environ[LIE]])

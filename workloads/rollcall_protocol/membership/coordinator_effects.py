@@ -55,6 +55,13 @@ class WrongWeightsReported:
 
 
 @dataclass(frozen=True, slots=True)
+class FalseJoin:
+    """`member` acknowledged the join of a session that no member has joined."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
 class VersionPublished:
     """`version` is served by all members of the live session, `members` of them."""
 
@@ -86,6 +93,7 @@ CoordinatorEffect = (
     | CloseStream
     | MemberSuspected
     | WrongWeightsReported
+    | FalseJoin
     | VersionPublished
     | SessionFormed
     | CoordinatorSuperseded

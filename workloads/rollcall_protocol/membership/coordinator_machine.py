@@ -9,11 +9,13 @@ from rollcall_protocol.membership.coordinator_effects import (
     CloseStream,
     CoordinatorEffect,
     CoordinatorSuperseded,
+    FalseJoin,
     MemberSuspected,
     ProtocolTimeouts,
     VersionPublished,
     WrongWeightsReported,
 )
+from rollcall_protocol.membership.join_claims import JoinClaims
 from rollcall_protocol.membership.member_table import (
     MAX_ACCUSERS,
     MAX_REASON,
@@ -88,6 +90,7 @@ class CoordinatorMachine:
             boot=boot, sender=sender, senders=senders, timeouts=timeouts
         )
         self.publisher = VersionPublisher(timeouts)
+        self._claims = JoinClaims()
         self._effects: list[CoordinatorEffect] = []
 
     # --- events --------------------------------------------------------------------------------
@@ -339,6 +342,7 @@ class CoordinatorMachine:
 
     def _next_phase(self, session: SessionId, now: float) -> None:
         if self.forming is FormationPhase.PREPARE:
+            self._claims.begin(session)
             self._effects += self.formation.join(session, now)
             return
         self._effects += self.formation.complete(session, now)
@@ -379,6 +383,8 @@ class CoordinatorMachine:
     # --- messages --------------------------------------------------------------------------------
 
     def _on_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
+        if ack.phase is AckPhase.JOIN:
+            self._check_claims(sender, ack, now)
         if ack.phase is AckPhase.COMMIT:
             self._on_commit_ack(sender, ack, now)
         elif self.session is None or ack.session != self.session:
@@ -392,6 +398,17 @@ class CoordinatorMachine:
                 self._engine_failed(ack.error, now)
             elif self.formation.acknowledged(sender):
                 self._next_phase(self.session, now)
+
+    def _check_claims(self, sender: MemberId, ack: Ack, now: float) -> None:
+        """Exclude who says that it joined a session that, by the trainer's join, none joined."""
+        false: set[MemberId] = set()
+        if sender not in self.senders and not ack.error:
+            false = self._claims.claim(ack.session, sender)
+        elif sender in self.senders and ack.none_joined:
+            false = self._claims.refute(ack.session)
+        reason = f"said that it joined session {ack.session}, and the trainer's own join failed"
+        self._effects += [FalseJoin(member) for member in sorted(false)]
+        self._suspect(false, reason, now, cause=SuspicionCause.BAD_MESSAGES)
 
     def _on_own_fault(self, sender: MemberId, ack: Ack, now: float) -> None:
         """Exclude the sender; with it the rollout that it read wrong weights from.

@@ -121,14 +121,18 @@ class MemberMachine:
             return self._stage(message)
         return self._commit(message)
 
-    def joined(self, session: SessionId, *, error: str = "") -> list[MemberEffect]:
+    def joined(
+        self, session: SessionId, *, error: str = "", none_joined: bool = False
+    ) -> list[MemberEffect]:
         """The engine's join ended, well unless there is an `error`.
 
-        Acknowledged only if that session is still the current one.
+        Acknowledged only if that session is still the current one, or the error shows that no
+        member has joined it (`none_joined`), which refutes those that said so.
         """
-        if session != self.session:
+        if session != self.session and not none_joined:
             return []
-        return [SendToCoordinator(Ack(session, AckPhase.JOIN, error=error))]
+        ack = Ack(session, AckPhase.JOIN, error=error, none_joined=none_joined)
+        return [SendToCoordinator(ack)]
 
     def staged(
         self,

@@ -24,6 +24,7 @@ class MessageFault(StrEnum):
     HELLO = "bad_hello"  # it contradicts the roster, or cannot be an address or name
     SENDER = "bad_sender"  # it takes a trainer rank that is none, or another's
     VERSION = "bad_version"  # a version that does not exist yet
+    JOIN = "bad_join"  # it says that it joined a session, which none did
     SESSION = "bad_session"  # a session of a coordinator that does not exist
     PART = "bad_part"  # a part of the weights that does not fit the job
     PROMPTS = "bad_prompts"  # credits or reports of more prompts than there can be

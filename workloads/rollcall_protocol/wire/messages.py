@@ -60,7 +60,8 @@ class Ack:
 
     `own_fault`: the cause lies in this member (digest, memory), so that it is excluded. It is
     false for a collective that failed because of a peer. `source` is the member that weights with a
-    wrong digest were read from, where the engine knows it.
+    wrong digest were read from, where the engine knows it. `none_joined`, of a trainer rank with
+    JOIN: its join failed before that of any other member could end well.
     """
 
     session: SessionId
@@ -69,6 +70,7 @@ class Ack:
     error: str = ""
     own_fault: bool = False
     source: MemberId | None = None
+    none_joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from rollcall_protocol.membership.bad_messages import MAX_BAD_MESSAGES, BadMessa
 from rollcall_protocol.membership.coordinator_effects import (
     CoordinatorEffect,
     CoordinatorSuperseded,
+    FalseJoin,
     MemberSuspected,
     SessionFormed,
     WrongWeightsReported,
@@ -418,6 +419,8 @@ class Coordinator:
             elif isinstance(effect, WrongWeightsReported):
                 self._metrics.refused("wrong_weights")
                 log.warning("%s got wrong weights from %s", effect.newcomer, effect.donor)
+            elif isinstance(effect, FalseJoin):
+                self._metrics.refused(MessageFault.JOIN.value)
         self.prompts.dispatch()
         self._set_timer()
         if self._reporter.urgent(effects):

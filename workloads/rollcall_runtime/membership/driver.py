@@ -128,20 +128,24 @@ class MemberDriver:
         members = [seat.member for seat in effect.seats]
         if self._member not in members:
             return self.machine.joined(effect.session, error="is not a member of this session")
-        error = await _error_of(self._open(effect, rank=members.index(self._member)))
-        return self.machine.joined(effect.session, error=str(error) if error else "")
+        opened: SyncSession | None = None
 
-    async def _open(self, effect: JoinEngine, *, rank: int) -> None:
-        session = open_session(
-            self._engine,
-            group=self._group,
-            session=effect.session,
-            seats=effect.seats,
-            rank=rank,
-            senders=effect.senders,
-        )
-        self._session = session
-        await asyncio.to_thread(session.join, timeout=self._join_timeout)
+        async def join() -> None:
+            nonlocal opened
+            opened = self._session = open_session(
+                self._engine,
+                group=self._group,
+                session=effect.session,
+                seats=effect.seats,
+                rank=members.index(self._member),
+                senders=effect.senders,
+            )
+            await asyncio.to_thread(opened.join, timeout=self._join_timeout)
+
+        error = await _error_of(join())
+        none_joined = error is not None and opened is not None and opened.give_up_join()
+        message = str(error) if error else ""
+        return self.machine.joined(effect.session, error=message, none_joined=none_joined)
 
     async def _transfer(self, effect: TransferVersion) -> list[MemberEffect]:
         session = self._session

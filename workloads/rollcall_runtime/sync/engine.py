@@ -96,6 +96,13 @@ class SyncSession(ABC):
         `SyncSettings.max_abandoned` aborted sessions of this process are still stuck.
         """
 
+    def give_up_join(self) -> bool:
+        """After a failed `join`: whether no other seat's join has ended well, nor will.
+
+        False where that cannot be known, as at every seat but the sender's.
+        """
+        return False
+
     @abstractmethod
     def publish(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Send the buffer to every other seat. Returning is no proof of delivery."""

@@ -68,6 +68,10 @@ class MultiSenderSession(SyncSession):
         """Join every lane."""
         self._each(lambda _, lane: lane.join(timeout=timeout))
 
+    def give_up_join(self) -> bool:
+        """A sender's word on its own lane, which every receiver has to join."""
+        return self.rank < self._senders and self._lanes[self.rank].give_up_join()
+
     def publish(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Send `buffer`, which holds this rank's part of what `manifest` describes."""
         part = self._part(manifest, self.rank)

@@ -18,6 +18,7 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_runtime.sync.engine import decode_descriptor
 from rollcall_runtime.sync.errors import JoinFailedError, TransferFailedError
 from rollcall_runtime.sync.rendezvous_connection import (
+    CONFIRMED,
     DISCONNECTED,
     RendezvousAddress,
     RendezvousConnection,
@@ -86,6 +87,12 @@ class SessionRendezvous:
         if empty:
             reason = f"{self._session}: {len(empty)} of {len(keys)} seats stayed empty"
             raise JoinFailedError(reason, peer=empty[0])
+
+    def wait_for_sender(self) -> None:
+        """Wait until the sender's own join has ended well."""
+        if CONFIRMED not in self._exchange(get_request([CONFIRMED], self.deadline)):
+            reason = f"{self._session}: the sender's own join did not end in time"
+            raise JoinFailedError(reason, peer=self._seats[0].member)
 
     def put(self, key: str, value: bytes) -> None:
         """Store a value for the other members."""

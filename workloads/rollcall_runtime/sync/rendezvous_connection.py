@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LENGTH = struct.Struct(">I")  # of the frame that follows
+CONFIRMED = "confirmed"  # the key that the sender alone may store: its own join ended well
 DISCONNECTED = "disconnected"  # in an answer: the rank whose disconnection was reported
 _LATE_SECONDS = 0.2  # how much later than its deadline an answer may arrive
 _POLL_SECONDS = 0.01  # how often a blocked client checks whether its caller gave up

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollcall_runtime.sync.rendezvous_connection import (
+    CONFIRMED,
     DISCONNECTED,
     LENGTH,
     RendezvousAddress,
@@ -84,6 +85,13 @@ class RendezvousServer:
         """How many sessions have a connected client."""
         with self._changed:
             return len(self._tables)
+
+    def confirm(self, session: str) -> None:
+        """Tell the clients of `session` that the sender's own join ended well."""
+        with self._changed:
+            if session in self._tables:
+                self._tables[session].values[CONFIRMED] = ""
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Disconnect all clients; waits at most a second."""
@@ -180,6 +188,7 @@ class RendezvousServer:
             while not self._closed:
                 request = _read_frame(client)
                 answer: dict[str, str] = {}
+                _refuse_confirmation(request)
                 if "put" in request:
                     self._put(table, request["put"])
                 if "add" in request:
@@ -248,6 +257,12 @@ def _read_frame(
     if not isinstance(body, dict):
         raise ValueError("not an object")  # noqa: TRY004 - a bad message, not a bug
     return body
+
+
+def _refuse_confirmation(request: dict[str, Any]) -> None:
+    """A member that could confirm a join could make others say that they joined."""
+    if CONFIRMED in request.get("put", ()) or CONFIRMED in request.get("add", ()):
+        raise ValueError(f"a client stores {CONFIRMED!r}")
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 # Attributes without influence on behaviour: texts, counters and times for reports.
 _FOR_REPORTS: dict[type, frozenset[str]] = {
-    CoordinatorMachine: frozenset({"timeouts", "sender", "_effects"}),
+    # Claims matter only with a trainer's word that no member joined, which the model has not.
+    CoordinatorMachine: frozenset({"timeouts", "sender", "_effects", "_claims"}),
     SessionFormation: frozenset({"rebuilds", "_began", "_timeouts"}),
     VersionPublisher: frozenset({"_timeouts"}),
     MemberRecord: frozenset({"reason"}),

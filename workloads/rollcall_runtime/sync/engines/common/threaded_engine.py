@@ -176,6 +176,8 @@ class ThreadedSession(SyncSession):
         self.settings = engine.settings
         self._failure = ""
         self._rendezvous: SessionRendezvous | None = None
+        self._ending_join = threading.Lock()  # guards the two that follow: one of them stays False
+        self._join_confirmed = self._join_given_up = False
         self._calls = AbandonableCalls(f"{engine.name} {self.name}", cleanup=self._free)
 
     @property
@@ -193,6 +195,14 @@ class ThreadedSession(SyncSession):
         deadline = time.monotonic() + timeout
         with self._traced("join"):
             self._call(lambda: self._join(deadline), timeout=timeout + _JOIN_GRACE_SECONDS)
+
+    def give_up_join(self) -> bool:
+        """Whether this is the sender's seat and it has not confirmed the join; it never will."""
+        if self.rank != 0 or not self._uses_rendezvous:
+            return False
+        with self._ending_join:
+            self._join_given_up = not self._join_confirmed
+            return self._join_given_up
 
     def publish(self, buffer: Buffer, manifest: WeightManifest, *, timeout: float) -> None:
         """Send the buffer; does nothing in a session of one."""
@@ -331,12 +341,27 @@ class ThreadedSession(SyncSession):
             # First, because a library's own time-out does not name the missing member.
             rendezvous.wait_for_all_seats(self.rank)
             self._connect(rendezvous, deadline)
+            self._confirm(rendezvous)
             if self._keeps_rendezvous:
                 rendezvous.report_disconnect_of(self.rank)
                 self._rendezvous = rendezvous
         finally:
             if self._rendezvous is None:
                 rendezvous.close()
+
+    def _confirm(self, rendezvous: SessionRendezvous) -> None:
+        """The sender's join ends well before any other; see `give_up_join`."""
+        if self.rank != 0:
+            rendezvous.wait_for_sender()
+            return
+        server = self.engine.rendezvous_server
+        if server is None:
+            raise JoinFailedError(f"{self.name}: the first seat has no rendezvous")
+        with self._ending_join:
+            if self._join_given_up:
+                raise AbortedError(f"{self.name} was given up")
+            self._join_confirmed = True
+        server.confirm(self.name)
 
     def _require_same_engine(self) -> None:
         """`auto` is resolved by each worker, so workers of one group may differ: name the seat."""
