@@ -11,6 +11,7 @@ from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_runtime.models.export import export_model
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint import files
+from rollcall_runtime.train.checkpoint.soundness import checkpoint_problem
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.engine_configuration import split_config
 from rollcall_runtime.train.process_group import TrainerProcessGroup
@@ -65,12 +66,10 @@ def find_checkpoint(path: Path) -> Path:
     """
     problem = f"'{path}' is not a checkpoint, and holds none"
     for candidate in files.list_checkpoints(path) or [path]:
-        try:
-            files.check_checkpoint(candidate)
-        except files.TornError as error:
-            problem = f"{candidate}: {error}"
-        else:
+        found = checkpoint_problem(candidate)
+        if not found:
             return candidate
+        problem = f"{candidate}: {found}"
     raise FileNotFoundError(problem)
 
 

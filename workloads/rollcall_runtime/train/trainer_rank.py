@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 import torch
 
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_runtime.models import model_source
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal, broadcast_work
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.final_export import FinalExport
-from rollcall_runtime.train.health import TrainingHealth
+from rollcall_runtime.train.finite_weights import FiniteWeights
+from rollcall_runtime.train.health import POLICY_ADVICE, TrainingHealth
 from rollcall_runtime.train.policy_batch import policy_batch
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.roles.policy_step import PolicyStep, PolicyStepResult
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
+from rollcall_runtime.worker.errors import SpecError
 
 CLOSE_SECONDS = 5.0  # to wait for a save before the engine is freed
 SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold one
@@ -73,8 +76,16 @@ class TrainerRank:
     def snapshot(self) -> WeightSnapshotDraft | None:
         """Copy the weights as they are, or this rank's part of them if every rank sends.
 
-        None on other ranks if only rank 0 does. Waits while all buffers are in use.
+        None on other ranks if only rank 0 does. Waits while all buffers are in use. SpecError on
+        all ranks if a weight is not finite: no rollout could sample from such a model.
         """
+        weights = FiniteWeights()
+        draft = self._copy(weights)
+        for bad in filter(None, self._ranks.gather(weights.first_bad())):
+            raise self._not_finite(bad)
+        return draft
+
+    def _copy(self, weights: FiniteWeights) -> WeightSnapshotDraft | None:
         if self._every_rank_sends:
             layout, tensors = self._shard_layout(), self._own_shards()
         elif self._ranks.rank > 0:
@@ -84,7 +95,16 @@ class TrainerRank:
         else:
             layout, tensors = self._whole_layout(), self._engine.named_weights()
         # Gathered or merged one by one, so that no more than two are in memory besides the copy.
-        return self._snapshotter.take(tensors, layout=layout, timeout=SNAPSHOT_SECONDS)
+        watched = weights.watch(tensors)
+        return self._snapshotter.take(watched, layout=layout, timeout=SNAPSHOT_SECONDS)
+
+    def _not_finite(self, name: str) -> SpecError:
+        if self.step == 0:
+            problem = f"the model's weights are not finite ({name}): copy the whole model again"
+            return SpecError(model_source.FIELD, problem)
+        problem = f"the weights of step {self.step} are not finite ({name}): {POLICY_ADVICE}"
+        advice = "training goes on from the last checkpoint once the trainer is restarted"
+        return SpecError("spec.algorithm.optimizer.learningRate", f"{problem}; {advice}")
 
     def lead(
         self, answered: Sequence[CompletedPrompt], kept: TrainState, *, version: int

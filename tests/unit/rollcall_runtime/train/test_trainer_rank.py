@@ -1,5 +1,6 @@
 """What each rank does in a step, and what a checkpoint keeps, with an engine that only counts."""
 
+import math
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,45 @@ def test_weights_are_copied_only_when_a_version_is_due() -> None:
     rank.start()
     drafts = [rank.lead(batch(0), TrainState(), version=0).draft for _ in range(4)]
     assert [draft is not None for draft in drafts] == [False, True, False, True]
+
+
+class Spoilt(CountingEngine):
+    """Its weight is infinite after `sound` optimizer steps."""
+
+    def __init__(self, *, sound: int) -> None:
+        super().__init__()
+        self._sound = sound
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield "weight", torch.tensor([1.0 if self.updates <= self._sound else math.inf])
+
+
+def test_weights_that_are_not_finite_end_training_before_they_are_published() -> None:
+    rank = rank_of(Spoilt(sound=2))
+    rank.start()
+    rank.begin(None)
+    assert rank.lead(batch(0), TrainState(), version=0).draft is not None
+    with pytest.raises(SpecError) as caught:
+        rank.lead(batch(0), TrainState(), version=0)
+    assert caught.value.field == "spec.algorithm.optimizer.learningRate"
+    assert caught.value.problem.startswith("the weights of step 2 are not finite (weight): lower ")
+
+
+def test_a_model_whose_weights_are_not_finite_is_not_trained() -> None:
+    rank = rank_of(Spoilt(sound=-1))
+    rank.start()
+    with pytest.raises(SpecError, match=r"^spec.model.path: the model's weights are not finite"):
+        rank.begin(None)
+
+
+def test_weights_that_are_not_finite_on_another_rank_end_this_one_too() -> None:
+    engine = CountingEngine()
+    rank = rank_of(engine)
+    rank.start()
+    rank.lead(batch(0), TrainState(), version=0)
+    engine.ranks.others = ["layers.1"]
+    with pytest.raises(SpecError, match=r"of step 1 are not finite \(layers.1\)"):
+        rank.snapshot()
 
 
 def test_another_rank_follows_until_the_stop_signal() -> None:

@@ -18,9 +18,10 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.train.checkpoint import files
-from rollcall_runtime.train.checkpoint.checked_pickles import metadata_problem
 from rollcall_runtime.train.checkpoint.ownership import claim
+from rollcall_runtime.train.checkpoint.soundness import checkpoint_problem
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
+from rollcall_runtime.train.finite_weights import NotFiniteError
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.worker.errors import SpecError
 
@@ -66,9 +67,9 @@ class Checkpointer:
 
     `restore`, `save` and `finish` are collective: all ranks call them at the same steps. A save
     that fails costs that checkpoint alone: `problem` says why, until a save succeeds, and
-    `failures` counts. `problem` also names a damaged checkpoint that was passed over. A save that
-    is due while another one runs for PATIENCE_SECONDS more is
-    skipped and counts as failed.
+    `failures` counts. Weights that are not finite are not saved. `problem` also names a damaged
+    checkpoint, or one of such weights, that was passed over. A save that is due while another one
+    runs for PATIENCE_SECONDS more is skipped and counts as failed.
     """
 
     def __init__(
@@ -191,6 +192,9 @@ class Checkpointer:
                 return
             self._failed(step, str(error))
             tidy = files.discard_scratch
+        except NotFiniteError as error:  # the one before stays the newest
+            self._failed(step, str(error))
+            tidy = files.discard_scratch
         except Exception as error:  # the training thread raises it
             log.exception("the checkpoint of step %d was not saved", step)
             self._fatal = error
@@ -246,18 +250,10 @@ def _newest_whole(ranks: TrainerProcessGroup, root: Path) -> tuple[Path | None, 
     newest = ""
     for name in names:
         path = root / name
-        problem = _problem(path, part=ranks.rank, of=ranks.size)
+        problem = checkpoint_problem(path, part=ranks.rank, of=ranks.size)
         problems = [found for found in ranks.gather(problem) if found]
         if not problems:
             return path, newest
         log.warning("checkpoint %s is damaged and is skipped: %s", path, problems[0])
         newest = newest or f"checkpoint {name} is damaged ({problems[0]})"
     return None, newest
-
-
-def _problem(path: Path, *, part: int, of: int) -> str:
-    try:
-        files.check_checkpoint(path, part=part, of=of)
-    except files.TornError as error:
-        return str(error)
-    return metadata_problem(path) if part == 0 else ""

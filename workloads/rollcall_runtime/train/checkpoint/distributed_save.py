@@ -13,7 +13,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.checked_pickles import MetadataReader, PlainValuesPlanner
+from rollcall_runtime.train.checkpoint.soundness import MODEL
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
+from rollcall_runtime.train.finite_weights import FiniteWeights, NotFiniteError
 from rollcall_runtime.train.rng import rng_states, set_rng_states
 
 if TYPE_CHECKING:
@@ -33,12 +35,18 @@ def prepare_save(
     """Copy `tensors` (nested, sharded) and this rank's RNG states; returns what writes them.
 
     The function is collective in the group of checkpoint threads. It writes the copies and `state`
-    to `path`, and raises OSError on all ranks, with the errno of one of them, if any cannot write.
+    to `path`. On all ranks it raises OSError, with the errno of one of them, if any cannot write,
+    and NotFiniteError if a tensor of the model is not finite.
     """
     copies = _copy(tensors) | {f"{_RNG}.{group.rank}": rng_states()}
     gather = group.gather_for_checkpoint
+    weights = FiniteWeights()
+    for name, tensor in copies[MODEL].items():
+        weights.add(name, tensor)
 
     def write() -> None:
+        for bad in filter(None, gather(weights.first_bad())):
+            raise NotFiniteError(f"weights are not finite: {bad}")
         with raise_on_all_ranks(gather):
             if group.rank == 0:
                 files.begin_checkpoint(path)

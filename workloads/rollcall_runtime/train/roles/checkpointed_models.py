@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.checkpointer import KEPT
+from rollcall_runtime.train.checkpoint.soundness import checkpoint_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,10 +56,10 @@ class ActorAndOthers:
         """Collective. As TrainEngine's; one of the others that is damaged starts from its model."""
         for role, model in self._others.items():
             beside = _beside(path, role)
-            found = _problem(beside) if self._ranks.rank == 0 else ""
+            found = checkpoint_problem(beside) if self._ranks.rank == 0 else ""
             problem = self._ranks.broadcast_value(found)
             if problem:
-                log.warning("the %s starts from its model again: %s", role, problem)
+                log.warning("the %s starts from its model again: %s: %s", role, beside, problem)
             else:
                 model.load_checkpoint(beside)
         return self._actor.load_checkpoint(path)
@@ -66,11 +67,3 @@ class ActorAndOthers:
 
 def _beside(path: Path, role: str) -> Path:
     return path.parent / role / path.name
-
-
-def _problem(path: Path) -> str:
-    try:
-        files.check_checkpoint(path)
-    except files.TornError as error:
-        return f"{path}: {error}"
-    return ""
