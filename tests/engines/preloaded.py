@@ -10,8 +10,8 @@ from tests.engines.tiny_models import ARCHITECTURES
 for _name in (
     "peft",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+    "torch.distributed.checkpoint.default_planner",
     "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.checkpoint.state_dict_saver",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
     *(f"transformers.models.{name}.modeling_{name}" for name in ARCHITECTURES),

@@ -1,7 +1,5 @@
-"""What FSDP2 and checkpoints lack in torch 2.6, which Debian ships. Empty from 2.7 on."""
+"""What FSDP2 lacks in torch 2.6, which Debian ships. Empty from 2.7 on."""
 
-import copyreg
-import traceback
 from typing import Any
 
 import torch
@@ -35,20 +33,6 @@ def sum_per_mean(mesh: DeviceMesh) -> float:
             reduce(shard, ones, op=dist.ReduceOp.AVG, group=group)
             found *= float(shard)
     return found
-
-
-def let_errors_travel() -> None:
-    """Let a rank send the error of a failed save to the others.
-
-    Until 2.6 torch sends the error with its traceback, whose lines hold code from Python 3.13 on,
-    and code cannot be pickled.
-    """
-    if CANNOT_RESHARD:
-        copyreg.pickle(traceback.FrameSummary, _without_code)
-
-
-def _without_code(line: traceback.FrameSummary) -> tuple[Any, ...]:
-    return traceback.FrameSummary, (line.filename, line.lineno, line.name)
 
 
 def _nothing(_stream: torch.cpu.Stream, *_arguments: Any) -> None:

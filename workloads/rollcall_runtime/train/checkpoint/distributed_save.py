@@ -6,13 +6,10 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
-from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.checked_pickles import MetadataReader, PlainValuesPlanner
+from rollcall_runtime.train.checkpoint.planned_save import save_planned
 from rollcall_runtime.train.checkpoint.soundness import MODEL
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.finite_weights import FiniteWeights, NotFiniteError
@@ -21,8 +18,6 @@ from rollcall_runtime.train.rng import rng_states, set_rng_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    from torch.distributed import ProcessGroup
 
     from rollcall_runtime.train.process_group import TrainerProcessGroup
 
@@ -51,7 +46,7 @@ def prepare_save(
             if group.rank == 0:
                 files.begin_checkpoint(path)
         with raise_on_all_ranks(gather):
-            _save(copies, files.scratch_path(path), group.checkpoint_group)
+            save_planned(copies, files.scratch_path(path), group)
             # torch gives the files of this rank these names.
             written = files.scratch_path(path).glob(f"__{group.rank}_*")
             files.digest_files(path, [file.name for file in written], rank=group.rank)
@@ -99,18 +94,34 @@ def check_same_tensors(path: Path, tensors: Mapping[str, Any], *, prefix: str) -
     return frozenset(saved)
 
 
-def load_tensors(tensors: dict[str, Any], path: Path) -> None:
+def load_tensors(group: TrainerProcessGroup, tensors: dict[str, Any], path: Path) -> None:
     """Collective. Read `tensors` (nested, sharded) from a checkpoint into their places.
 
-    On all ranks OSError if one cannot read, ValueError if the checkpoint lacks some of them.
+    Each rank reads the metadata and its own parts, so that no plans travel. On all ranks OSError if
+    one cannot read, ValueError if the checkpoint lacks some of them.
     """
-    try:
-        load(tensors, storage_reader=MetadataReader(path), planner=PlainValuesPlanner())
-    except CheckpointException as error:  # no Exception, so that nothing else would catch it
-        first = next(iter(error.failures.values()))[0]
-        if isinstance(first, OSError):
-            raise OSError(first.errno or errno.EIO, f"{first.strerror}: {path}") from error
-        raise ValueError(f"checkpoint {path} holds other tensors: {first}") from error
+    own: Exception | None = None
+    with raise_on_all_ranks(group.gather):
+        try:
+            _read(tensors, path)
+        except OSError as error:
+            problem = f"{error.strerror or error}: {path}"
+            raise OSError(error.errno or errno.EIO, problem) from error
+        except Exception as error:  # noqa: BLE001 - torch raises whatever a wrong file leads it to
+            own = error
+    problems = group.gather("" if own is None else f"{type(own).__name__}: {own}")
+    first = next((problem for problem in problems if problem), "")
+    if first:
+        raise ValueError(f"checkpoint {path} holds other tensors: {first}") from own
+
+
+def _read(tensors: dict[str, Any], path: Path) -> None:
+    reader, planner = MetadataReader(path), PlainValuesPlanner()
+    metadata = reader.read_metadata()
+    planner.set_up_planner(tensors, metadata)
+    reader.set_up_storage_reader(metadata, is_coordinator=False)
+    plan = reader.prepare_local_plan(planner.create_local_plan())
+    reader.read_data(planner.finish_plan(plan), planner).wait()
 
 
 def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:
@@ -127,15 +138,3 @@ def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:
 def use_rng_states(group: TrainerProcessGroup, loaded: Mapping[str, Any]) -> None:
     """Continue with the states that were loaded for `load_rng_states`."""
     set_rng_states(loaded.get(f"{_RNG}.{group.rank}", {}))
-
-
-def _save(tensors: dict[str, Any], folder: Path, group: ProcessGroup) -> None:
-    torch26_compat.let_errors_travel()
-    try:
-        save(tensors, checkpoint_id=folder, process_group=group)
-    except CheckpointException as error:  # the same on all ranks
-        first = next(iter(error.failures.values()))[0]
-        if isinstance(first, OSError):
-            raise OSError(first.errno, f"{first.strerror}: {folder}") from error
-        # torch's writer loses the errno of what could not be written.
-        raise OSError(errno.EIO, f"{type(first).__name__}: {first}") from error

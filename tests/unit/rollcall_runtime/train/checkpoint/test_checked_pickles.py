@@ -47,7 +47,7 @@ def test_tensors_and_plain_values_come_back(tmp_path: Path) -> None:
     found: dict[str, Any] = {
         "actor": {"w": torch.zeros(2, 3).bfloat16(), "lr": 0.0, "betas": (0.0, 0.0)}
     }
-    load_tensors(found, tmp_path)
+    load_tensors(as_ranks(FakeRanks()), found, tmp_path)
     assert torch.equal(found["actor"].pop("w"), values.pop("w"))
     assert found["actor"] == values
     assert metadata_problem(tmp_path) == ""
@@ -60,7 +60,7 @@ def test_metadata_that_would_run_code_is_named_and_does_not_run(tmp_path: Path) 
     assert "it names posix.mkdir, which is no part of metadata" in metadata_problem(saved_at)
     tensors = {"w": torch.zeros(3)}
     with pytest.raises(ValueError, match=r"posix\.mkdir"):
-        load_tensors(tensors, saved_at)
+        load_tensors(as_ranks(FakeRanks()), tensors, saved_at)
     with pytest.raises(ValueError, match=r"posix\.mkdir"):
         check_same_tensors(saved_at, tensors, prefix="actor")
     assert not made.exists()
@@ -70,7 +70,7 @@ def test_a_value_that_would_run_code_does_not(tmp_path: Path) -> None:
     saved_at, made = tmp_path / "saved", tmp_path / "made"
     write(saved_at, {"w": torch.zeros(3), "lr": MakesFolder(made)})
     with pytest.raises(ValueError, match="holds other tensors"):
-        load_tensors({"w": torch.zeros(3), "lr": 0.5}, saved_at)
+        load_tensors(as_ranks(FakeRanks()), {"w": torch.zeros(3), "lr": 0.5}, saved_at)
     assert not made.exists()
 
 

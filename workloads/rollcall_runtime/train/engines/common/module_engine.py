@@ -217,7 +217,7 @@ class ModuleEngine(MicrobatchedEngine):
             else:
                 self._optimizer.state.clear()
         loaded |= load_rng_states(self.setup.ranks, path)
-        load_tensors(loaded, path)
+        load_tensors(self.setup.ranks, loaded, path)
         self._set_model_state(loaded["model"])
         if self._optimizer is not None and _OPTIMIZER in loaded:
             self._set_optimizer_state(self._optimizer, loaded[_OPTIMIZER])

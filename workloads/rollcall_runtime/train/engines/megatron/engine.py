@@ -307,7 +307,7 @@ class MegatronEngine(MicrobatchedEngine):
         if self._adam is not None and any(name.startswith("optimizer.state.") for name in names):
             loaded["optimizer"] = {"state": _copied(self._optimizer_state()["state"])}
         loaded |= load_rng_states(self.setup.ranks, path)
-        load_tensors(loaded, path)
+        load_tensors(self.setup.ranks, loaded, path)
         state = self._take_checkpoint_state(saved)
         self._take(loaded["model"], loaded.get("optimizer", {}).get("state"))
         use_rng_states(self.setup.ranks, loaded)
