@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from rollcall_runtime.sync.rendezvous_connection import RendezvousAddress
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
+from rollcall_runtime.train.json_objects import json_objects
 from rollcall_runtime.train.rendezvous_store import RendezvousStore
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class TrainerRendezvous:
 class TrainerProcessGroup:
     """The ranks of one trainer, and `device`, which this one computes on.
 
-    Values and tensors of the CPU travel by gloo, whatever the device. RuntimeError if the process
-    has a group, or on a timeout.
+    Values and tensors of the CPU travel by gloo, whatever the device. Until `close` what libraries
+    send as objects is JSON and no pickle (`json_objects`). RuntimeError if the process has a group,
+    or on a timeout.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class TrainerProcessGroup:
             # The worker's process sees its own device alone.
             torch.get_device_module(self.device).set_device(self.device.index or 0)
         with ExitStack() as undo:
+            undo.enter_context(json_objects())  # before any other rank can send something
             self._store = _store(meeting, undo)  # gloo's groups point to it
             dist.init_process_group(
                 backend=backend,
@@ -137,7 +140,7 @@ class TrainerProcessGroup:
         if self.size == 1:
             return _decode(_encode(value))
         data = _encode(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
-        length = int(self.broadcast(torch.tensor(len(data))))
+        length = _checked_length(self.broadcast(torch.tensor(len(data))))
         return _decode(self.broadcast(data if self.rank == 0 else data.new_empty(length)))
 
     def gather(self, value: Any) -> list[Any]:
@@ -154,13 +157,11 @@ class TrainerProcessGroup:
             return [_decode(data)]
         lengths = [torch.tensor(0) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor(len(data)), group=group)
-        longest = int(max(lengths))
-        padded = torch.nn.functional.pad(data, (0, longest - len(data)))
+        checked = [_checked_length(length) for length in lengths]
+        padded = torch.nn.functional.pad(data, (0, max(checked) - len(data)))
         gathered = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(gathered, padded, group=group)
-        return [
-            _decode(part[: int(length)]) for part, length in zip(gathered, lengths, strict=True)
-        ]
+        return [_decode(part[:length]) for part, length in zip(gathered, checked, strict=True)]
 
     def close(self) -> None:
         """Destroy the group; the next collective of the other ranks fails. Harmless twice."""
@@ -211,6 +212,14 @@ def _encode(value: Any) -> Tensor:
     if len(text) > MAX_VALUE_BYTES:
         raise ValueError(f"a value of {len(text)} bytes; at most {MAX_VALUE_BYTES} may travel")
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _checked_length(length: Tensor) -> int:
+    """ValueError for what another rank may not send; without this it could ask for any memory."""
+    found = int(length)
+    if not 0 < found <= MAX_VALUE_BYTES:
+        raise ValueError(f"another rank sends {found} bytes; 1 to {MAX_VALUE_BYTES} may travel")
+    return found
 
 
 def _decode(data: Tensor) -> Any:

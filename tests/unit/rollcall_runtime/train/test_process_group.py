@@ -64,6 +64,26 @@ def test_a_value_that_is_too_long_is_refused(
         ranks.gather("0123456789")
 
 
+@pytest.mark.parametrize("length", [-1, 0, process_group.MAX_VALUE_BYTES + 1, 1 << 62])
+def test_a_length_that_no_value_has_is_not_believed(
+    ranks: TrainerProcessGroup, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Another rank says that so much follows."""
+
+    def all_gather(lengths: list[torch.Tensor], own: torch.Tensor, **_: Any) -> None:
+        lengths[0].copy_(own)
+        lengths[1].fill_(length)
+
+    monkeypatch.setattr(ranks, "size", 2)
+    monkeypatch.setattr(dist, "all_gather", all_gather)
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, **_: tensor.fill_(length))
+    with pytest.raises(ValueError, match=f"another rank sends {length} bytes; 1 to"):
+        ranks.gather("a")
+    monkeypatch.setattr(ranks, "rank", 1)
+    with pytest.raises(ValueError, match=f"another rank sends {length} bytes; 1 to"):
+        ranks.broadcast_value()
+
+
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
 def test_the_device_decides_what_moves_tensors(device: str, backend: str) -> None:
     assert collective_backend(device) == backend
