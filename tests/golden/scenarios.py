@@ -684,6 +684,11 @@ SCENARIOS: dict[str, Scenario] = {
         waiting_reason="ImagePullBackOff",
         waiting_message='Back-off pulling image "x": ErrImagePull: manifest unknown',
     ),
+    "rollout volume cannot be mounted": rollout_fails(
+        phase="Pending",
+        mounting_since=START,
+        mount_failure='MountVolume.SetUp failed for volume "keys" : secret "hub" not found',
+    ),
     "rollout container cannot be created": rollout_fails(
         waiting_reason="CreateContainerConfigError", waiting_message='secret "hub" not found'
     ),

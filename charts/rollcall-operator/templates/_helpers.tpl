@@ -78,7 +78,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [list, watch, create, patch, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [list, create, patch] # list: why a StatefulSet creates no pods
+  verbs: [list, create, patch] # list: why a StatefulSet creates no pods, and a volume is not mounted
 {{- end -}}
 
 {{- /* CEL: the field of an object, or something else where it is absent or null. */ -}}

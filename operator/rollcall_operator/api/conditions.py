@@ -75,6 +75,7 @@ class Reason(StrEnum):
     CRASH_LOOP = "CrashLoop"
     OUT_OF_MEMORY = "OutOfMemory"
     UNSCHEDULABLE = "Unschedulable"
+    MOUNT_FAILED = "MountFailed"
     PODS_REFUSED = "PodsRefused"
     UP_TO_DATE = "UpToDate"
     RESTART_NEEDED = "RestartNeeded"
@@ -122,6 +123,7 @@ PROBLEM_REASONS = frozenset(
         Reason.CRASH_LOOP,
         Reason.OUT_OF_MEMORY,
         Reason.UNSCHEDULABLE,
+        Reason.MOUNT_FAILED,
         Reason.PODS_REFUSED,
         Reason.RESTART_NEEDED,
         Reason.COORDINATOR_UNREACHABLE,

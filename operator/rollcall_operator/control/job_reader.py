@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_state import Key
@@ -18,12 +19,14 @@ from rollcall_operator.kube.resources import (
     STATEFUL_SETS,
 )
 from rollcall_operator.plan import apply_needed
-from rollcall_operator.plan.model import ObservedJob
+from rollcall_operator.plan.model import ObservedJob, PodFacts
 from rollcall_operator.plan.pod_facts import pod_facts
+from rollcall_operator.plan.status.failed_mounts import is_slow_to_mount, most_telling
 from rollcall_operator.plan.timestamps import from_time
 
 # The controller tries again after 1000 s at most, so that an older failure was overcome.
 _FAILURE_SECONDS = 1200.0
+_MOUNT_FAILURES = ("FailedMount", "FailedAttachVolume")  # of the kubelet, of the controller
 _JOB_OF_POOL = "spec.jobRef.name"  # a selectable field of RolloutPool
 
 
@@ -70,7 +73,9 @@ class JobReader:
             pools=pools.result(),
             children=(*trust.result(), *found),
             creation_failures=await self._creation_failures(namespace, found),
-            pods=tuple(pod_facts(pod) for pod in pods.result()),
+            pods=await self._with_mount_failures(
+                namespace, [pod_facts(pod) for pod in pods.result()]
+            ),
         )
 
     async def _creation_failures(
@@ -87,6 +92,27 @@ class JobReader:
             if recent:
                 failures[apply_needed.key(child)] = max(recent, key=_last_seen).get("note") or ""
         return failures
+
+    async def _with_mount_failures(
+        self, namespace: str, pods: list[PodFacts]
+    ) -> tuple[PodFacts, ...]:
+        """The pods; those whose volumes are not mounted have the reason, which only events say."""
+        now = self._clock()
+        slow = {pod.uid for pod in pods if is_slow_to_mount(pod, now)}
+        if not slow:
+            return tuple(pods)
+        notes: dict[str, list[tuple[float, str]]] = {}
+        for reason in _MOUNT_FAILURES:  # for all pods at once: many may wait for one volume
+            fields = f"regarding.kind=Pod,reason={reason}"
+            for event in await self._client.list(EVENTS, namespace=namespace, fields=fields):
+                about = notes.setdefault((event.get("regarding") or {}).get("uid", ""), [])
+                about.append((_last_seen(event), event.get("note") or ""))
+        return tuple(
+            replace(pod, mount_failure=most_telling(notes.get(pod.uid, ())))
+            if pod.uid in slow
+            else pod
+            for pod in pods
+        )
 
     async def _trust(self, namespace: str, job: Object | None) -> tuple[Object, ...]:
         """The ConfigMap by its name: the operator lists no others."""

@@ -36,6 +36,7 @@ from rollcall_operator.plan.refusals import (
 from rollcall_operator.plan.status.conditions import job_conditions, validated
 from rollcall_operator.plan.status.coordinator_contact import contact_wait
 from rollcall_operator.plan.status.events import job_events, pool_events
+from rollcall_operator.plan.status.failed_mounts import mount_wait
 from rollcall_operator.plan.status.job import invalid_status, job_status
 from rollcall_operator.plan.status.pool import orphan_status, pool_status
 from rollcall_operator.plan.status.write_throttle import StatusWrite
@@ -92,6 +93,7 @@ def _plan_for_job(view: JobView) -> JobPlan:
     waits = [decision.wait, status.wait, *(write.wait for write in pools.values())]
     waits += [_until_deadline(view), ttl, removals.wait, _GARBAGE_COLLECTION if leftovers else None]
     waits += [_MISSING_TRAINERS if _lacks_trainers(view) else None, contact_wait(view)]
+    waits.append(mount_wait(observed.pods, observed.now))
     return JobPlan(
         costs=tuple(deletion_costs(view, applies)),
         applies=applies,

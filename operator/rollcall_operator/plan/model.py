@@ -75,7 +75,8 @@ class PodFacts:
     `started` of the worker, `gate_since` of the gate's last change, `leaves_by` the end of a
     terminating pod's grace period. `deletion_cost` is the annotation, None if absent. `revision`
     is that of a StatefulSet's pod; `restart_requests` are the annotations that it was made with of
-    those that ask for a restart.
+    those that ask for a restart. `mounting_since`: when a node was found for a pod whose volumes
+    are not mounted yet, so that no container can start; `mount_failure` is the kubelet's message.
     """
 
     name: str
@@ -110,6 +111,8 @@ class PodFacts:
     revision: str = ""
     restart_requests: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
+    mounting_since: float | None = None
+    mount_failure: str = ""
 
 
 class LinkFailure(StrEnum):

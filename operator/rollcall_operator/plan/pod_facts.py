@@ -62,11 +62,24 @@ def pod_facts(pod: Manifest) -> PodFacts:
             name: annotations[name] for name in labels.RESTART_REQUESTS if name in annotations
         },
         tolerations=tuple(_toleration(item) for item in spec.get("tolerations") or ()),
+        mounting_since=_mounting_since(pod, conditions),
     )
 
 
 def _time(text: str | None) -> float | None:
     return from_time(text) if text else None
+
+
+def _mounting_since(pod: Manifest, conditions: dict[str, dict[str, Any]]) -> float | None:
+    status = pod.get("status") or {}
+    if status.get("phase") != "Pending" or not pod["spec"].get("nodeName"):
+        return None
+    # Its sandbox comes after the volumes. Kubernetes before 1.29 has no such condition.
+    started = conditions.get("PodReadyToStartContainers")
+    if started["status"] == "True" if started else status.get("podIP"):
+        return None
+    scheduled = conditions.get("PodScheduled", {}).get("lastTransitionTime")
+    return _time(scheduled or pod["metadata"].get("creationTimestamp"))
 
 
 def _toleration(item: dict[str, Any]) -> Toleration:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from rollcall_operator.api.conditions import Reason
 from rollcall_operator.plan.failure import describe_exit, memory_advice, ran_out_of_memory
 from rollcall_operator.plan.model import Manifest, PodFacts
+from rollcall_operator.plan.status.failed_mounts import describe_failed_mount
 from rollcall_protocol.pod_contract import ExitCode
 
 _PULL_FAILED = {
@@ -47,6 +48,8 @@ def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | N
             f"{path}.spec: pod {pod.name} cannot be scheduled: {_cut(pod.unschedulable)}; "
             f"{_scheduling_cure(pod.unschedulable)}",
         )
+    if pod.mount_failure:
+        return PodProblem(Reason.MOUNT_FAILED, describe_failed_mount(pod, template, path))
     where, image = _place(pod, template, path)
     if pod.waiting_reason in _PULL_FAILED:
         return PodProblem(

@@ -79,6 +79,43 @@ async def test_what_was_overcome_long_ago_is_no_failure() -> None:
     assert not (await reader(objects).read(KEY)).creation_failures
 
 
+def bound(uid: str, *, seconds: float) -> Any:
+    """A pod that got a node so long ago and has no sandbox yet."""
+    when = {"type": "PodScheduled", "status": "True", "lastTransitionTime": to_time(NOW - seconds)}
+    return {
+        "metadata": {"name": uid, "uid": uid},
+        "spec": {"nodeName": "n"},
+        "status": {"phase": "Pending", "conditions": [when]},
+    }
+
+
+async def test_why_volumes_are_not_mounted_is_read_for_all_pods_at_once() -> None:
+    pods = [bound("a", seconds=60), bound("b", seconds=60), bound("c", seconds=1)]
+    events = [
+        failed(note, seconds) | {"regarding": {"uid": uid}}
+        for uid, note, seconds in (
+            ("a", "before", 90),
+            ("a", "no secret", 9),
+            ("c", "at first", 1),
+            ("another job's", "x", 1),
+        )
+    ]
+    objects = Objects(RLJob=JOB, Pod=pods, Event=events)
+    observed = await reader(objects).read(KEY)
+    assert {pod.uid: pod.mount_failure for pod in observed.pods} == {
+        "a": "no secret",
+        "b": "",
+        "c": "",
+    }
+    assert objects.asked["Event"] == ("", "regarding.kind=Pod,reason=FailedAttachVolume")
+
+
+async def test_no_events_are_read_while_pods_only_begin_to_mount() -> None:
+    objects = Objects(RLJob=JOB, Pod=[bound("a", seconds=1)])
+    await reader(objects).read(KEY)
+    assert "Event" not in objects.asked
+
+
 async def test_no_events_are_read_while_all_pods_are_there() -> None:
     objects = Objects(RLJob=JOB, StatefulSet=[stateful_set(2)])
     await reader(objects).read(KEY)

@@ -6,6 +6,7 @@ import pytest
 
 from rollcall_operator.plan.model import Toleration
 from rollcall_operator.plan.pod_facts import pod_facts
+from rollcall_operator.plan.timestamps import from_time
 from rollcall_protocol.pod_contract import READINESS_GATE
 
 
@@ -129,6 +130,39 @@ def test_the_schedulers_message_is_kept() -> None:
         ]
     }
     assert pod_facts(pod(status)).unschedulable == "0/2 nodes are available"
+
+
+SINCE = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("status", "mounts"),
+    [
+        ({"conditions": [SINCE]}, True),
+        ({"conditions": [SINCE, *conditions(PodReadyToStartContainers="False")]}, True),
+        ({"conditions": [SINCE, *conditions(PodReadyToStartContainers="True")]}, False),
+        ({"conditions": [SINCE], "podIP": "10.0.0.9"}, False),
+        (
+            {
+                "conditions": [SINCE, *conditions(PodReadyToStartContainers="False")],
+                "podIP": "10.0.0.9",  # of its node: hostNetwork
+            },
+            True,
+        ),
+        ({"conditions": [SINCE], "phase": "Running"}, False),
+    ],
+)
+def test_a_pod_mounts_its_volumes_until_its_sandbox_is_there(
+    status: dict[str, Any], *, mounts: bool
+) -> None:
+    since = pod_facts(pod({"phase": "Pending", **status})).mounting_since
+    assert since == (from_time("2026-11-20T00:00:00Z") if mounts else None)
+
+
+def test_a_pod_without_a_node_mounts_nothing() -> None:
+    waiting = pod({"phase": "Pending"})
+    del waiting["spec"]["nodeName"]
+    assert pod_facts(waiting).mounting_since is None
 
 
 def test_a_pod_on_its_way_out_is_terminating() -> None:
