@@ -648,9 +648,12 @@ SCENARIOS: dict[str, Scenario] = {
         f"reward function: {kind}": rewards_fail(RewardError(0, kind, value, "my_task.py", 12))
         for kind, value in REWARD_ERRORS.items()
     },
-    "reward function: zero": rewards_fail(
-        RewardError(3, RewardErrorKind.RAISED, "KeyError: 'answer'", "my_task.py", 12), "Zero"
-    ),
+    **{
+        f"reward function: {on_error}": rewards_fail(
+            RewardError(3, RewardErrorKind.RAISED, "KeyError: 'answer'", "my_task.py", 12), on_error
+        )
+        for on_error in ("Zero", "Fail")
+    },
     "too many rewards fail": trainer_exits(
         ExitCode.BAD_CONFIG,
         "spec.reward.function: 31 of the last 120 samples have no usable reward, more than "

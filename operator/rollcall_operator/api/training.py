@@ -49,7 +49,8 @@ class RewardSpec(Model):
     on_error: Literal["Reject", "Zero", "Fail"] = "Reject"
     """What happens to a sample for which the function raises, hangs, ends its process, or returns
     anything but a finite number within 1e6. Reject: the samples of its prompt are not trained on.
-    Zero: its reward is 0. Fail: the job fails."""
+    Zero: its reward is 0. Fail: the job fails once a second rollout reports such a sample, or the
+    first if there is one rollout; until then as with Reject."""
     max_error_share: Ratio = "0.1"
     """The job fails when more than this share of the recent samples (at least 20) has no usable
     reward, and not on one rollout alone; a decimal string. 1: never."""

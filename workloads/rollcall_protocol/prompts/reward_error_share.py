@@ -1,4 +1,4 @@
-"""How many of the samples that were scored lately have no usable reward."""
+"""How many samples have no usable reward, and whether more than one rollout says so."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -34,6 +34,11 @@ class RewardErrorShare:
         """Samples without a usable reward, and all, of every rollout."""
         return _sums(self._windows.values())
 
+    def confirmed(self) -> bool:
+        """Whether two rollouts reported an error since they connected, or the only one there is."""
+        failing = sum(window.ever_failed for window in self._windows.values())
+        return failing >= max(1, min(2, len(self._windows)))
+
     def exceeds(self, share: float) -> bool:
         """Whether LEAST samples and more than `share` of all have no usable reward."""
         windows = sorted(self._windows.values(), key=lambda window: window.failed)
@@ -42,11 +47,11 @@ class RewardErrorShare:
 
 
 class _Window:
-    """The last samples of one rollout."""
+    """The last samples of one rollout. `ever_failed`: one of all its samples had no reward."""
 
     def __init__(self) -> None:
         self._samples: deque[bool] = deque()
-        self.failed = 0
+        self.failed, self.ever_failed = 0, False
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -54,6 +59,7 @@ class _Window:
     def add(self, *, scored: int, failed: int) -> None:
         self._samples += [True] * failed + [False] * (scored - failed)
         self.failed += failed
+        self.ever_failed |= failed > 0
         while len(self._samples) > WINDOW:
             self.failed -= self._samples.popleft()
 

@@ -62,7 +62,7 @@ class RewardFailures:
         failure = self._newest
         if failure is None:
             return
-        if self._settings.on_error == "Fail":
+        if self._settings.on_error == "Fail" and self._share.confirmed():
             raise SpecError(FIELD, f"{failure.message}; spec.reward.onError is Fail")
         most = self._settings.max_share
         if self._share.exceeds(most):

@@ -16,7 +16,7 @@ _REASONS = {
 _OUTCOMES = {
     "Reject": "the prompts of such samples are not trained on",
     "Zero": "such samples get the reward 0",
-    "Fail": "the job ends",
+    "Fail": "the job ends as soon as two rollouts report an error, or the only one",
 }
 
 

@@ -56,6 +56,29 @@ def test_a_rollout_that_has_scored_nothing_is_waited_for_while_it_is_connected()
     assert share.exceeds(0.1)
 
 
+def test_an_error_is_confirmed_by_a_second_rollout_or_where_there_is_no_other() -> None:
+    share = counted(a=(5, 50))
+    assert share.confirmed()
+    share.connected("b")
+    assert not share.confirmed()
+    share.count("a", scored=50, failed=50)
+    assert not share.confirmed()
+    share.count("b", scored=1, failed=1)
+    assert share.confirmed()
+
+
+def test_an_error_counts_until_its_rollout_is_gone() -> None:
+    share = counted(a=(1, 1), b=(0, WINDOW), c=(0, 1))
+    share.count("a", scored=WINDOW, failed=0)
+    share.count("b", scored=1, failed=1)
+    assert share.confirmed(), "however long ago"
+    share.disconnected("a")
+    assert not share.confirmed()
+    share.disconnected("b")
+    share.disconnected("c")
+    assert not share.confirmed(), "without a rollout there is no word of any"
+
+
 def test_only_the_last_samples_count() -> None:
     share = counted(a=(50, 50))
     for _ in range(WINDOW):

@@ -20,6 +20,7 @@ from tests.unit.rollcall_runtime.coordinator.fake_group import (
     Counts,
     Group,
     Worker,
+    eventually,
 )
 
 RAISED = RewardError(1, RewardErrorKind.RAISED, "KeyError: 'answer'", "task.py", 12)
@@ -70,7 +71,24 @@ async def test_with_zero_it_is_trained_on_and_counted(tmp_path: Path) -> None:
         assert group.counts.reward_errors == ["timed_out", "raised"]
 
 
-async def test_with_fail_the_first_one_ends_training(tmp_path: Path) -> None:
+async def test_with_fail_one_rollout_beside_others_does_not_end_training(tmp_path: Path) -> None:
+    settings = RewardErrorConfig("Fail", 1.0)
+    async with rollout(tmp_path, settings) as (group, liar):
+        await group.push(2, "a", "b")
+        other = await group.join("b")
+        await eventually(lambda: len(group.coordinator.report().members) == 2)
+        training = asyncio.create_task(group.coordinator.next_batch(0))
+        for _ in range(3):
+            await answer(group, liar, RAISED)
+        await answer(group, other)
+        assert not training.done()
+        assert group.coordinator.report().reward_failure is not None, "it is shown all the same"
+        await answer(group, other, HUNG)
+        with pytest.raises(SpecError, match=r"^spec\.reward\.function: m:f .*Fail"):
+            await asyncio.wait_for(training, 5)
+
+
+async def test_with_fail_the_first_one_of_a_single_rollout_ends_training(tmp_path: Path) -> None:
     async with rollout(tmp_path, RewardErrorConfig("Fail", 1.0)) as (group, worker):
         training = asyncio.create_task(group.coordinator.next_batch(0))
         await answer(group, worker, RAISED)
