@@ -14,6 +14,11 @@ from typing import Any, TypeVar
 from rollcall_operator import handlers
 from rollcall_operator.config import Settings
 from rollcall_operator.control.apply import Applier
+from rollcall_operator.control.certificate_authority import (
+    CertificateAuthority,
+    wait_for_authority,
+)
+from rollcall_operator.control.job_certificates import JobCertificates
 from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.leader_election import (
     LeaderElectionSettings,
@@ -134,8 +139,11 @@ class Operator:
         keys = TrustKeys(client, operator=account.subject)
         await self._race(_start(stack, keys.wait_until_known(self._wait_on), "keys"), *vital)
         vital.append(_start(stack, keys.run(), "keys"))
+        loading = _start(stack, self._load_authority(client, connection), "authority")
+        await self._race(loading, *vital)
+        certificates = JobCertificates(client, loading.result())
         tokens = OperatorTokens(client, account)
-        await self._watch(connection, client, tokens, keys, stack, vital)
+        await self._watch(connection, client, tokens, keys, certificates, stack, vital)
 
     async def _watch(
         self,
@@ -143,6 +151,7 @@ class Operator:
         client: KubeClient,
         tokens: OperatorTokens,
         keys: TrustKeys,
+        certificates: JobCertificates,
         stack: AsyncExitStack,
         vital: list[asyncio.Task[None]],
     ) -> None:
@@ -169,6 +178,7 @@ class Operator:
             dialer=dialer,
             tokens=tokens,
             keys=keys,
+            certificates=certificates,
             policy_peers=PolicyPeers(settings.operator_peers, settings.monitoring_peers),
             worker_user=settings.worker_user,
             metrics=self._metrics,
@@ -213,6 +223,17 @@ class Operator:
                 raise error
         if stop in done:
             raise StoppedError
+
+    async def _load_authority(
+        self, client: KubeClient, connection: Connection
+    ) -> CertificateAuthority:
+        settings = self._lease_settings(connection)
+        return await wait_for_authority(
+            client,
+            namespace=settings.namespace,
+            name=f"{settings.name}-authority",
+            report=self._wait_on,
+        )
 
     def _client(self, connection: Connection, guard: Callable[[], None] | None) -> KubeClient:
         return KubeClient(

@@ -3,6 +3,7 @@
 It listens where the pod of trainer rank 0 would, and refuses rosters by the protocol's own rules.
 """
 
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ class Coordinator:
     address: str
     job_uid: str
     verifier: TokenVerifier
+    certificate: ssl.SSLContext
     rosters: list[Roster] = field(default_factory=list)
     refused: int = 0
     strangers: list[str] = field(default_factory=list)
@@ -70,7 +72,8 @@ class Coordinator:
         app.router.add_put(roster, guard(roster, self._take))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self.address, pod_contract.MEMBERSHIP_PORT).start()
+        port = pod_contract.MEMBERSHIP_PORT
+        await web.TCPSite(self._runner, self.address, port, ssl_context=self.certificate).start()
 
     async def stop(self) -> None:
         """End its streams, as a killed process would."""

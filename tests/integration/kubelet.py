@@ -4,10 +4,12 @@ Trainer rank 0 gets an address of this machine, where its coordinator listens.
 """
 
 import asyncio
+import base64
 import contextlib
 import datetime as dt
 import itertools
 import random
+import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,9 +18,11 @@ from typing import Any
 from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
-from rollcall_operator.kube.resources import CONFIG_MAPS, PODS, RL_JOBS
+from rollcall_operator.kube.resources import CONFIG_MAPS, PODS, RL_JOBS, SECRETS
 from rollcall_operator.kube.transport import STRATEGIC_PATCH
+from rollcall_operator.plan.children.pod_template import TLS_VOLUME
 from rollcall_protocol.pod_contract import READINESS_GATE, TRUST_FILE, audience
+from rollcall_runtime.worker.identity.tls import ServerCertificate
 from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
 from rollcall_runtime.worker.identity.trust_file import TrustFile
 from tests.integration.cluster_user import ClusterUser, eventually
@@ -98,7 +102,11 @@ class Kubelet:
         if meta["labels"][labels.ROLE] == labels.TRAINER and uid not in self.coordinators:
             job = await self._user.get(RL_JOBS, meta["labels"][labels.JOB])
             coordinator = Coordinator(
-                uid, address, job["metadata"]["uid"], await self._verifier(job)
+                uid,
+                address,
+                job["metadata"]["uid"],
+                await self._verifier(job),
+                await self._certificate(pod),
             )
             await coordinator.start()
             self.coordinators[uid] = coordinator
@@ -129,6 +137,20 @@ class Kubelet:
         return TokenVerifier(
             TrustFile(path), audience=audience(uid), namespace=self._user.namespace
         )
+
+    async def _certificate(self, pod: Object) -> ssl.SSLContext:
+        """The one of the mounted Secret; NotFoundError while that is away."""
+        (name,) = (
+            volume["secret"]["secretName"]
+            for volume in pod["spec"]["volumes"]
+            if volume["name"] == TLS_VOLUME
+        )
+        mounted = await self._user.get(SECRETS, name)
+        folder = Path(self._folder.name) / f"{pod['metadata']['uid']}-tls"
+        folder.mkdir(exist_ok=True)
+        for file, content in mounted["data"].items():
+            (folder / file).write_bytes(base64.b64decode(content))
+        return ServerCertificate(folder).context()
 
     async def _probe(self, pod: Object) -> None:
         before = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}

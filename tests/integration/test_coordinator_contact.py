@@ -12,6 +12,7 @@ from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
 from rollcall_protocol import pod_contract
 from tests.integration.cluster_user import ClusterUser, eventually, example
+from tests.integration.coordinator import Coordinator
 from tests.integration.kubelet import kubelet, rollouts
 
 SECONDS = 15.0
@@ -32,7 +33,7 @@ async def refuses_the_token(_: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def another_server(address: str, handler: Handler | None) -> AsyncIterator[None]:
+async def another_server(coordinator: Coordinator, handler: Handler | None) -> AsyncIterator[None]:
     """Listens in the coordinator's place; nothing does, if there is no handler."""
     if handler is None:
         yield
@@ -41,7 +42,12 @@ async def another_server(address: str, handler: Handler | None) -> AsyncIterator
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, address, pod_contract.MEMBERSHIP_PORT).start()
+    await web.TCPSite(
+        runner,
+        coordinator.address,
+        pod_contract.MEMBERSHIP_PORT,
+        ssl_context=coordinator.certificate,
+    ).start()
     try:
         yield
     finally:
@@ -76,7 +82,7 @@ async def test_what_hides_the_coordinator_is_reported_in_time_and_marks_the_stat
         await condition(user, "Connected", seconds=30)
         coordinator, since = node.coordinator, time.monotonic()
         await coordinator.stop()
-        async with another_server(coordinator.address, handler):
+        async with another_server(coordinator, handler):
             found = await condition(user, reason, seconds=SECONDS)
             assert time.monotonic() - since < SECONDS
             assert "has not reported to the operator since" in found["message"]

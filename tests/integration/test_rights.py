@@ -38,7 +38,7 @@ NOT_SEEN_IN_REQUESTS = {
 }
 
 EVERYWHERE_REFUSED = (
-    *(Access(verb, "secrets") for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *(Access(verb, "secrets") for verb in ("get", "list", "watch", "update", "patch", "delete")),
     *(Access("list", kind) for kind in ("configmaps", "serviceaccounts", "namespaces", "*")),
     *(Access("delete", kind) for kind in ("configmaps", "nodes", "persistentvolumeclaims")),
     *(Access("create", f"pods/{door}") for door in ("exec", "attach", "portforward", "eviction")),

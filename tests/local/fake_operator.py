@@ -14,6 +14,8 @@ from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.messages import loads
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
+from rollcall_runtime.worker.identity.tls import client_context
+from tests.certificates import authority, certificate_of
 
 CONNECT_SECONDS = 90.0  # importing torch on a machine that does ten other things
 
@@ -37,6 +39,7 @@ class FakeOperator:
         address: str,
         token: str,
         ended: Callable[[], str],
+        tls: bool = False,
     ) -> None:
         self.epoch = 0
         self.history: list[ReceivedSnapshot] = []
@@ -44,7 +47,9 @@ class FakeOperator:
         self.token = token
         self._ended = ended  # why the coordinator's process is gone, if it is
         self._job_uid, self._coordinator_uid = job_uid, coordinator_uid
-        self._base = f"http://{address}:{pod_contract.MEMBERSHIP_PORT}"
+        scheme = "https" if tls else "http"
+        self._base = f"{scheme}://{address}:{pod_contract.MEMBERSHIP_PORT}"
+        self._ssl = client_context(certificate_of(authority()))
         self._received = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
@@ -94,7 +99,7 @@ class FakeOperator:
         body = json.dumps(encode(roster))
         async with (
             aiohttp.ClientSession(headers=headers) as session,
-            session.put(self._base + pod_contract.ROSTER_ROUTE, data=body) as answer,
+            session.put(self._base + pod_contract.ROSTER_ROUTE, data=body, ssl=self._ssl) as answer,
         ):
             return answer.status, await answer.json()
 
@@ -122,7 +127,7 @@ class FakeOperator:
             while True:
                 try:
                     async with session.get(
-                        self._base + pod_contract.OPERATOR_STREAM_ROUTE
+                        self._base + pod_contract.OPERATOR_STREAM_ROUTE, ssl=self._ssl
                     ) as answer:
                         answer.raise_for_status()
                         async for line in answer.content:

@@ -104,6 +104,7 @@ class LocalJob:
             coordinator_uid=self.trainer.uid,
             address=self.trainer.address,
             token=ISSUER.operator_token(job_uid=self.config.uid),
+            tls=self.config.tls,
             ended=lambda: "" if self.trainer.running else self.trainer.log()[-2000:],
         )
 

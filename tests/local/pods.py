@@ -17,6 +17,7 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig, PoolConfig, ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
+from tests.certificates import authority, believe, show
 from tests.local.worker_processes import ForkedWorker, WorkerForkServer
 from tests.token_issuer import TokenIssuer
 
@@ -160,6 +161,9 @@ def variables(
         pod_uid=uid,
         namespace=config.namespace,
     )
+    if config.tls:
+        believe(folder / "mounted" / uid, authority())
+        mounted[pod_contract.TLS_DIR] = str(show(folder / "mounted" / uid / "tls", address))
     values = {
         pod_contract.CONFIG: json.dumps(encode(config)),
         pod_contract.REFERENCE_CONFIG: json.dumps(encode(ReferencePodConfig(device="cpu"))),

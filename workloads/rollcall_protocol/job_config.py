@@ -240,7 +240,7 @@ class JobConfig:
     Each of the `trainer_replicas` pods has `trainer_processes` ranks. `trainer_device` is auto or
     cpu; `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
     by resource name. After the last step the model is written to the folder `export_path`, unless
-    that is empty.
+    that is empty. `tls`: the doors of coordinator and reference pods speak TLS.
     """
 
     namespace: str
@@ -268,6 +268,7 @@ class JobConfig:
     trainer_processes: int = 1
     trainer_device: str = "auto"
     trainer_accelerators: dict[str, int] = field(default_factory=dict)
+    tls: bool = False
 
     @property
     def trainer_ranks(self) -> int:

@@ -12,6 +12,7 @@ POD_UID = "ROLLCALL_POD_UID"  # downward API
 POD_IP = "ROLLCALL_POD_IP"  # downward API
 TOKEN_DIR = "ROLLCALL_TOKEN_DIR"  # noqa: S105 - a folder: the pod's own tokens
 TRUST_DIR = "ROLLCALL_TRUST_DIR"  # a folder: the mounted ConfigMap with the cluster's public keys
+TLS_DIR = "ROLLCALL_TLS_DIR"  # a folder: the mounted Secret with a server's certificate and key
 STATE_DIR = "ROLLCALL_STATE_DIR"  # emptyDir that outlives a container restart (boot counter)
 
 # In a trainer pod of several processes `rollcall-trainer` writes these for each of them.
@@ -21,6 +22,7 @@ EXIT_MESSAGE = "ROLLCALL_EXIT_MESSAGE"  # file that takes the place of TERMINATI
 TOKEN_FILE = "token"  # noqa: S105 - of trainers and rollouts, for the coordinator
 REFERENCE_TOKEN_FILE = "reference-token"  # noqa: S105 - of trainers, for reference pods
 TRUST_FILE = "trust.json"  # TrustBundle as JSON
+TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"  # of a Secret of type kubernetes.io/tls, PEM
 TERMINATION_LOG = "/dev/termination-log"  # why a container exited; shown in the job's conditions
 
 READINESS_GATE = "rollcall.dev/weights-in-sync"
@@ -34,7 +36,7 @@ REFERENCE_PORT = 7074  # reference pod: log-probabilities for the trainer
 METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
 
 MAX_PROCESSES = 64  # in a trainer pod, one rank each
-PARTS_PORT = 7100  # and above: weights of a trainer pod's further ranks
+PARTS_PORT = 7100  # and above: weights of a trainer pod's ranks, never by TLS
 
 
 # Routes. Who may use each one is in `rollcall_runtime.worker.identity.roles`.
@@ -66,11 +68,8 @@ class ExitCode(IntEnum):
 
 
 def weights_port(local_rank: int) -> int:
-    """Where a trainer rank serves its weights: its pod's ranks share an address.
-
-    The pod's first rank serves them at MEMBERSHIP_PORT.
-    """
-    return PARTS_PORT + local_rank if local_rank else MEMBERSHIP_PORT
+    """Where a trainer rank serves its weights: its pod's ranks share an address."""
+    return PARTS_PORT + local_rank
 
 
 def audience(job_uid: str) -> str:

@@ -67,6 +67,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""] # the cluster's public keys, by which workers check tokens
   resources: [configmaps]
   verbs: [get, create, patch]
+- apiGroups: [""] # certificates of jobs' servers; none is read
+  resources: [secrets]
+  verbs: [create]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch, delete] # patch: deletion costs; delete: replaced and moved rollouts

@@ -85,6 +85,7 @@ class Reason(StrEnum):
     COORDINATOR_SILENT = "CoordinatorSilent"
     COORDINATOR_REFUSES = "CoordinatorRefuses"
     COORDINATOR_INCOMPATIBLE = "CoordinatorIncompatible"
+    COORDINATOR_UNTRUSTED = "CoordinatorUntrusted"
     # weights and training
     IN_SYNC = "InSync"
     CATCHING_UP = "CatchingUp"
@@ -130,6 +131,7 @@ PROBLEM_REASONS = frozenset(
         Reason.COORDINATOR_SILENT,
         Reason.COORDINATOR_REFUSES,
         Reason.COORDINATOR_INCOMPATIBLE,
+        Reason.COORDINATOR_UNTRUSTED,
         Reason.REWARD_RAISED,
         Reason.REWARD_NOT_FINITE,
         Reason.REWARD_NOT_A_NUMBER,

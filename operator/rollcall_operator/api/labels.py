@@ -59,6 +59,11 @@ def trust_name(job: str) -> str:
     return f"{job}-rollcall-trust"
 
 
+def certificate_name(child: str) -> str:
+    """Name of the Secret with the certificate of the pods of a StatefulSet or Deployment."""
+    return f"{child}-tls"
+
+
 def pool_name(job: str, rollout: str) -> str:
     """Name of the RolloutPool (and Deployment) of one entry of `spec.rollouts`."""
     return f"{job}-{rollout}"

@@ -27,6 +27,7 @@ from rollcall_operator.api.scalars import (
     named,
 )
 from rollcall_operator.api.supervised import SupervisedSpec
+from rollcall_operator.api.tls import TlsSpec
 from rollcall_operator.api.training import (
     ModelSpec,
     RewardSpec,
@@ -278,6 +279,8 @@ class RLJobSpec(Model):
         _frozen("supervised", optional=True),
         _frozen("weightSync"),
         _frozen("membership"),
+        _frozen("tls.enabled"),
+        _frozen("tls.secretName", optional=True),
         Rule(
             message="must have exactly one of algorithm (with rollouts and reward) and supervised",
             cel="has(self.algorithm) != has(self.supervised)",
@@ -330,6 +333,7 @@ class RLJobSpec(Model):
     membership: MembershipSpec = nested(MembershipSpec)
     failure_policy: FailurePolicy = nested(FailurePolicy)
     network_policy: NetworkPolicySpec = nested(NetworkPolicySpec)
+    tls: TlsSpec = nested(TlsSpec)
     clean_pod_policy: Literal["All", "None"] = "All"
     """What happens to the pods of a finished job. All: they are deleted. None: they keep running,
     for inspection."""

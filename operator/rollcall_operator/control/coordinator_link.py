@@ -7,6 +7,7 @@ decided until the coordinator holds it.
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -225,7 +226,10 @@ class CoordinatorLink:
             total=None, sock_connect=settings.connect_timeout, sock_read=settings.silence_timeout
         )
         async with self._dialer.session.get(
-            endpoint.url + OPERATOR_STREAM_ROUTE, headers=endpoint.headers, timeout=timeout
+            endpoint.url + OPERATOR_STREAM_ROUTE,
+            headers=endpoint.headers,
+            timeout=timeout,
+            **endpoint.tls,
         ) as response:
             self._note_refusal(response)
             if response.status != 200:
@@ -323,6 +327,7 @@ class CoordinatorLink:
             headers=endpoint.headers,
             json=encode(roster),
             timeout=aiohttp.ClientTimeout(total=settings.push_timeout),
+            **endpoint.tls,
         ) as response:
             self._note_refusal(response)
             if response.status != 200:
@@ -353,6 +358,8 @@ async def _error_text(response: aiohttp.ClientResponse) -> str:
 def _failure_of(error: Exception) -> LinkFailure:
     if isinstance(error, LinkError):
         return error.failure
+    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
+        return LinkFailure.UNTRUSTED
     silent = isinstance(error, aiohttp.SocketTimeoutError)
     return LinkFailure.SILENT if silent else LinkFailure.UNREACHABLE
 

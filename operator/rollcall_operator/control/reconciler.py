@@ -5,9 +5,11 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from rollcall_operator.api import labels
 from rollcall_operator.api.status import RLJobStatus
 from rollcall_operator.control.apply import Applier
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkMetrics, LinkSettings
+from rollcall_operator.control.job_certificates import JobCertificates
 from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.node_watch import NodeWatch
@@ -24,6 +26,7 @@ from rollcall_operator.kube.errors import (
     UnreachableError,
 )
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
+from rollcall_operator.plan.children.certificates import believed_authorities
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.job_view import find_coordinator
 from rollcall_operator.plan.model import JobPlan, ObservedJob, PolicyPeers, ReconcileMemory
@@ -51,6 +54,7 @@ class Reconciler:
         dialer: PodDialer,
         tokens: OperatorTokens,
         keys: TrustKeys,
+        certificates: JobCertificates,
         policy_peers: PolicyPeers,
         worker_user: int | None,
         metrics: OperatorMetrics,
@@ -63,6 +67,7 @@ class Reconciler:
         self._dialer = dialer
         self._tokens = tokens
         self._keys = keys
+        self._certificates = certificates
         self._policy_peers = policy_peers
         self._worker_user = worker_user
         self._metrics = metrics
@@ -117,6 +122,7 @@ class Reconciler:
             self._tokens.forget(state.uid)
             state.uid, state.memory = observed.job_uid, ReconcileMemory()
             self._applier.forget(key)
+        refused = await self._certificates.make(observed)
         await self._relink(key, state, observed)
         if state.probe is not None:
             state.probe.want(can_be_tried(observed))
@@ -128,6 +134,8 @@ class Reconciler:
             link=state.link.facts if state.link is not None else None,
             memory=state.memory,
             trust=self._keys.current,
+            authority=self._certificates.authority,
+            certificates_refused=refused,
             policy_peers=self._policy_peers,
             policies_enforced=state.probe.enforced if state.probe is not None else None,
             worker_user=self._worker_user,
@@ -138,9 +146,16 @@ class Reconciler:
     async def _relink(self, key: Key, state: JobState, observed: ObservedJob) -> None:
         """Have a link to the pod that is the coordinator now, and to no other."""
         pod, link, address = find_coordinator(observed), state.link, None
-        if pod is not None:
+        if pod is not None and observed.job is not None:
             address = PodAddress(
-                namespace=observed.namespace, name=pod.name, uid=pod.uid, ip=pod.ip
+                namespace=observed.namespace,
+                name=pod.name,
+                uid=pod.uid,
+                ip=pod.ip,
+                host=labels.coordinator_host(observed.name, observed.namespace),
+                authorities=believed_authorities(
+                    observed.job, observed.children, self._certificates.authority
+                ),
             )
         if link is not None and address is not None and link.serves(address):
             link.retry_now()
@@ -186,6 +201,7 @@ class Reconciler:
         self._tokens.forget(state.uid)
         self._states.pop(key, None)
         self._applier.forget(key)
+        self._certificates.forget(key)
         self._nodes.forget(key)
         self._metrics.jobs.forget(key)
 

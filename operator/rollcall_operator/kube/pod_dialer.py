@@ -1,6 +1,9 @@
 """How to reach a pod's port: by its address, or outside the cluster by the API server's proxy."""
 
+import ssl
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import aiohttp
 
@@ -12,20 +15,30 @@ from rollcall_protocol.wire.addresses import host_port
 
 @dataclass(frozen=True, slots=True)
 class PodAddress:
-    """A pod as something to talk to."""
+    """A pod as something to talk to.
+
+    With `authorities` (certificates, PEM) it must prove to them that it is `host`; without, it does
+    not speak TLS.
+    """
 
     namespace: str
     name: str
     uid: str
     ip: str
+    host: str = ""
+    authorities: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where requests to one port of a pod go; `url` plus a route, with these headers."""
+    """Where requests to one port of a pod go; `url` plus a route, with these headers.
+
+    `tls` are the options of a request to it.
+    """
 
     url: str
     headers: dict[str, str] = field(repr=False)
+    tls: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 class PodDialer:
@@ -58,14 +71,28 @@ class PodDialer:
     async def endpoint(self, pod: PodAddress, *, port: int, token: str) -> Endpoint:
         """Base URL and headers for `port` of `pod`, with the operator's token for the job."""
         if self._direct or self._connection is None:
-            bearer = {"Authorization": f"Bearer {token}"}
-            return Endpoint(url=f"http://{host_port(pod.ip, port)}", headers=bearer)
+            bearer, address = {"Authorization": f"Bearer {token}"}, host_port(pod.ip, port)
+            if not pod.authorities:
+                return Endpoint(url=f"http://{address}", headers=bearer)
+            tls = {"ssl": _believing(pod.authorities), "server_hostname": pod.host}
+            return Endpoint(url=f"https://{address}", headers=bearer, tls=tls)
         # The proxy takes Authorization for itself and does not pass it on.
         headers = {OPERATOR_TOKEN_HEADER: token, **await self._connection.auth_headers()}
-        path = PODS.path(namespace=pod.namespace, name=pod.name)
+        # Nor does it check the pod's certificate.
+        name = f"https:{pod.name}" if pod.authorities else pod.name
+        path = PODS.path(namespace=pod.namespace) + f"/{name}"
         return Endpoint(url=f"{self._connection.server}{path}:{port}/proxy", headers=headers)
 
     async def close(self) -> None:
         """Close the session and every stream on it."""
         if self._session is not None:
             await self._session.close()
+
+
+@lru_cache(maxsize=64)
+def _believing(authorities: str) -> ssl.SSLContext:
+    """ssl.SSLError if they cannot be read."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=authorities)
+    return context

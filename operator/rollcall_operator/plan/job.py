@@ -6,7 +6,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan import apply_needed, failure, job_view
-from rollcall_operator.plan.children import network_policies, trust
+from rollcall_operator.plan.children import certificates, network_policies, trust
 from rollcall_operator.plan.children import reference as reference_children
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
@@ -75,6 +75,8 @@ def make_plan(observed: ObservedJob) -> JobPlan:
 def _plan_for_job(view: JobView) -> JobPlan:
     observed = view.observed
     errors = (*job_errors(view.spec), *live_errors(view))
+    if observed.certificates_refused:
+        errors = (*errors, observed.certificates_refused)
     decision = decide_roster(view)
     children = [] if errors else list(_children(view))
     errors = (*errors, *unowned_errors(view, children))
@@ -152,7 +154,10 @@ def _children(view: JobView) -> Iterator[Manifest]:
     yield from _policies(view)  # before the pods that they protect
     yield trainer_children.service(job)
     if view.observed.trust is not None:
-        yield trust.config_map(job, view.observed.trust)
+        authorities = certificates.believed_authorities(
+            job, view.observed.children, view.observed.authority
+        )
+        yield trust.config_map(job, view.observed.trust, authorities)
     yield with_default_user(
         trainer_children.stateful_set(
             job, spec, replicas=replicas, restart_request=restart_request(job)

@@ -122,6 +122,7 @@ class LinkFailure(StrEnum):
     SILENT = "Silent"  # connected, and no byte arrives
     REFUSED = "Refused"  # it does not accept the operator's token
     INCOMPATIBLE = "Incompatible"  # its answer cannot be read
+    UNTRUSTED = "Untrusted"  # it does not prove that it is the coordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +193,13 @@ class ObservedJob:
     and NetworkPolicies with the job's label, and its ConfigMap. `trust` is what workers are to
     check tokens by; None where the operator does not know the cluster's keys. `policy_peers` and
     `worker_user` are the operator's settings, `policies_enforced` what it found out by trying, None
-    while it does not know. `snapshot` is the coordinator's last report, `link` the connection that
-    it came by, None if there is no coordinator to call. `refusals` is keyed by
-    `plan.apply_needed.key`, such as "StatefulSet/reverse-trainer"; `creation_failures` as well: why
-    a StatefulSet that lacks pods could not create the last one. `nodes` are those in trouble, by
-    name; empty where nodes are not watched. `now` is Unix seconds.
+    while it does not know. `authority` is the certificate (PEM) of who signs for jobs' servers,
+    `certificates_refused` why the Secret of such a server could not be made. `snapshot` is the
+    coordinator's last report, `link` the connection that it came by, None if there is no
+    coordinator to call. `refusals` is keyed by `plan.apply_needed.key`, such as
+    "StatefulSet/reverse-trainer"; `creation_failures` as well: why a StatefulSet that lacks pods
+    could not create the last one. `nodes` are those in trouble, by name; empty where nodes are not
+    watched. `now` is Unix seconds.
     """
 
     namespace: str
@@ -206,6 +209,8 @@ class ObservedJob:
     pools: tuple[Manifest, ...] = ()
     children: tuple[Manifest, ...] = ()
     trust: TrustBundle | None = field(default=None, repr=False)
+    authority: str = field(default="", repr=False)
+    certificates_refused: str = ""
     policy_peers: PolicyPeers = field(default_factory=PolicyPeers)
     policies_enforced: bool | None = None
     worker_user: int | None = None

@@ -3,6 +3,7 @@
 Each message reads `path: what is wrong; what to do`.
 """
 
+import ssl
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from rollcall_operator.api.quantity import is_quantity
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutBase
 from rollcall_operator.api.rules import Model
+from rollcall_operator.api.tls import TlsSpec
 from rollcall_operator.plan.children.pod_template import (
     RESERVED_VOLUMES,
     STATE_PATH,
@@ -78,6 +80,7 @@ def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
     """Everything that is wrong with a parsed job."""
     found = list(template_errors(spec.trainer.template, labels.TRAINER, "spec.trainer.template"))
     found.extend(trainer_errors(spec.trainer))
+    found.extend(tls_errors(spec.tls))
     found.extend(algorithm_errors(spec))
     if spec.reference.template is not None:
         path = "spec.reference.template"
@@ -101,6 +104,15 @@ _TAKEN = (
     "the reference's pods (spec.reference.template) have a Deployment of this name; choose another "
     "name"
 )
+
+
+def tls_errors(spec: TlsSpec) -> Iterator[str]:
+    """Whether the certificates of authorities can be read."""
+    if spec.ca_bundle is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=spec.ca_bundle)
+        except (ssl.SSLError, ValueError) as error:
+            yield f"spec.tls.caBundle: cannot be read as certificates (PEM): {error}"
 
 
 def name_errors(spec: RLJobSpec, job: str, pool: str) -> Iterator[str]:

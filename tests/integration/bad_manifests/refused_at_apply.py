@@ -13,6 +13,7 @@ def _pool(name: str, says: tuple[str, ...], changes: Changes, **more: object) ->
 
 
 NO_ALGORITHM = {f"spec.{field}": DELETE for field in ("algorithm", "reward", "rollouts")}
+CA_BUNDLE = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"
 EVALUATION = {"everySteps": 10, "source": {"name": "builtin:reverse"}}
 
 REFUSED_AT_APPLY: tuple[Case, ...] = (
@@ -416,6 +417,12 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             ("health", {}, {"spec.health.maxSkippedSteps": 2}),
             ("evaluation", {}, {"spec.evaluation": EVALUATION}),
             ("tracking", {}, {"spec.tracking.folder": "/logs"}),
+            ("tls.enabled", {}, {"spec.tls.enabled": False}),
+            (
+                "tls.secretName",
+                {},
+                {"spec.tls": {"secretName": "mine", "caBundle": CA_BUNDLE}},
+            ),
         )
     ),
     *(
@@ -477,6 +484,16 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "a reward that every sample passes",
         ("spec.evaluation.passReward", "must be a decimal string above 0.0 and at most 1.0"),
         {"spec.evaluation": {**EVALUATION, "passReward": "0"}},
+    ),
+    _apply(
+        "a certificate of one's own without its authority",
+        ("spec.tls.caBundle", "must be given together with secretName"),
+        {"spec.tls.secretName": "mine"},
+    ),
+    _apply(
+        "an authority that is no certificate",
+        ("spec.tls.caBundle", "must hold certificates (PEM)"),
+        {"spec.tls": {"secretName": "mine", "caBundle": "mine"}},
     ),
     _apply(
         "an evaluation of prompts in an unknown format",

@@ -10,7 +10,7 @@ from tests.integration.bad_manifests.manifests import (
     pool,
     supervised_job,
 )
-from tests.integration.bad_manifests.refused_at_apply import EVALUATION, NO_ALGORITHM
+from tests.integration.bad_manifests.refused_at_apply import CA_BUNDLE, EVALUATION, NO_ALGORITHM
 
 
 def _reported(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
@@ -32,6 +32,11 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
             f"{TRAINER}.containers[0].name": "main",
             f"{TRAINER}.containers[1]": {"name": "helper", "image": "busybox"},
         },
+    ),
+    _reported(
+        "an authority whose certificate cannot be read",
+        ("spec.tls.caBundle", "cannot be read as certificates (PEM)"),
+        {"spec.tls": {"secretName": "mine", "caBundle": CA_BUNDLE}},
     ),
     _reported(
         "a request that does not parse",

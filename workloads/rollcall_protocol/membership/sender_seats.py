@@ -1,6 +1,6 @@
 """The trainer's own seats: rank 0, and with several senders its other ranks."""
 
-from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
+from rollcall_protocol.pod_contract import PARTS_PORT
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Hello, Seat
@@ -12,7 +12,7 @@ class SenderSeats:
     def __init__(self, first: Seat, *, expected: int) -> None:
         self._expected = expected
         self._seats: dict[int, Seat] = {0: first}
-        self._ports = {0: MEMBERSHIP_PORT}
+        self._ports = {0: PARTS_PORT}
 
     @property
     def complete(self) -> bool:

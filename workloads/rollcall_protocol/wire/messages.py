@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
+from rollcall_protocol.pod_contract import PARTS_PORT
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, parse, to_json
@@ -51,7 +51,7 @@ class Hello:
     held: Version | None = None
     sender: int | None = None
     shard: str = ""
-    weights_port: int = MEMBERSHIP_PORT
+    weights_port: int = PARTS_PORT
 
 
 @dataclass(frozen=True, slots=True)

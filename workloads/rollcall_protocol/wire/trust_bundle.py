@@ -10,12 +10,14 @@ class TrustBundle:
 
     `issuer` is that of the cluster's service-account tokens, `keys` its public keys (JWKs, RFC
     7517), `operator` the subject of the operator's own tokens
-    (`system:serviceaccount:<namespace>:<name>`).
+    (`system:serviceaccount:<namespace>:<name>`). `authorities` are the certificates (PEM) of those
+    who sign certificates of the job's servers; empty where these have none.
     """
 
     issuer: str
     operator: str
     keys: tuple[dict[str, Any], ...]
+    authorities: str = ""
 
     def __post_init__(self) -> None:
         """ValueError says what is missing."""

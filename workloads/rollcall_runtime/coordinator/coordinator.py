@@ -30,7 +30,7 @@ from rollcall_protocol.membership.message_check import (
     check_part,
     check_version,
 )
-from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
+from rollcall_protocol.pod_contract import PARTS_PORT
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
@@ -111,7 +111,7 @@ class Coordinator:
             max_unread=MANY_LEASES * longest_completion(config, bounds),
         )
         own = {address, *(opened.address for opened in engines if opened.address)}
-        self.tickets = TicketOffice([host_port(each, MEMBERSHIP_PORT) for each in own])
+        self.tickets = TicketOffice([host_port(each, PARTS_PORT) for each in own])
         self.prompts = PromptDispatcher(
             config=config,
             source=source,

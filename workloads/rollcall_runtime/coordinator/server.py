@@ -1,4 +1,4 @@
-"""The coordinator's two listeners: membership and weights on one, completions on the other."""
+"""The coordinator's three listeners: membership, completions, and weights for newcomers."""
 
 import asyncio
 
@@ -15,6 +15,7 @@ from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.worker.auth import Doorkeeper, Handler
 from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.identity.roles import RoleBook
+from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
 
 STOP_SECONDS = 2.0
@@ -23,7 +24,9 @@ STOP_SECONDS = 2.0
 class CoordinatorServer:
     """Listens on the pod's address only, and sends reconnect requests to missing members.
 
-    `verifier` says who calls. `gang` handles the streams of the trainer's other ranks.
+    `verifier` says who calls. `gang` handles the streams of the trainer's other ranks. With a
+    `certificate` tokens go through TLS; weights never do, since that costs more than their
+    transport.
     """
 
     def __init__(
@@ -33,10 +36,12 @@ class CoordinatorServer:
         address: str,
         verifier: TokenVerifier,
         metrics: CoordinatorMetrics,
+        certificate: TlsContext | None = None,
         gang: Handler | None = None,
     ) -> None:
         self._coordinator, self._address, self._gang = coordinator, address, gang
-        self._metrics, config = metrics, coordinator.config
+        self._metrics, self._certificate = metrics, certificate
+        config = coordinator.config
         book = RoleBook(config.job, config.trainer_replicas, is_member=coordinator.is_member)
         self._doorkeeper = Doorkeeper(verifier, book, metrics.refused)
         self._runners: list[web.AppRunner] = []
@@ -48,13 +53,15 @@ class CoordinatorServer:
         self._requesting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open both listeners. Raises OSError when a port is taken."""
-        await self._listen(self._membership(), pod_contract.MEMBERSHIP_PORT)
-        await self._listen(self._completions(), pod_contract.COMPLETIONS_PORT)
+        """Open the listeners. Raises OSError when a port is taken."""
+        certificate = self._certificate
+        await self._listen(self._membership(), pod_contract.MEMBERSHIP_PORT, certificate)
+        await self._listen(self._completions(), pod_contract.COMPLETIONS_PORT, certificate)
+        await self._listen(self._weights(), pod_contract.weights_port(0), None)
         self._requesting = asyncio.create_task(self._reconnects.run())
 
     async def stop(self) -> None:
-        """Stop sending requests and close both listeners, each within STOP_SECONDS."""
+        """Stop sending requests and close the listeners, each within STOP_SECONDS."""
         if self._requesting is not None:
             self._requesting.cancel()
             await asyncio.gather(self._requesting, return_exceptions=True)
@@ -66,9 +73,6 @@ class CoordinatorServer:
         async def roster(request: web.Request) -> web.StreamResponse:
             return await handle_roster_push(request, coordinator.push_roster, refused)
 
-        weights = coordinator.tickets.own_keys.guard(
-            weights_handler(coordinator.snapshots.held), refused
-        )
         guard = self._doorkeeper.guard
         streams: list[tuple[str, Handler]] = [
             (pod_contract.OPERATOR_STREAM_ROUTE, coordinator.stream.serve),
@@ -78,9 +82,16 @@ class CoordinatorServer:
             streams.append((pod_contract.GANG_ROUTE, self._gang))
         app = web.Application()
         app.router.add_put(pod_contract.ROSTER_ROUTE, guard(pod_contract.ROSTER_ROUTE, roster))
-        app.router.add_get(pod_contract.WEIGHTS_ROUTE, weights)
         for route, handler in streams:
             app.router.add_get(route, guard(route, handler))
+        return app
+
+    def _weights(self) -> web.Application:
+        coordinator = self._coordinator
+        handler = weights_handler(coordinator.snapshots.held)
+        guarded = coordinator.tickets.own_keys.guard(handler, self._metrics.refused)
+        app = web.Application()
+        app.router.add_get(pod_contract.WEIGHTS_ROUTE, guarded)
         return app
 
     def _completions(self) -> web.Application:
@@ -92,8 +103,10 @@ class CoordinatorServer:
         app.router.add_post(route, self._doorkeeper.guard(route, endpoint.handle))
         return app
 
-    async def _listen(self, app: web.Application, port: int) -> None:
-        runner = BoundedRunner(app, refused=self._metrics.refused, shutdown_timeout=STOP_SECONDS)
+    async def _listen(self, app: web.Application, port: int, tls: TlsContext | None) -> None:
+        runner = BoundedRunner(
+            app, refused=self._metrics.refused, shutdown_timeout=STOP_SECONDS, tls=tls
+        )
         await runner.setup()
         self._runners.append(runner)
         await web.TCPSite(runner, self._address, port, backlog=BACKLOG).start()

@@ -113,7 +113,7 @@ class SyncGroup:
             group=opened.name,
             boot=boot,
             sender=Seat(member, opened.address or address, opened.descriptor),
-            fallback_donor=host_port(address, pod_contract.MEMBERSHIP_PORT),
+            fallback_donor=host_port(address, pod_contract.PARTS_PORT),
             timeouts=ProtocolTimeouts(
                 settle=bounds.settle,
                 ack_timeout=bounds.ack_timeout,

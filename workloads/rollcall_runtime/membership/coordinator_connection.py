@@ -26,6 +26,7 @@ from rollcall_runtime.membership.refused_token import RefusalPatience
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
+from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.name_look_ups import NameLookUps
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class MemberStream:
     `opened` is called after each Hello, `received` with each message, both in the event loop. A
     ping is sent every `bounds.heartbeat` seconds. The stream is lost when no bytes, not even
     answers to the pings, arrive for PATIENCE times `bounds.suspect_after`.
-    `names` looks the coordinator's name up.
+    `names` looks the coordinator's name up; `tls` is for an https `url`.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class MemberStream:
         received: Callable[[CoordinatorMessage], None],
         bounds: MembershipConfig,
         names: NameLookUps | None = None,
+        tls: TlsContext | None = None,
     ) -> None:
-        self._url, self._token = url, token
+        self._url, self._token, self._tls = url, token, tls
         self._hello, self._opened, self._received = hello, opened, received
         self._bounds = bounds
         self._outbox: asyncio.Queue[str | None] | None = None
@@ -141,7 +143,10 @@ class MemberStream:
                 try:
                     async with asyncio.timeout(opening):
                         opened = await session.ws_connect(
-                            self._url, max_msg_size=MAX_MESSAGE_BYTES, headers=bearer(self._token())
+                            self._url,
+                            max_msg_size=MAX_MESSAGE_BYTES,
+                            headers=bearer(self._token()),
+                            ssl=self._tls() if self._tls else True,
                         )
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
                     log.info("no stream to the coordinator: %s: %s", type(error).__name__, error)

@@ -144,6 +144,7 @@ class Agent:
             metrics=dependencies.metrics,
             answered=self._request_prompts,
             names=self._names,
+            tls=environment.trust.client_context,
         )
         self._drain = Drain(
             timeout=environment.pool.drain_timeout,
@@ -211,6 +212,7 @@ class Agent:
             received=self._on_message,
             bounds=environment.job.membership,
             names=self._names,
+            tls=environment.trust.client_context,
         )
 
     def _make_doorkeeper(self) -> Doorkeeper:

@@ -12,6 +12,7 @@ from rollcall_protocol.wire.messages import Completion, dumps
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
+from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.name_look_ups import NameLookUps
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
@@ -30,7 +31,7 @@ class CompletionSender:
     200: counted; 409: the lease is not current any more, 403: this pod holds none; 400: the
     completion will never count. After any other outcome it is sent again, with the token that is
     there then. `answered` is called after each completion that is not sent again. `names` looks the
-    coordinator's name up.
+    coordinator's name up; `tls` is for an https `url`.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class CompletionSender:
         metrics: RolloutMetrics,
         answered: Callable[[], None],
         names: NameLookUps | None = None,
+        tls: TlsContext | None = None,
     ) -> None:
         self._names = names or NameLookUps()
-        self._url, self._token, self._metrics = url, token, metrics
+        self._url, self._token, self._tls, self._metrics = url, token, tls, metrics
         self._answered = answered
         self._queue: asyncio.Queue[Completion] = asyncio.Queue()
         self._unsent = 0
@@ -120,8 +122,8 @@ class CompletionSender:
     async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> str:
         """One of _FINAL, or why the attempt failed."""
         try:
-            headers = bearer(self._token())
-            async with session.post(self._url, data=body, headers=headers) as answer:
+            headers, tls = bearer(self._token()), self._tls() if self._tls else True
+            async with session.post(self._url, data=body, headers=headers, ssl=tls) as answer:
                 outcome = _OUTCOMES.get(answer.status, f"status {answer.status}")
                 if outcome == "refused":
                     log.error("completion refused: %s", await answer.text())

@@ -122,6 +122,7 @@ class _Leader:
             coordinator,
             address=pod.address,
             verifier=self.environment.verifier(),
+            certificate=self.environment.certificate,
             metrics=metrics,
             gang=gang.serve,
         )
@@ -320,6 +321,7 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
                 make_engine,
                 minibatches=loop.minibatches,
                 reference_token=environment.reference_token,
+                tls=environment.trust.client_context if job.tls else None,
             ),
             health=TrainingHealth(
                 job.health, folder=skipped_steps(job.checkpoint), rank=ranks.rank

@@ -16,6 +16,7 @@ from aiohttp import web
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.auth import current_caller, impersonation
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
+from rollcall_runtime.worker.identity.tls import TlsContext
 
 CONNECT_SECONDS = 60.0  # for all ranks, once they have met
 RETRY_SECONDS = 0.1
@@ -181,17 +182,20 @@ async def watch_leader(
     *,
     rank: int,
     token: TokenSource,
+    tls: TlsContext,
     heartbeat: float,
     suspect_after: float,
     leaving: asyncio.Event,
 ) -> None:
     """Another rank's side: hold a stream to rank 0 at `url` until either leaves.
 
+    `tls` is for an https `url`.
+
     Raises GangBrokenError when rank 0 is lost, or does not listen within CONNECT_SECONDS.
     """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=OPEN_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        socket = await _connect(session, f"{url}?rank={rank}", token, leaving)
+        socket = await _connect(session, f"{url}?rank={rank}", token, tls, leaving)
         if socket is None:
             return
         stream = _Stream(socket, heartbeat=heartbeat, bound=PATIENCE * suspect_after)
@@ -202,12 +206,16 @@ async def watch_leader(
 
 
 async def _connect(
-    session: aiohttp.ClientSession, url: str, token: TokenSource, leaving: asyncio.Event
+    session: aiohttp.ClientSession,
+    url: str,
+    token: TokenSource,
+    tls: TlsContext,
+    leaving: asyncio.Event,
 ) -> aiohttp.ClientWebSocketResponse | None:
     deadline = time.monotonic() + CONNECT_SECONDS
     while not leaving.is_set():
         try:
-            return await session.ws_connect(url, headers=bearer(token()))
+            return await session.ws_connect(url, headers=bearer(token()), ssl=tls())
         except (OSError, aiohttp.ClientError) as error:  # it resumes, or opens its engines
             if time.monotonic() > deadline:
                 raise GangBrokenError(f"rank 0 does not listen: {error}") from error

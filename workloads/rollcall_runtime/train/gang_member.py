@@ -90,6 +90,7 @@ async def hold_to_leader(
         environment.coordinator_url(pod_contract.MEMBERSHIP_PORT, pod_contract.GANG_ROUTE),
         rank=environment.rank,
         token=environment.token,
+        tls=environment.trust.client_context,
         heartbeat=bounds.heartbeat,
         suspect_after=bounds.suspect_after,
         leaving=leaving,

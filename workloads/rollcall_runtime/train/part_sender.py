@@ -218,6 +218,7 @@ class _GroupMember:
             opened=self._report_parts,
             received=self._on_message,
             bounds=job.membership,
+            tls=environment.trust.client_context,
         )
         self.driver = MemberDriver(
             member=self._member,

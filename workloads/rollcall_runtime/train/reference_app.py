@@ -62,6 +62,7 @@ async def _serve(environment: ReferenceEnvironment) -> None:
                 logprobs=reference.logprobs,
                 thread=thread,
                 metrics=metrics,
+                certificate=environment.certificate,
             )
             await server.start(address)
             started.set()

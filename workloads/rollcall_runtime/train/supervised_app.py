@@ -125,7 +125,10 @@ class _Leader:
         environment = self._environment
         gang = make_gang(environment.job, self._refused)
         runner = BoundedRunner(
-            self._routes(gang), refused=self._refused, shutdown_timeout=STOP_SECONDS
+            self._routes(gang),
+            refused=self._refused,
+            shutdown_timeout=STOP_SECONDS,
+            tls=environment.certificate,
         )
         watch = asyncio.create_task(end_if_broken(gang.watch()))
         try:

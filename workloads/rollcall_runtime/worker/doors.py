@@ -3,10 +3,13 @@
 A connection waits until the header of its first request is whole. Only so many wait, in all and of
 one address; when there are more the one that has waited longest is closed, so that a newcomer, who
 sends its header at once, gets through. A refused request's connection is closed.
+
+With TLS a connection is let in before its handshake, which has to end within the same time.
 """
 
 import asyncio
 import logging
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from rollcall_runtime.worker.file_limit import file_limit
+from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
@@ -41,7 +45,8 @@ class DoorBounds:
 class BoundedRunner(web.AppRunner):
     """Runs `app` behind a door. `refused` counts by kind what was closed or not accepted.
 
-    Of a body about `read_bufsize` bytes are read before its handler asks for it.
+    With `tls` it speaks nothing else. Of a body about `read_bufsize` bytes are read before its
+    handler asks for it.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class BoundedRunner(web.AppRunner):
         bounds: DoorBounds | None = None,
         shutdown_timeout: float,
         read_bufsize: int = 2**16,
+        tls: TlsContext | None = None,
     ) -> None:
         app.middlewares.append(_close_refused)
         super().__init__(
@@ -64,7 +70,7 @@ class BoundedRunner(web.AppRunner):
             read_bufsize=read_bufsize,
             lingering_time=0.0,  # what follows a refused request's header is not read
         )
-        self._door = _Door(bounds or DoorBounds(), refused)
+        self._door = _Door(bounds or DoorBounds(), refused, tls)
 
     @property
     def server(self) -> Any:
@@ -114,8 +120,11 @@ async def _close_refused(request: web.Request, handler: Any) -> web.StreamRespon
 class _Door:
     """The connections of one listener."""
 
-    def __init__(self, bounds: DoorBounds, refused: Callable[[str], None]) -> None:
-        self.bounds, self.refused = bounds, refused
+    def __init__(
+        self, bounds: DoorBounds, refused: Callable[[str], None], tls: TlsContext | None
+    ) -> None:
+        self.bounds, self.refused, self.tls = bounds, refused, tls
+        self.handshakes: set[asyncio.Task[None]] = set()
         self._waiting: dict[_Connection, str] = {}  # and its peer, in the order of their arrival
         self._waiting_of: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
@@ -161,11 +170,14 @@ class _Connection(asyncio.Protocol):
         self._header: bytearray | None = bytearray()
         self._transport: asyncio.Transport | None = None
         self._peer = ""
-        self._entered = False
+        self._entered = self._connected = self._refused = False
         self._timer: asyncio.TimerHandle | None = None
 
     def refuse(self, what: str) -> None:
         """Count, and drop the connection."""
+        if self._refused:
+            return
+        self._refused = True
         self._door.refused(what)
         self._door.header_read(self)
         if self._transport is not None:
@@ -178,19 +190,47 @@ class _Connection(asyncio.Protocol):
             self.refuse("too_many_connections")
             return
         self._entered = True
-        self._inner.connection_made(transport)
         loop, seconds = asyncio.get_running_loop(), self._door.bounds.header_seconds
         self._timer = loop.call_later(seconds, self.refuse, "slow_header")
+        if self._door.tls is None:
+            self._connect(self._transport)
+            return
+        self._transport.pause_reading()  # what the client says first is for the handshake
+        handshake = loop.create_task(self._shake_hands(self._transport, self._door.tls()))
+        self._door.handshakes.add(handshake)
+        handshake.add_done_callback(self._door.handshakes.discard)
+
+    async def _shake_hands(self, raw: asyncio.Transport, context: ssl.SSLContext) -> None:
+        loop, seconds = asyncio.get_running_loop(), self._door.bounds.header_seconds
+        try:
+            secured = await loop.start_tls(
+                raw, self, context, server_side=True, ssl_handshake_timeout=seconds
+            )
+        except OSError:  # also TimeoutError, and what is no TLS
+            secured = None
+        if secured is not None:
+            self._connect(secured)
+        else:  # asyncio calls connection_lost for some of these and not for others
+            self.refuse("tls_handshake")
+            self.connection_lost(None)
+
+    def _connect(self, transport: asyncio.Transport) -> None:
+        self._transport, self._connected = transport, True
+        self._inner.connection_made(transport)
+        if self._header:
+            self._pass_header(self._header)
 
     def data_received(self, data: bytes) -> None:
         if self._header is None:
             self._inner.data_received(data)
         else:
-            self._take_header(self._header, data)
+            self._header += data
+            self._pass_header(self._header)
 
-    def _take_header(self, header: bytearray, data: bytes) -> None:
+    def _pass_header(self, header: bytearray) -> None:
         """Pass the header on once it is whole, with what has come of the body."""
-        header += data
+        if not self._connected:  # the handshake has just ended
+            return
         end = header.find(_HEADER_END)
         if 0 <= end <= MAX_HEADER_BYTES:
             self._header = None
@@ -200,7 +240,7 @@ class _Connection(asyncio.Protocol):
             self.refuse("long_header")
 
     def eof_received(self) -> bool | None:
-        return self._inner.eof_received() if self._entered else None
+        return self._inner.eof_received() if self._connected else None
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
@@ -209,9 +249,12 @@ class _Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._entered:
+        entered, self._entered = self._entered, False
+        connected, self._connected = self._connected, False
+        if entered:
             self._end_wait()
             self._door.leave(self, self._peer)
+        if connected:
             self._inner.connection_lost(exc)
 
     def _end_wait(self) -> None:

@@ -17,6 +17,7 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.json_codec import CodecError, decode
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.identity.own_tokens import TokenFile, TokenSource
+from rollcall_runtime.worker.identity.tls import ServerCertificate, TlsContext
 from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
 from rollcall_runtime.worker.identity.trust_file import TrustFile
 
@@ -46,7 +47,7 @@ class RolloutEnvironment:
 
     def coordinator_url(self, port: int, route: str) -> str:
         """The URL of a route of the coordinator."""
-        return f"http://{host_port(self.coordinator, port)}{route}"
+        return _url(self.job, self.coordinator, port, route)
 
     def verifier(self) -> TokenVerifier:
         """Checks tokens that are shown to members of this job."""
@@ -60,6 +61,7 @@ class TrainerEnvironment:
     `rank` follows from the pod's ordinal in its StatefulSet and from `local_rank`, the number of
     the process in its pod. `starts_ranks`: this process is none of the pod's ranks, but starts
     them; `rank` is then that of the first. `reference_token`: for a reference in pods of its own.
+    `certificate`: of the coordinator, if its doors speak TLS.
     """
 
     job: JobConfig
@@ -72,10 +74,11 @@ class TrainerEnvironment:
     local_rank: int = 0
     starts_ranks: bool = False
     reference_token: TokenSource | None = None
+    certificate: TlsContext | None = None
 
     def coordinator_url(self, port: int, route: str) -> str:
         """The URL of a route of the coordinator."""
-        return f"http://{host_port(self.coordinator, port)}{route}"
+        return _url(self.job, self.coordinator, port, route)
 
     def verifier(self) -> TokenVerifier:
         """Checks tokens that are shown to members of this job; one for each thread."""
@@ -84,12 +87,13 @@ class TrainerEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceEnvironment:
-    """The configuration of a pod that holds the reference."""
+    """The configuration of a pod that holds the reference. `certificate`: if it speaks TLS."""
 
     job: JobConfig
     pods: ReferencePodConfig
     pod: Pod
     trust: TrustFile
+    certificate: TlsContext | None = None
 
     def verifier(self) -> TokenVerifier:
         """Checks the trainer's tokens for reference pods."""
@@ -128,16 +132,19 @@ def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
         reference_token=_token(variables, pod_contract.REFERENCE_TOKEN_FILE)
         if job.reference.host
         else None,
+        certificate=_certificate(variables, job),
     )
 
 
 def read_reference(variables: Mapping[str, str]) -> ReferenceEnvironment:
     """A reference pod's environment; SpecError names what is missing or does not parse."""
+    job = _read_json(JobConfig, variables, pod_contract.CONFIG)
     return ReferenceEnvironment(
-        job=_read_json(JobConfig, variables, pod_contract.CONFIG),
+        job=job,
         pods=_read_json(ReferencePodConfig, variables, pod_contract.REFERENCE_CONFIG),
         pod=_pod(variables),
         trust=_trust(variables),
+        certificate=_certificate(variables, job),
     )
 
 
@@ -182,6 +189,17 @@ def _token(variables: Mapping[str, str], name: str) -> TokenFile:
 
 def _trust(variables: Mapping[str, str]) -> TrustFile:
     return TrustFile(_folder(variables, pod_contract.TRUST_DIR) / pod_contract.TRUST_FILE)
+
+
+def _certificate(variables: Mapping[str, str], job: JobConfig) -> TlsContext | None:
+    if not job.tls:
+        return None
+    return ServerCertificate(_folder(variables, pod_contract.TLS_DIR)).context
+
+
+def _url(job: JobConfig, host: str, port: int, route: str) -> str:
+    scheme = "https" if job.tls else "http"
+    return f"{scheme}://{host_port(host, port)}{route}"
 
 
 def _verifier(trust: TrustFile, job: JobConfig, audience: str) -> TokenVerifier:

@@ -6,19 +6,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
-TOKEN_VOLUME, TRUST_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME = (
+TOKEN_VOLUME, TRUST_VOLUME, TLS_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME = (
     "rollcall-token",
     "rollcall-trust",
+    "rollcall-tls",
     "rollcall-state",
     "rollcall-checkpoints",
     "rollcall-tmp",
 )
-RESERVED_VOLUMES = (TOKEN_VOLUME, TRUST_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME)
+RESERVED_VOLUMES = (
+    TOKEN_VOLUME,
+    TRUST_VOLUME,
+    TLS_VOLUME,
+    STATE_VOLUME,
+    CHECKPOINT_VOLUME,
+    TMP_VOLUME,
+)
 TOKEN_PATH = "/var/run/rollcall/token"  # noqa: S105 - a folder
 TRUST_PATH = "/var/run/rollcall/trust"
+TLS_PATH = "/var/run/rollcall/tls"
 TOKEN_SECONDS = 3600
 """The kubelet renews a token after 80 % of this."""
 STATE_PATH = "/var/lib/rollcall/state"
@@ -106,6 +116,15 @@ def token_volume(audiences: Mapping[str, str]) -> tuple[Manifest, Manifest]:
     )
 
 
+def certificate_volume(spec: RLJobSpec, child: str) -> list[tuple[Manifest, Manifest]]:
+    """The certificate of the pods of `child`, if they show one: the volume and its mount."""
+    if not spec.tls.enabled:
+        return []
+    secret = spec.tls.secret_name or labels.certificate_name(child)
+    volume = {"name": TLS_VOLUME, "secret": {"secretName": secret}}
+    return [(volume, {"name": TLS_VOLUME, "mountPath": TLS_PATH, "readOnly": True})]
+
+
 def common_volumes(job: str) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
     """Volumes of state and public keys of every worker of a job, and their mounts."""
     volumes: tuple[Manifest, ...] = (
@@ -171,6 +190,8 @@ def _env(extras: WorkerAdditions) -> list[Manifest]:
         values.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
     if any(mount["name"] == TOKEN_VOLUME for mount in extras.mounts):
         values.append({"name": pod_contract.TOKEN_DIR, "value": TOKEN_PATH})
+    if any(mount["name"] == TLS_VOLUME for mount in extras.mounts):
+        values.append({"name": pod_contract.TLS_DIR, "value": TLS_PATH})
     values.append({"name": pod_contract.TRUST_DIR, "value": TRUST_PATH})
     values.append({"name": pod_contract.STATE_DIR, "value": STATE_PATH})
     return values

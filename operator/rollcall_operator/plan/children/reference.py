@@ -5,6 +5,7 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import worker_config
 from rollcall_operator.plan.children.pod_template import (
     WorkerAdditions,
+    certificate_volume,
     common_volumes,
     worker_template,
 )
@@ -58,6 +59,8 @@ def _extras(job: Manifest, spec: RLJobSpec, template: Manifest) -> WorkerAdditio
     settings = worker_config.job_config(spec, namespace=metadata["namespace"], name=name, uid=uid)
     own = worker_config.reference_pod_config(spec.reference, template)
     volumes, mounts = common_volumes(name)  # it opens no connections, so it has no token
+    for volume, mount in certificate_volume(spec, labels.reference_name(name)):
+        volumes, mounts = (*volumes, volume), (*mounts, mount)
     return WorkerAdditions(
         role=labels.REFERENCE,
         job_uid=uid,

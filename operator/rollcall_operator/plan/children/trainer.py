@@ -6,6 +6,7 @@ from rollcall_operator.plan.children import worker_config
 from rollcall_operator.plan.children.pod_template import (
     CHECKPOINT_VOLUME,
     WorkerAdditions,
+    certificate_volume,
     common_volumes,
     token_volume,
     worker_template,
@@ -100,9 +101,11 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Wor
     volumes, mounts = common_volumes(name)
     token, token_mount = token_volume(_audiences(job, spec))
     volumes, mounts = (token, *volumes), (token_mount, *mounts)
+    for volume, mount in certificate_volume(spec, labels.trainer_name(name)):
+        volumes, mounts = (*volumes, volume), (*mounts, mount)
     if spec.trainer.checkpoint:
-        volume = spec.trainer.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
-        volumes = (*volumes, {"name": CHECKPOINT_VOLUME, **volume})
+        stored = spec.trainer.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
+        volumes = (*volumes, {"name": CHECKPOINT_VOLUME, **stored})
         mounts = (*mounts, {"name": CHECKPOINT_VOLUME, "mountPath": worker_config.CHECKPOINT_PATH})
     return WorkerAdditions(
         role=labels.TRAINER,

@@ -1,6 +1,7 @@
-"""The ConfigMap with what workers need to check tokens: public data, the same for all jobs."""
+"""The ConfigMap with what workers need to check tokens and servers: public data."""
 
 import json
+from dataclasses import replace
 
 from rollcall_operator.api import labels
 from rollcall_operator.plan.children.trainer import common_labels, owner
@@ -10,9 +11,12 @@ from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.trust_bundle import TrustBundle
 
 
-def config_map(job: Manifest, trust: TrustBundle) -> Manifest:
-    """The job's copy. The same bundle always gives the same text."""
-    metadata = job["metadata"]
+def config_map(job: Manifest, trust: TrustBundle, authorities: str) -> Manifest:
+    """The job's copy of `trust`, with the authorities (PEM) that its clients are to believe.
+
+    The same values always give the same text.
+    """
+    metadata, bundle = job["metadata"], replace(trust, authorities=authorities)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -22,5 +26,5 @@ def config_map(job: Manifest, trust: TrustBundle) -> Manifest:
             "labels": common_labels(metadata["name"], labels.TRAINER),
             "ownerReferences": owner(job),
         },
-        "data": {TRUST_FILE: json.dumps(encode(trust), sort_keys=True)},
+        "data": {TRUST_FILE: json.dumps(encode(bundle), sort_keys=True)},
     }

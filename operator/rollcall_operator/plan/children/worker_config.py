@@ -93,6 +93,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         trainer_processes=trainer_ranks.processes_per_pod(spec.trainer),
         trainer_device=spec.trainer.device,
         trainer_accelerators=trainer_ranks.accelerators(spec.trainer.template, labels.TRAINER),
+        tls=spec.tls.enabled,
     )
 
 

@@ -17,6 +17,7 @@ _REASONS = {
     LinkFailure.SILENT: Reason.COORDINATOR_SILENT,
     LinkFailure.REFUSED: Reason.COORDINATOR_REFUSES,
     LinkFailure.INCOMPATIBLE: Reason.COORDINATOR_INCOMPATIBLE,
+    LinkFailure.UNTRUSTED: Reason.COORDINATOR_UNTRUSTED,
 }
 _CURES = {
     LinkFailure.UNREACHABLE: (
@@ -34,6 +35,12 @@ _CURES = {
     LinkFailure.INCOMPATIBLE: (
         "it is of another version than the operator: use worker images of the operator's release in"
         " spec.trainer.template"
+    ),
+    LinkFailure.UNTRUSTED: (
+        "it does not speak TLS, or shows a certificate that the operator does not believe. With "
+        "spec.tls.secretName correct that Secret and spec.tls.caBundle; else delete the Secret "
+        "<job>-trainer-tls, which the operator makes again. Then restart the trainer (annotation "
+        f"{labels.RESTART_TRAINER})"
     ),
 }
 

@@ -194,6 +194,8 @@ def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
         ".supervised",
         ".weightSync",
         ".membership",
+        ".tls.enabled",
+        ".tls.secretName",
     }
     for_good = {rule["fieldPath"] for rule in rules if "oldSelf.suspend" not in rule["rule"]}
     assert for_good == {".model", ".trainer.engine.name"}

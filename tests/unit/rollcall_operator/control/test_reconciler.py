@@ -19,6 +19,7 @@ from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, TRUST, J
 if TYPE_CHECKING:
     from rollcall_operator.control.apply import Applier
     from rollcall_operator.control.coordinator_link import CoordinatorLink
+    from rollcall_operator.control.job_certificates import JobCertificates
     from rollcall_operator.control.job_reader import JobReader
     from rollcall_operator.control.operator_tokens import OperatorTokens
     from rollcall_operator.control.trust_keys import TrustKeys
@@ -53,6 +54,11 @@ class Calls:
     def set_roster(self, roster: Roster | None) -> None:
         self.made.append("roster")
         self.roster = roster
+
+    async def make(self, _: ObservedJob) -> str:
+        return ""
+
+    authority = ""
 
     async def retry_refused(self, _key: Key) -> None: ...
 
@@ -90,6 +96,7 @@ def reconciler_of(calls: Calls) -> tuple[Reconciler, JobState]:
         dialer=cast("PodDialer", None),
         tokens=cast("OperatorTokens", calls),
         keys=cast("TrustKeys", SimpleNamespace(current=TRUST)),
+        certificates=cast("JobCertificates", calls),
         policy_peers=PolicyPeers(),
         worker_user=None,
         metrics=OperatorMetrics(),

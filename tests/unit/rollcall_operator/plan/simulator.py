@@ -85,6 +85,7 @@ class JobSimulator:
         self.children: dict[str, Manifest] = {}
         self.pods: dict[str, PodFacts] = {}
         self.trust: TrustBundle | None = TRUST
+        self.authority = ""
         self.policies_enforced: bool | None = None
         self.worker_user: int | None = None
         self.snapshot: JobSnapshot | None = None
@@ -111,6 +112,7 @@ class JobSimulator:
             pools=tuple(copy.deepcopy(list(self.pools.values()))),
             children=tuple(copy.deepcopy(list(self.children.values()))),
             trust=self.trust,
+            authority=self.authority,
             policies_enforced=self.policies_enforced,
             worker_user=self.worker_user,
             pods=tuple(self.pods.values()),

@@ -55,6 +55,7 @@ def test_a_pod_is_a_restricted_worker_that_has_no_token() -> None:
     assert worker["resources"]["requests"] == {"cpu": "100m", "memory": "256Mi"}
     assert {v["name"] for v in pod["volumes"]} == {
         "rollcall-trust",
+        "rollcall-tls",
         "rollcall-state",
         "rollcall-tmp",
     }

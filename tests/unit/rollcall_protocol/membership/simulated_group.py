@@ -51,7 +51,7 @@ def machine(
         boot=boot,
         since_epoch=since_epoch,
         sender=Seat(SENDER, "ip-trainer", ""),
-        fallback_donor="trainer:7070",
+        fallback_donor="trainer:7100",
         timeouts=TIMEOUTS,
         max_staleness=max_staleness,
         senders=senders,

@@ -51,7 +51,7 @@ def table(*, max_staleness: int = 1) -> MemberTable:
         group="default",
         coordinator_uid="trainer",
         max_staleness=max_staleness,
-        fallback_donor="trainer:7070",
+        fallback_donor="trainer:7100",
         catch_up_timeout=1,
     )
     made.take_roster(roster(1, "a", "b"))

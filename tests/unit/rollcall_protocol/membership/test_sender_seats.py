@@ -9,7 +9,7 @@ from rollcall_protocol.membership.coordinator_effects import (
 )
 from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
 from rollcall_protocol.membership.session_formation import FormationPhase
-from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, weights_port
+from rollcall_protocol.pod_contract import PARTS_PORT, weights_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import Ack, AckPhase, CatchUp, Hello, Prepare, SessionReady
 from tests.unit.rollcall_protocol.membership.simulated_group import (
@@ -89,9 +89,9 @@ def test_parts_are_fetched_where_each_rank_serves_its_own() -> None:
     port = weights_port(1)
     coordinator.hello(replace(second_sender(), address="10.0.0.1", weights_port=port), 0)
     first, second = coordinator.formation.senders.donors.split("+")
-    assert first.endswith(":7070")
+    assert first.endswith(":7100")
     assert second == f"10.0.0.1:{port}"
-    assert port != MEMBERSHIP_PORT
+    assert port == PARTS_PORT + 1
 
 
 def test_a_session_is_usable_when_all_senders_have_joined_too() -> None:
@@ -143,4 +143,4 @@ def test_a_newcomer_gets_the_parts_from_all_senders_when_no_peer_has_them() -> N
         for effect in coordinator.hello(hello("b"), 3)
         if isinstance(effect, SendMessage) and isinstance(effect.message, CatchUp)
     ]
-    assert asked.donors == ("ip-trainer:7070+ip-trainer-1:7070",)
+    assert asked.donors == ("ip-trainer:7100+ip-trainer-1:7100",)

@@ -24,7 +24,7 @@ def test_a_newcomer_gets_donors_that_hold_the_shard_it_needs(shard: str, donors:
         group="default",
         coordinator_uid="trainer",
         max_staleness=1,
-        fallback_donor="trainer:7070",
+        fallback_donor="trainer:7100",
         catch_up_timeout=1,
     )
     members.take_roster(roster(1, *HOLDERS, "late"))

@@ -22,7 +22,7 @@ from tests.unit.rollcall_protocol.membership.simulated_group import (
 
 V1 = Version(Lineage(1, 1), 1)
 A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
-AT_A, AT_B, TRAINER = "ip-a:7072", "ip-b:7072", "trainer:7070"
+AT_A, AT_B, TRAINER = "ip-a:7072", "ip-b:7072", "trainer:7100"
 
 
 def in_sync() -> CoordinatorMachine:

@@ -67,7 +67,7 @@ class CoordinatorSteps:
             boot=boot,
             since_epoch=since_epoch,
             sender=Seat(member, f"ip-{trainer_uid(pod)}", ""),
-            fallback_donor="trainer:7070",
+            fallback_donor="trainer:7100",
             timeouts=TIMEOUTS,
             max_staleness=self._max_staleness,
         )

@@ -30,7 +30,7 @@ def test_donors_with_ipv6_addresses_can_be_reached() -> None:
         group="default",
         coordinator_uid="trainer",
         max_staleness=1,
-        fallback_donor="trainer:7070",
+        fallback_donor="trainer:7100",
         catch_up_timeout=1,
     )
     members.take_roster(roster(1, "a", "late"))

@@ -204,12 +204,12 @@ async def test_a_rollout_that_asks_before_the_first_roster_is_served_after_it(
 async def test_weights_are_given_for_the_coordinators_tickets_alone(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         version = Version(Lineage(1, 1), 0)
-        url = f"{group.url(pod_contract.WEIGHTS_ROUTE)}?version={version}"
+        url = f"{group.url(pod_contract.WEIGHTS_ROUTE, pod_contract.PARTS_PORT)}?version={version}"
         for headers in ({}, bearer(group.token("a"))):
             async with group.http.get(url, headers=headers) as answer:
                 assert answer.status == 401
         assert group.counts.refusals == ["no_ticket"] * 2
-        donor = f"{group.address}:{pod_contract.MEMBERSHIP_PORT}"
+        donor = f"{group.address}:{pod_contract.PARTS_PORT}"
         (ticket,) = group.coordinator.tickets.tickets(version, [donor])
         async with group.http.get(url, headers={pod_contract.TICKET_HEADER: ticket}) as answer:
             assert answer.status == 404, "there are none yet"

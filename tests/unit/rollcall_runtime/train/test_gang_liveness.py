@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from rollcall_runtime.train import gang_liveness as gang_module
 from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
+from rollcall_runtime.worker.identity.tls import client_context
 from tests.unit.rollcall_runtime.credentials import introduced
 
 HEARTBEAT, SUSPECT_AFTER = 0.02, 0.1
@@ -38,6 +39,7 @@ def follower(
         f"{url}/{rank}",
         rank=rank,
         token=lambda: "own",
+        tls=lambda: client_context(""),
         heartbeat=heartbeat,
         suspect_after=SUSPECT_AFTER,
         leaving=leaving,

@@ -1,9 +1,11 @@
 """Strangers that hold connections cost other clients nothing, and little memory."""
 
 import asyncio
+import contextlib
 import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -11,12 +13,16 @@ from aiohttp import web
 
 from rollcall_runtime.worker.doors import MAX_HEADER_BYTES, BoundedRunner, DoorBounds
 from rollcall_runtime.worker.file_limit import file_limit, raise_file_limit
+from rollcall_runtime.worker.identity.tls import ServerCertificate, TlsContext, client_context
+from tests.certificates import authority, certificate_of, show
 
 SMALL = DoorBounds(open_of_peer=20, waiting=8, waiting_of_peer=4, header_seconds=30.0)
 
 
 @asynccontextmanager
-async def door(port: int, bounds: DoorBounds = SMALL) -> AsyncIterator[list[str]]:
+async def door(
+    port: int, bounds: DoorBounds = SMALL, tls: TlsContext | None = None
+) -> AsyncIterator[list[str]]:
     """A listener on 127.0.0.1; yields what it refused."""
     refused: list[str] = []
 
@@ -26,7 +32,9 @@ async def door(port: int, bounds: DoorBounds = SMALL) -> AsyncIterator[list[str]
 
     app = web.Application()
     app.router.add_get("/", answer)
-    runner = BoundedRunner(app, refused=refused.append, bounds=bounds, shutdown_timeout=0.1)
+    runner = BoundedRunner(
+        app, refused=refused.append, bounds=bounds, shutdown_timeout=0.1, tls=tls
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
@@ -166,3 +174,83 @@ def test_the_soft_limit_of_files_becomes_the_hard_one() -> None:
         assert file_limit() == min(hard, 2**20)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# --- TLS -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> TlsContext:
+    return ServerCertificate(show(tmp_path, "localhost")).context
+
+
+async def get_by_tls(port: int) -> int:
+    believed = client_context(certificate_of(authority()))
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(
+            f"https://localhost:{port}/", headers={"Authorization": "member"}, ssl=believed
+        ) as answer,
+    ):
+        return answer.status
+
+
+async def test_a_newcomer_gets_through_by_tls_while_strangers_hold_all_that_they_can(
+    unused_tcp_port: int, certificate: TlsContext
+) -> None:
+    async with door(unused_tcp_port, tls=certificate) as refused:
+        sources = [f"127.0.1.{number}" for number in range(1, 51)]
+        idle = [await connect(unused_tcp_port, source) for source in sources]
+        assert await get_by_tls(unused_tcp_port) == 200
+        first, _ = idle[0]
+        assert await ended(first), "the one that waited longest was closed"
+        assert set(refused) == {"slow_header"}
+
+
+async def test_a_handshake_that_does_not_end_is_not_waited_for(
+    unused_tcp_port: int, certificate: TlsContext
+) -> None:
+    bounds = DoorBounds(header_seconds=0.2)
+    async with door(unused_tcp_port, bounds, certificate) as refused:
+        reader, _ = await connect(unused_tcp_port)
+        async with asyncio.timeout(5):
+            assert await ended(reader)
+        assert refused == ["slow_header"]
+        async with asyncio.timeout(5):
+            assert await get_by_tls(unused_tcp_port) == 200
+
+
+@pytest.mark.parametrize(
+    "first", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x00" * 100, b"\x16\x03\x01\x00\x05aaaaa"]
+)
+async def test_what_is_no_handshake_is_refused_and_counted_once(
+    unused_tcp_port: int, certificate: TlsContext, first: bytes
+) -> None:
+    async with door(unused_tcp_port, tls=certificate) as refused:
+        reader, writer = await connect(unused_tcp_port)
+        writer.write(first)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        await eventually_equal(refused, ["tls_handshake"])
+        assert await get_by_tls(unused_tcp_port) == 200
+
+
+async def test_a_client_that_leaves_in_the_handshake_leaves_nothing(
+    unused_tcp_port: int, certificate: TlsContext
+) -> None:
+    bounds = DoorBounds(open_of_peer=2, header_seconds=30.0)
+    async with door(unused_tcp_port, bounds, certificate) as refused:
+        for left in range(4):
+            _, writer = await connect(unused_tcp_port)
+            writer.write(b"\x16\x03\x01")
+            await writer.drain()
+            writer.close()
+            await eventually_equal(refused, ["tls_handshake"] * (left + 1))
+        assert await get_by_tls(unused_tcp_port) == 200
+
+
+async def eventually_equal(found: list[str], expected: list[str]) -> None:
+    deadline = asyncio.get_running_loop().time() + 5
+    while found != expected and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.01)
+    assert found == expected

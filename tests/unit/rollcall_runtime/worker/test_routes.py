@@ -86,7 +86,7 @@ def trainer() -> TrainerEnvironment:
 
 
 def coordinator() -> list[web.Application]:
-    office = TicketOffice(["127.0.0.1:7070"])
+    office = TicketOffice(["127.0.0.1:7100"])
     office.own_keys.accept("coordinator", KEY)
     behind = SimpleNamespace(
         member=SimpleNamespace(pod_uid="uid-trainer-0"),
@@ -107,7 +107,7 @@ def coordinator() -> list[web.Application]:
         metrics=cast("Any", SimpleNamespace(refused=lambda _: None)),
         gang=reached,
     )
-    return [server._membership(), server._completions()]
+    return [server._membership(), server._completions(), server._weights()]
 
 
 def applications() -> dict[str, list[web.Application]]:

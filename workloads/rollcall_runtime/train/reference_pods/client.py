@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from rollcall_runtime.train.train_batch import TrainBatch
     from rollcall_runtime.worker.identity.own_tokens import TokenSource
+    from rollcall_runtime.worker.identity.tls import TlsContext
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class ReferenceClient:
     """The pods behind the DNS name `host`, as one rank asks them; it asks each for one part at a
     time.
 
-    `resolve` gives the addresses of those that are ready.
+    `resolve` gives the addresses of those that are ready. With `tls` they must prove that they are
+    `host`.
     """
 
     def __init__(
@@ -61,11 +63,13 @@ class ReferenceClient:
         host: str,
         *,
         token: TokenSource,
+        tls: TlsContext | None = None,
         port: int = REFERENCE_PORT,
         resolve: Callable[[str], Awaitable[Sequence[str]]] | None = None,
     ) -> None:
         self.host = host
-        self._token, self._port, self._resolve = token, port, resolve or _addresses
+        self._token, self._tls, self._port = token, tls, port
+        self._resolve = resolve or _addresses
 
     def ask(self, inquiry: Inquiry, *, seconds: float) -> str:
         """Have the open parts answered; returns "", or after about `seconds` why some are open.
@@ -124,9 +128,15 @@ class ReferenceClient:
         return ""
 
     async def _post(self, session: aiohttp.ClientSession, address: str, part: TrainBatch) -> Tensor:
-        url = f"http://{host_port(address, self._port)}{LOGPROBS_ROUTE}"
-        headers, data = bearer(self._token()), encode_request(part)
-        async with session.post(url, data=data, headers=headers, expect100=True) as answer:
+        scheme = "https" if self._tls else "http"
+        async with session.post(
+            f"{scheme}://{host_port(address, self._port)}{LOGPROBS_ROUTE}",
+            data=encode_request(part),
+            headers=bearer(self._token()),
+            expect100=True,
+            ssl=self._tls() if self._tls else True,
+            server_hostname=self.host if self._tls else None,
+        ) as answer:
             if answer.status in {401, 403}:
                 text = (await answer.content.read(_LONGEST_MESSAGE)).decode(errors="replace")
                 raise ExchangeError(f"it refuses this pod's token: {text}")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
     from rollcall_runtime.train.train_batch import TrainBatch
     from rollcall_runtime.worker.auth import Doorkeeper
+    from rollcall_runtime.worker.identity.tls import TlsContext
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class ReferenceServer:
         logprobs: Callable[[TrainBatch], Tensor],
         thread: Executor,
         metrics: ReferenceMetrics,
+        certificate: TlsContext | None = None,
     ) -> None:
         self._doorkeeper = doorkeeper
         self._bounds, self._logprobs, self._thread = bounds, logprobs, thread
@@ -68,6 +70,7 @@ class ReferenceServer:
             refused=self._count_refused,
             shutdown_timeout=STOP_SECONDS,
             read_bufsize=MAX_HEADER_BYTES,
+            tls=certificate,
         )
 
     async def start(self, address: str, port: int = REFERENCE_PORT) -> None:

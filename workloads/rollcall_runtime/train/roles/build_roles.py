@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rollcall_runtime.models.model_source import ModelSource
     from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine
     from rollcall_runtime.worker.identity.own_tokens import TokenSource
+    from rollcall_runtime.worker.identity.tls import TlsContext
 
 
 def check_roles(job: JobConfig) -> None:
@@ -57,9 +58,11 @@ def build_policy_step(
     *,
     minibatches: int,
     reference_token: TokenSource | None = None,
+    tls: TlsContext | None = None,
 ) -> PolicyStep:
     """The roles of a job, not initialized; `setup` is the actor's, and the others' but for model
-    and head. `reference_token` is for a reference in pods of its own.
+    and head. `reference_token` is for a reference in pods of its own, `tls` too if
+    these speak it.
     """
     settings, frozen = job.algorithm.settings, replace(setup, optimizer=None)
     reference: Reference | RemoteReference | None = None
@@ -67,7 +70,7 @@ def build_policy_step(
     if settings.needs_reference and job.reference.host:
         if reference_token is None:
             raise ValueError("a reference in pods of its own needs a token to show to them")
-        pods = ReferenceClient(job.reference.host, token=reference_token)
+        pods = ReferenceClient(job.reference.host, token=reference_token, tls=tls)
         reference = RemoteReference(pods, ranks=setup.ranks)
     elif settings.needs_reference:
         model = job.reference.model or job.model

@@ -1,4 +1,4 @@
-"""The mounted public keys by which tokens are checked, followed when the cluster rotates them."""
+"""The mounted public keys by which tokens and servers are checked, followed when they change."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import jwt
 from rollcall_protocol.wire.json_codec import CodecError, decode
 from rollcall_protocol.wire.trust_bundle import TrustBundle
 from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.identity.tls import client_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from ssl import SSLContext
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +28,12 @@ LONGEST_FILE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """A TrustBundle with its keys ready for use, by key id."""
+    """A TrustBundle ready for use: keys by key id, a context that believes its authorities."""
 
     issuer: str
     operator: str
     keys: Mapping[str, jwt.PyJWK]
+    client: SSLContext
 
 
 class TrustFile:
@@ -58,6 +61,10 @@ class TrustFile:
             self._looked = now
             self._look()
         return self._trust
+
+    def client_context(self) -> SSLContext:
+        """The context for a connection to a server of the job."""
+        return self.current().client
 
     def _look(self) -> None:
         try:
@@ -91,4 +98,5 @@ def _parse(text: bytes) -> Trust:
             log.warning("left out a key of the cluster: %s: %s", type(error).__name__, error)
     if not keys:
         raise ValueError("no key of the bundle can be used")
-    return Trust(bundle.issuer, bundle.operator, keys)
+    client = client_context(bundle.authorities)
+    return Trust(bundle.issuer, bundle.operator, keys, client)

@@ -74,7 +74,7 @@ def test_the_clusters_keys_are_a_config_map_whose_text_depends_on_nothing_else()
     simulator.converge()
     made = simulator.children["ConfigMap/bad-rollcall-trust"]
     assert decode(TrustBundle, json.loads(made["data"]["trust.json"])) == TRUST
-    assert trust.config_map(good_job(), TRUST)["data"] == made["data"]
+    assert trust.config_map(good_job(), TRUST, "")["data"] == made["data"]
 
 
 def test_new_keys_reach_the_config_map_and_no_pod_is_replaced_for_them() -> None:

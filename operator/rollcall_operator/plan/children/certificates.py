@@ -1,0 +1,76 @@
+"""Which servers of a job show a certificate, and which authorities the job's clients believe."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rollcall_operator.api import labels
+from rollcall_operator.plan.model import Manifest
+from rollcall_protocol.pod_contract import TRUST_FILE
+
+_END = "-----END CERTIFICATE-----"
+_EARLIER = 3
+"""How many authorities of the operator's past a job goes on believing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCertificate:
+    """A Secret that the operator makes, with a certificate for servers of this DNS name."""
+
+    secret: str
+    host: str
+
+
+def speaks_tls(job: Manifest) -> bool:
+    """Whether the job's servers do; also of a spec that cannot be read otherwise."""
+    return bool((job["spec"].get("tls") or {}).get("enabled", True))
+
+
+def server_certificates(job: Manifest) -> tuple[ServerCertificate, ...]:
+    """Those that the operator makes for the job."""
+    spec, name = job["spec"], job["metadata"]["name"]
+    if not speaks_tls(job) or (spec.get("tls") or {}).get("secretName"):
+        return ()
+    namespace = job["metadata"]["namespace"]
+    trainer = ServerCertificate(
+        labels.certificate_name(labels.trainer_name(name)), labels.coordinator_host(name, namespace)
+    )
+    if "template" not in (spec.get("reference") or {}):
+        return (trainer,)
+    return (
+        trainer,
+        ServerCertificate(
+            labels.certificate_name(labels.reference_name(name)),
+            labels.reference_host(name, namespace),
+        ),
+    )
+
+
+def believed_authorities(job: Manifest, live: Iterable[Manifest], own: str) -> str:
+    """Certificates (PEM) of those who sign for the job's servers; empty without TLS.
+
+    `own` is the operator's authority. Earlier ones of its that the live ConfigMap has stay, since
+    they signed certificates that servers still show.
+    """
+    if not speaks_tls(job):
+        return ""
+    bundle = (job["spec"].get("tls") or {}).get("caBundle")
+    if bundle:
+        return str(bundle)
+    earlier = [each for each in _certificates(_live_bundle(job, live)) if each != own]
+    return "".join((own, *earlier[:_EARLIER]))
+
+
+def _live_bundle(job: Manifest, live: Iterable[Manifest]) -> str:
+    wanted = ("ConfigMap", labels.trust_name(job["metadata"]["name"]))
+    for child in live:
+        if (child["kind"], child["metadata"]["name"]) == wanted:
+            try:
+                return str(json.loads(child["data"][TRUST_FILE])["authorities"])
+            except (KeyError, TypeError, ValueError):  # of an earlier release, or changed by hand
+                return ""
+    return ""
+
+
+def _certificates(bundle: str) -> list[str]:
+    return [f"{each.strip()}\n{_END}\n" for each in bundle.split(_END)[:-1]]
