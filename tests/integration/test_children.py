@@ -20,6 +20,7 @@ from rollcall_operator.kube.resources import (
     STATEFUL_SETS,
     Resource,
 )
+from tests.integration.access_review import Access, is_allowed
 from tests.integration.cluster import Cluster
 from tests.integration.cluster_user import (
     USER,
@@ -104,7 +105,12 @@ async def test_workers_get_the_clusters_public_keys_and_again_when_they_are_dele
     assert trust["issuer"] == claims["iss"]
     await user.delete(CONFIG_MAPS, made["metadata"]["name"])
     await reconciled_again(user, operator)
-    assert (await user.children("reverse"))[TRUST]["data"] == made["data"]
+
+    async def made_again() -> bool:
+        found = (await user.children("reverse")).get(TRUST)
+        return found is not None and found["data"] == made["data"]
+
+    await eventually(made_again, "the ConfigMap as it was")
 
 
 def claims_of(token: str) -> dict[str, Any]:
@@ -114,15 +120,21 @@ def claims_of(token: str) -> dict[str, Any]:
     return claims
 
 
-async def test_no_secret_is_made_and_the_operator_may_read_none(
-    user: ClusterUser, cluster: Cluster
+async def test_a_jobs_only_secret_is_the_coordinators_certificate_which_the_operator_may_not_read(
+    user: ClusterUser,
 ) -> None:
     await user.apply(example())
     await all_children(user)
-    assert await user.listed(SECRETS) == ()
-    rights = user.kubectl("auth", "can-i", "--list", "--as", USER)
-    assert "configmaps" in rights
-    assert "secrets" not in rights
+    (made,) = await user.listed(SECRETS)
+    assert (made["metadata"]["name"], made["type"]) == ("reverse-trainer-tls", "kubernetes.io/tls")
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("RLJob", "reverse")
+    allowed = {
+        verb
+        for verb in ("get", "list", "watch", "create", "patch", "update", "delete")
+        if await is_allowed(user, Access(verb, "secrets"))
+    }
+    assert allowed == {"create"}
 
 
 async def test_a_start_takes_few_writes_and_a_second_look_none(
