@@ -128,7 +128,7 @@ def test_strangers_reach_no_port_of_a_job_and_members_those_that_they_need(
         assert found == dict.fromkeys(doors, DROPPED), kubectl.namespace
     found = outcomes(walled.here, other, *doors)
     assert found == dict(
-        zip(doors, [OPEN, OPEN, DROPPED, REFUSED, DROPPED, OPEN, DROPPED, REFUSED], strict=True)
+        zip(doors, [OPEN, OPEN, DROPPED, OPEN, DROPPED, OPEN, DROPPED, REFUSED], strict=True)
     )
     found = outcomes(walled.here, TRAINER, *ports(agent, 7072, 9090))
     assert list(found.values()) == [OPEN, DROPPED]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hack.bench.recovery.worker_processes import WorkerProcess, connect
+from hack.bench.recovery.worker_processes import WorkerProcess, connect_to_coordinator
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.messages import loads
@@ -40,7 +40,7 @@ class JobStateStream:
         self.history: list[StreamedState] = []
         self.ended = ""  # why, once it has
         self._news = threading.Condition()
-        self._socket = connect(process, address=address, port=pod_contract.MEMBERSHIP_PORT)
+        self._socket = connect_to_coordinator(process, address=address)
         self._socket.settimeout(None)
         request = (
             f"GET {pod_contract.OPERATOR_STREAM_ROUTE} HTTP/1.0\r\nHost: coordinator\r\n"

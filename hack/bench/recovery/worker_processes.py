@@ -4,6 +4,7 @@ So signals go to the exact process, without a kubelet in between, and all times 
 """
 
 import ctypes
+import json
 import os
 import socket
 import threading
@@ -12,7 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollcall_protocol.pod_contract import POD_UID
+from rollcall_protocol.pod_contract import (
+    COORDINATOR,
+    MEMBERSHIP_PORT,
+    POD_UID,
+    TRUST_DIR,
+    TRUST_FILE,
+)
+from rollcall_runtime.worker.identity.tls import client_context
 
 PROC = Path("/proc")
 COMMAND = b"rollcall-"  # the workers' are named so
@@ -90,8 +98,22 @@ def log_folders(pod_uid: str) -> list[Path]:
     ]
 
 
+def connect_to_coordinator(process: WorkerProcess, *, address: str) -> socket.socket:
+    """A connection made inside the network of a worker, by TLS as this one would make it.
+
+    OSError if there is none.
+    """
+    made = connect(process, address=address, port=MEMBERSHIP_PORT)
+    folder = PROC / str(process.pid)
+    mounted = folder / "root" / _variable(folder, TRUST_DIR).lstrip("/") / TRUST_FILE
+    authorities = json.loads(mounted.read_text())["authorities"]
+    if not authorities:
+        return made
+    host = _variable(folder, COORDINATOR)
+    return client_context(authorities).wrap_socket(made, server_hostname=host)
+
+
 def connect(process: WorkerProcess, *, address: str, port: int) -> socket.socket:
-    """A TCP connection made inside the network of a process; OSError if there is none."""
     outcome: list[socket.socket | OSError] = []
 
     def run() -> None:  # in a thread of its own, which takes its network with it when it ends
