@@ -25,7 +25,7 @@ async def answers(job: AttackedJob) -> None:
     for pod in job.workers:
         status = await request(job.probes(pod), "GET", "/healthz", seconds=HEALTH_SECONDS)
         expect(status == 200, f"/healthz of {pod.name} answered {status}")
-    status = await request(job.membership, "GET", pod_contract.WEIGHTS_ROUTE)
+    status = await request(job.membership, "GET", pod_contract.MEMBER_STREAM_ROUTE)
     expect(status == 401, f"the coordinator's door answered {status}")
 
 
@@ -38,8 +38,21 @@ def opening(door: Door, method: str = "GET", route: str = "/healthz") -> bytes:
 async def idle_connections(job: AttackedJob) -> None:
     """1,200 connections that say nothing, at each door: the oldest are closed, probes answer."""
     for door in job.http_doors:
-        async with held_connections(door, IDLE):
+        async with held_connections(door.without_tls, IDLE):
             await answers(job)
+
+
+@attack("stranger", "tls_handshake", quick=True)
+async def no_handshakes(job: AttackedJob) -> None:
+    """Requests without TLS, noise and half a handshake, 50 times at each door that speaks it."""
+    for door in (job.membership, job.completions, job.reference):
+        request_line = opening(door, "PUT", pod_contract.ROSTER_ROUTE) + b"\r\n"
+        hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+        for first in (request_line, job.random.randbytes(400), hello):
+            for _ in range(50):
+                async with connection(door.without_tls) as (_, writer):
+                    writer.write(first)
+    await answers(job)
 
 
 @attack("stranger", "slow_header", seconds=60)

@@ -135,7 +135,7 @@ async def weights_by_guessed_tickets(job: AttackedJob) -> None:
     number = job.job.operator.last.progress.weight_version
     for ticket in ("", "ab" * 32, "x" * 3000, "caf\xe9", "0" * 64):
         for version in (f"{number}@1.1", "", "x", "9" * 1500 + "@1.1", "0@0.0"):
-            for door in (job.membership, job.agent):
+            for door in (job.weights, job.agent):
                 path = f"{pod_contract.WEIGHTS_ROUTE}?version={version}"
                 headers = {pod_contract.TICKET_HEADER: ticket}
                 status = await request(door, "GET", path, headers=headers)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import aiohttp
 
 from rollcall_runtime.worker.identity.own_tokens import bearer
+from rollcall_runtime.worker.identity.tls import client_context
+from tests.certificates import authority, certificate_of
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Mapping, Sequence
 
 CONNECT_SECONDS = 10.0
@@ -26,10 +30,16 @@ class Door:
 
     address: str
     port: int
+    tls: bool = False
 
     def url(self, route: str) -> str:
         """The URL of a route behind it."""
-        return f"http://{self.address}:{self.port}{route}"
+        return f"{'https' if self.tls else 'http'}://{self.address}:{self.port}{route}"
+
+    @property
+    def without_tls(self) -> Door:
+        """The same, for who speaks no TLS there."""
+        return replace(self, tls=False)
 
 
 async def request(
@@ -49,7 +59,9 @@ async def request(
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(method, door.url(route), headers=sent, data=data) as answer,
+            session.request(
+                method, door.url(route), headers=sent, data=data, ssl=_believing()
+            ) as answer,
         ):
             return answer.status
     except TimeoutError:
@@ -75,10 +87,12 @@ async def send_raw(door: Door, data: bytes, *, seconds: float = ANSWER_SECONDS) 
 async def connection(
     door: Door, *, source: str = ""
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A TCP connection, from the address `source` if that is given."""
+    """A connection, by TLS if the door speaks it, from the address `source` if that is given."""
     own = (source, 0) if source else None
     async with asyncio.timeout(CONNECT_SECONDS):
-        reader, writer = await asyncio.open_connection(door.address, door.port, local_addr=own)
+        reader, writer = await asyncio.open_connection(
+            door.address, door.port, local_addr=own, ssl=_believing() if door.tls else None
+        )
     try:
         yield reader, writer
     finally:
@@ -124,7 +138,11 @@ async def web_socket(
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.ws_connect(
-            door.url(route), headers=bearer(token), max_msg_size=0, compress=compress
+            door.url(route),
+            headers=bearer(token),
+            max_msg_size=0,
+            compress=compress,
+            ssl=_believing(),
         ) as socket,
     ):
         yield socket
@@ -141,6 +159,11 @@ async def until_closed(socket: aiohttp.ClientWebSocketResponse, *, seconds: floa
     except (aiohttp.ClientError, OSError):
         return True
     return True
+
+
+@cache
+def _believing() -> ssl.SSLContext:
+    return client_context(certificate_of(authority()))
 
 
 _ENDS = {

@@ -41,7 +41,7 @@ ROUTES = (
     Route("membership", "PUT", pod_contract.ROSTER_ROUTE),
     Route("membership", "GET", pod_contract.OPERATOR_STREAM_ROUTE),
     Route("membership", "GET", pod_contract.MEMBER_STREAM_ROUTE),
-    Route("membership", "GET", pod_contract.WEIGHTS_ROUTE),
+    Route("weights", "GET", pod_contract.WEIGHTS_ROUTE),
     Route("membership", "GET", pod_contract.GANG_ROUTE + "?rank=1"),
     Route("completions", "POST", pod_contract.COMPLETIONS_ROUTE),
     Route("agent", "POST", pod_contract.DRAIN_ROUTE),

@@ -46,6 +46,7 @@ def attacked_config() -> JobConfig:
         membership=FAST,
         weight_sync={"engine": "gloo"},
         trainer_replicas=2,
+        tls=True,
     )
 
 
@@ -94,13 +95,18 @@ class AttackedJob:
 
     @property
     def membership(self) -> Door:
-        """The coordinator's door for streams, rosters and weights."""
-        return Door(self.job.trainer.address, pod_contract.MEMBERSHIP_PORT)
+        """The coordinator's door for streams and rosters."""
+        return Door(self.job.trainer.address, pod_contract.MEMBERSHIP_PORT, tls=True)
+
+    @property
+    def weights(self) -> Door:
+        """The coordinator's door for weights."""
+        return Door(self.job.trainer.address, pod_contract.weights_port(0))
 
     @property
     def completions(self) -> Door:
         """The coordinator's door for completions."""
-        return Door(self.job.trainer.address, pod_contract.COMPLETIONS_PORT)
+        return Door(self.job.trainer.address, pod_contract.COMPLETIONS_PORT, tls=True)
 
     @property
     def agent(self) -> Door:
@@ -116,7 +122,7 @@ class AttackedJob:
     def reference(self) -> Door:
         """The reference pod's door."""
         assert self.job.reference is not None
-        return Door(self.job.reference.address, pod_contract.REFERENCE_PORT)
+        return Door(self.job.reference.address, pod_contract.REFERENCE_PORT, tls=True)
 
     def probes(self, pod: Pod) -> Door:
         """A worker's door for probes and metrics."""
@@ -125,7 +131,7 @@ class AttackedJob:
     @property
     def http_doors(self) -> list[Door]:
         """One listener of each kind that speaks HTTP."""
-        doors = [self.membership, self.completions, self.agent, self.reference]
+        doors = [self.membership, self.completions, self.weights, self.agent, self.reference]
         return [*doors, self.probes(self.job.trainer), self.probes(self.job.rollouts[0])]
 
     # --- attackers -------------------------------------------------------------------------------

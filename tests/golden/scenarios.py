@@ -640,6 +640,9 @@ SCENARIOS: dict[str, Scenario] = {
     "coordinator is of another version": coordinator_falls_silent(
         LinkFailure.INCOMPATIBLE, "its report cannot be read: surprise: unknown field"
     ),
+    "coordinator is not believed": coordinator_falls_silent(
+        LinkFailure.UNTRUSTED, "certificate verify failed: unable to get local issuer certificate"
+    ),
     "trainer template changes": trainer_template_changes(),
     "trainer template changes with a checkpoint": trainer_template_changes(
         {"spec.trainer.checkpoint": {"everySteps": 5, "volume": {"emptyDir": {}}}}

@@ -23,6 +23,7 @@ from tests.integration.admission_cases import (
     SECRETS,
     TemplateCase,
 )
+from tests.integration.bad_manifests.refused_at_apply import CA_BUNDLE
 from tests.integration.cluster import rendered
 from tests.integration.cluster_user import ACCOUNT as OPERATOR
 from tests.integration.cluster_user import (
@@ -228,6 +229,27 @@ async def test_what_was_there_before_can_be_used_but_not_made_worse(user: Cluste
         assert not await refusal(user, example())
         await user.apply(example())
         assert "hostNetwork: must be false" in await refusal(user, bad)
+
+
+async def test_a_certificate_of_ones_own_is_one_of_the_listed_secrets(guarded: ClusterUser) -> None:
+    def with_certificate(secret: str) -> Object:
+        return with_tls(example(), {"secretName": secret, "caBundle": CA_BUNDLE})
+
+    said = await refusal(guarded, with_certificate("another"))
+    assert (
+        f"spec.tls.secretName: may use the Secrets of admissionPolicy.secrets only: {SECRET}"
+        in said
+    )
+    suspended = with_certificate(SECRET)
+    suspended["spec"]["suspend"] = True
+    await guarded.apply(suspended)
+    suspended["spec"]["tls"]["secretName"] = "another"
+    assert "spec.tls.secretName" in await refusal(guarded, suspended)
+
+
+def with_tls(job: Object, tls: Object) -> Object:
+    job["spec"]["tls"] = tls
+    return job
 
 
 @pytest.mark.usefixtures("guarded")

@@ -90,6 +90,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 (has({{ $object }}.{{ $field }}) && {{ $object }}.{{ $field }} != null ? {{ $object }}.{{ $field }} : {{ $else }})
 {{- end -}}
 
+{{- /* CEL: the Secret with an RLJob's own certificate, which its pods mount; empty where there is none. */ -}}
+{{- define "rollcall.certificateSecret" -}}
+(dyn({{ . }}).kind == 'RLJob' && has(dyn({{ . }}).spec.tls) && has(dyn({{ . }}).spec.tls.secretName) ?
+dyn({{ . }}).spec.tls.secretName : '')
+{{- end -}}
+
 {{- /* CEL: a list of the pod templates of an RLJob or RolloutPool, with their paths. It is dyn, since the
        schema of the resources does not know what is in a template. */ -}}
 {{- define "rollcall.podTemplates" -}}

@@ -9,7 +9,7 @@ from rollcall_operator.control.job_state import Key
 from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.errors import ConflictError, RefusedError, TerminatingError
 from rollcall_operator.kube.resources import SECRETS
-from rollcall_operator.plan.children.certificates import ServerCertificate, server_certificates
+from rollcall_operator.plan.children.certificates import WantedCertificate, server_certificates
 from rollcall_operator.plan.children.trainer import owner
 from rollcall_operator.plan.model import Manifest, ObservedJob
 
@@ -66,7 +66,7 @@ class JobCertificates:
         """The job is gone."""
         self._tried.pop(key, None)
 
-    async def _create(self, job: Manifest, wanted: ServerCertificate) -> str:
+    async def _create(self, job: Manifest, wanted: WantedCertificate) -> str:
         namespace = job["metadata"]["namespace"]
         body = tls_secret(
             namespace=namespace,

@@ -14,7 +14,7 @@ _EARLIER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ServerCertificate:
+class WantedCertificate:
     """A Secret that the operator makes, with a certificate for servers of this DNS name."""
 
     secret: str
@@ -26,20 +26,20 @@ def speaks_tls(job: Manifest) -> bool:
     return bool((job["spec"].get("tls") or {}).get("enabled", True))
 
 
-def server_certificates(job: Manifest) -> tuple[ServerCertificate, ...]:
+def server_certificates(job: Manifest) -> tuple[WantedCertificate, ...]:
     """Those that the operator makes for the job."""
     spec, name = job["spec"], job["metadata"]["name"]
     if not speaks_tls(job) or (spec.get("tls") or {}).get("secretName"):
         return ()
     namespace = job["metadata"]["namespace"]
-    trainer = ServerCertificate(
+    trainer = WantedCertificate(
         labels.certificate_name(labels.trainer_name(name)), labels.coordinator_host(name, namespace)
     )
     if "template" not in (spec.get("reference") or {}):
         return (trainer,)
     return (
         trainer,
-        ServerCertificate(
+        WantedCertificate(
             labels.certificate_name(labels.reference_name(name)),
             labels.reference_host(name, namespace),
         ),

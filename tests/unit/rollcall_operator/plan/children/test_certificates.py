@@ -66,7 +66,7 @@ def test_a_rollout_has_no_certificate_to_show() -> None:
     assert all("secret" not in volume for volume in pod["volumes"])
 
 
-def test_a_config_map_that_was_changed_by_hand_is_written_anew() -> None:
+def test_a_config_map_with_another_text_gets_its_own_again() -> None:
     made = simulator()
     assert made.job is not None
     for text in ("", "[]", '{"authorities": 3}', "{}"):
