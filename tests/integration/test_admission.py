@@ -236,10 +236,8 @@ async def test_a_certificate_of_ones_own_is_one_of_the_listed_secrets(guarded: C
         return with_tls(example(), {"secretName": secret, "caBundle": CA_BUNDLE})
 
     said = await refusal(guarded, with_certificate("another"))
-    assert (
-        f"spec.tls.secretName: may use the Secrets of admissionPolicy.secrets only: {SECRET}"
-        in said
-    )
+    field, must = "spec.tls.secretName", "may use the Secrets of admissionPolicy.secrets only"
+    assert f"{field}: {must}: {SECRET}" in said
     suspended = with_certificate(SECRET)
     suspended["spec"]["suspend"] = True
     await guarded.apply(suspended)
