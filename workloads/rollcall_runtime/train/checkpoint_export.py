@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,16 @@ from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.soundness import checkpoint_problem
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.engine_configuration import split_config
+from rollcall_runtime.train.finite_weights import FiniteWeights
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_engine import EngineSetup, train_engines
 from rollcall_runtime.worker.devices import worker_device
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from torch import Tensor
 
     from rollcall_protocol.job_config import EngineRef
     from rollcall_runtime.train.train_engine import TrainEngine
@@ -76,7 +81,7 @@ def find_checkpoint(path: Path) -> Path:
 def export_weights(engine: TrainEngine, directory: Path, *, precision: str = "fp32") -> None:
     """Collective. Rank 0 writes the engine's model to `directory`.
 
-    OSError, on all ranks, if it cannot be written or is there already.
+    OSError, on all ranks, if it cannot be written, is there already, or a weight is not finite.
     """
     setup = engine.setup
     with raise_on_all_ranks(setup.ranks.gather):
@@ -85,7 +90,15 @@ def export_weights(engine: TrainEngine, directory: Path, *, precision: str = "fp
             if setup.ranks.rank == 0:
                 source = open_model(setup.model)
                 dtype = PRECISIONS[precision]
-                export_model(source, weights, directory, head=setup.head, dtype=dtype)
+                export_model(source, _finite(weights), directory, head=setup.head, dtype=dtype)
         finally:
             for _ in weights:  # all ranks gather each tensor, whichever needs it
                 pass
+
+
+def _finite(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The same, and an OSError after the last one if any is not finite."""
+    seen = FiniteWeights()
+    yield from seen.watch(weights)
+    if bad := seen.first_bad():
+        raise OSError(errno.EINVAL, f"the weights are not finite: {bad}")

@@ -8,7 +8,11 @@ import torch
 from rollcall_protocol.job_config import EngineRef, OptimizerConfig
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint.files import checkpoint_path
-from rollcall_runtime.train.checkpoint_export import export_checkpoint, find_checkpoint
+from rollcall_runtime.train.checkpoint_export import (
+    export_checkpoint,
+    export_weights,
+    find_checkpoint,
+)
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_engine import EngineSetup, train_engines
 from tests.unit.rollcall_runtime.train.supervised_data import MODEL
@@ -66,3 +70,20 @@ def test_a_directory_that_is_there_is_not_overwritten(root: Path, tmp_path: Path
     (tmp_path / "out").mkdir()
     with pytest.raises(OSError, match="is there already"):
         export(root, tmp_path / "out")
+
+
+def test_weights_that_are_not_finite_are_not_exported(
+    tmp_path: Path, ranks: TrainerProcessGroup
+) -> None:
+    engine = train_engines.get("fsdp2")(EngineSetup(MODEL, ranks, OptimizerConfig("adamw", 1e-3)))
+    engine.initialize()
+    try:
+        weights = {name: tensor.clone() for name, tensor in engine.named_weights()}
+        name = list(weights)[-1]
+        weights[name].view(-1)[-1] = torch.inf
+        engine.load_weights(weights)
+        with pytest.raises(OSError, match=f"the weights are not finite: {name}"):
+            export_weights(engine, tmp_path / "out")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        engine.close()
