@@ -21,6 +21,7 @@ from rollcall_operator.api.labels import TRAINER as TRAINER_ROLE
 from tests.e2e.tiny_qwen3 import TRAINED, claim
 
 JOB, POOL, TRAINER = "reverse", "reverse-cpu", "reverse-trainer-0"
+CERTIFICATE = "reverse-trainer-tls"
 CLAIM = TRAINED.name
 CONTACT_SECONDS = 15.0
 CHECKPOINT_STEPS = 10
@@ -134,8 +135,11 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
     job.kubectl.apply(job.manifest)
     job.condition("TrainerUpToDate", "RestartNeeded", seconds=30)
     assert job.trainer()["metadata"]["uid"] == before, "nothing restarts by itself"
+    certificate = job.kubectl.get("secret", CERTIFICATE)["metadata"]["uid"]
+    job.kubectl.run("delete", "secret", CERTIFICATE)
     job.kubectl.run("annotate", "rljob", JOB, "rollcall.dev/restart-trainer=now")
     job.condition("TrainerUpToDate", "UpToDate", seconds=90)
+    assert job.kubectl.get("secret", CERTIFICATE)["metadata"]["uid"] != certificate, "made again"
     assert job.trainer()["metadata"]["uid"] != before
     assert job.started_at() >= step - 2 * CHECKPOINT_STEPS
     job.trains(after=step)
