@@ -22,8 +22,7 @@ from rollcall_runtime.train.checkpoint import planned_save
 from rollcall_runtime.train.checkpoint.distributed_save import load_tensors, prepare_save
 from rollcall_runtime.train.checkpoint.plan_messages import RankPlan, Share, Written, to_bytes
 from rollcall_runtime.train.checkpoint.planned_save import save_planned
-from rollcall_runtime.train.process_group import TrainerProcessGroup
-from tests.unit.rollcall_runtime.train.engines.two_ranks import meeting
+from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
 
 REPORT = "report-{}.json"
 OURS, THEIRS, SEALED = "ours", "torch's", "step-00000001"
@@ -194,7 +193,8 @@ class Rank:
 
 def main(rank: int, port: int, folder: Path) -> None:
     """Do all steps; write REPORT."""
-    ranks = TrainerProcessGroup(meeting(rank, 2, port))
+    meeting = TrainerRendezvous("127.0.0.1", port, rank, 2, secret="a-secret", timeout=30)
+    ranks = TrainerProcessGroup(meeting)
     steps = Rank(ranks, folder)
     names = [name for name in vars(Rank) if not name.startswith("_")]
     report = {name: outcome(getattr(steps, name)) for name in names}

@@ -39,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left behind: checkpoints and their reports."""
     folder = tmp_path_factory.mktemp("ranks")
     server, port = multiprocessing.get_context("forkserver"), free_port()
+    server.set_forkserver_preload([saving_ranks.__name__])  # imports torch once
     ranks = [
         server.Process(target=saving_ranks.main, args=(rank, port, folder)) for rank in range(2)
     ]
