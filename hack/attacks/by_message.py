@@ -177,13 +177,10 @@ async def progress_of_leases_of_others(job: AttackedJob) -> None:
         await socket.send_str(dumps(PromptLeaseReturned("1.1.1")))
 
 
-@attack("member", quick=True)
+@attack("member", "too_many_messages", quick=True)
 async def flood_of_drains(job: AttackedJob) -> None:
-    """20,000 messages that say it drains, with long reasons: training goes on."""
-    async with job.members() as (member,), job.member_stream(member) as socket:
-        text = dumps(Draining("r" * 2000, 1e308))
-        for _ in range(20_000):
-            await socket.send_str(text)
+    """40,000 messages that say it drains, with long reasons: its pod is excluded, counted."""
+    await is_excluded_after(job, *(Draining("r" * 2000, 1e308) for _ in range(40_000)))
 
 
 @attack("registered")

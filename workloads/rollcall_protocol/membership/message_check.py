@@ -28,6 +28,7 @@ class MessageFault(StrEnum):
     SESSION = "bad_session"  # a session of a coordinator that does not exist
     PART = "bad_part"  # a part of the weights that does not fit the job
     PROMPTS = "bad_prompts"  # credits or reports of more prompts than there can be
+    FLOOD = "too_many_messages"  # more than an honest member sends
     UNREAD = "unread_messages"  # it does not read what it is sent
     EXCLUDED = "excluded_member"  # its pod lied (job_snapshot.UNTRUSTED), and is to be replaced
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,7 @@ from typing import Protocol
 from aiohttp import WSMsgType, web
 
 from rollcall_protocol.membership.message_check import BadMessage, MessageFault
+from rollcall_protocol.membership.message_rate import MESSAGES_PER_SECOND, MessageRate
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.json_codec import CodecError
@@ -222,8 +224,13 @@ class MemberConnections:
         return socket
 
     async def _read(self, member: MemberId, socket: web.WebSocketResponse) -> None:
+        rate = MessageRate(time.monotonic())
         async for frame in socket:
             if frame.type is not WSMsgType.TEXT:
+                continue
+            if not rate.take(time.monotonic()):
+                flood = f"more than {MESSAGES_PER_SECOND:g} messages a second"
+                self._listener.refuse(member, BadMessage(MessageFault.FLOOD, flood))
                 continue
             try:
                 message = await load_message(frame.data, MEMBER_MESSAGES)

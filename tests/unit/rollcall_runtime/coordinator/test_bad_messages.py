@@ -1,12 +1,14 @@
 """A member that sends several bad messages is out for good; honest ones never are."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from rollcall_protocol.membership import message_rate
 from rollcall_protocol.membership.bad_messages import MAX_BAD_MESSAGES
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.job_snapshot import MemberState, SuspicionCause
@@ -52,6 +54,22 @@ async def lie(group: Group, liar: Worker, times: int, sample: Sample = BAD) -> N
 
 def states(group: Group) -> dict[str, MemberState]:
     return {report.pod: report.state for report in group.coordinator.report().members}
+
+
+async def test_a_flood_of_messages_that_are_well_formed_excludes_its_sender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_rate, "BURST_MESSAGES", 50)
+    monkeypatch.setattr(message_rate, "MESSAGES_PER_SECOND", 1.0)
+    async with two_rollouts(tmp_path) as (group, liar, b):
+        for _ in range(40):
+            await b.say(PromptCredit(0))
+        for _ in range(100):
+            with contextlib.suppress(OSError):  # the stream is closed by then
+                await liar.say(PromptCredit(0))
+        await eventually(lambda: states(group)["liar"] is MemberState.SUSPECT)
+        assert group.counts.refusals[:MAX_BAD_MESSAGES] == ["too_many_messages"] * MAX_BAD_MESSAGES
+        assert states(group)["b"] is MemberState.IN_SYNC
 
 
 async def test_after_a_few_bad_samples_their_sender_is_out(tmp_path: Path) -> None:
