@@ -13,7 +13,7 @@ STAMP := .venv/.stamp
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo test fresh lint unit mutants test-engines test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery chaos attacks lock venv
+.PHONY: help demo test fresh lint unit mutants test-engines test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -75,6 +75,9 @@ bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of
 
 chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1); prints JSON
 	$(BIN)/python -m hack.soak --seconds $(SECONDS) --seed $(SEED)
+
+liar: $(STAMP) ## One of four rollouts lies for SECONDS= (600) with SEED= (1), beside faults, on this machine; prints JSON
+	$(BIN)/python -m hack.liar --seconds $(SECONDS) --seed $(SEED)
 
 attacks: $(STAMP) ## An attacker against a job of real workers on this machine, SEED= (1), ARGS="--only NAME"; prints JSON
 	$(BIN)/python -m hack.attacks --seed $(SEED) $(ARGS)
