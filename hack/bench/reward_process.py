@@ -5,8 +5,8 @@ import statistics
 import time
 from pathlib import Path
 
-from rollcall_runtime.rollout.reward_process import RewardProcess
 from rollcall_runtime.tasks.reward_function import load_reward
+from rollcall_runtime.tasks.reward_process import RewardProcess
 
 FUNCTION = "rollcall_runtime.tasks.reverse:reward"
 GROUP = 16

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollcall_runtime.rollout import app
-from rollcall_runtime.rollout.reward_process import RewardProcess, Score
+from rollcall_runtime.tasks.reward_process import RewardProcess, Score
 
 BUSY = "BUSY_INTERPRETER"  # a variable of the process
 

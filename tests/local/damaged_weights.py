@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from rollcall_runtime.rollout import app
-from rollcall_runtime.rollout.reward_process import RewardProcess, Score
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.weights.staging import StagingArea
+from rollcall_runtime.tasks.reward_process import RewardProcess, Score
 
 DAMAGES = "DAMAGES_ITS_WEIGHTS"  # a variable of the process
 _EVERY, _LAST = 5, 25  # versions; those after the last bring the damaged rollout back

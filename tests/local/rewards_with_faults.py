@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from rollcall_runtime.tasks import reverse
 
 SOMETIMES = f"{__name__}:sometimes"
+LYING = f"{__name__}:lying"
+LIES = "LIES"  # a variable of a rollout that lies
 ALWAYS = f"{__name__}:always"
-LINE_OF_ALWAYS = 25
+LINE_OF_ALWAYS = 27
 
 
 def sometimes(prompt: Sequence[int], response: Sequence[int]) -> float | None:
@@ -23,3 +25,8 @@ def sometimes(prompt: Sequence[int], response: Sequence[int]) -> float | None:
 def always(prompt: Sequence[int], response: Sequence[int]) -> float:
     """As if a column were missing."""
     return {"answers": 1.0}["answer"]
+
+
+def lying(prompt: Sequence[int], response: Sequence[int]) -> float:
+    """The task's reward, and the best one where the variable LIES is set."""
+    return 1.0 if LIES in os.environ else reverse.reward(prompt, response)

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.job_config import CheckpointConfig, RewardErrorConfig
 from rollcall_protocol.pod_contract import ExitCode
+from rollcall_protocol.wire.job_snapshot import MemberState, SuspicionCause
 from rollcall_protocol.wire.reward_errors import RewardErrorKind
 from rollcall_protocol.wire.roster import EpochCause
 from tests.local import rewards_with_faults
-from tests.local.harness import FAST, START_SECONDS, LocalJob
+from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.unit.rollcall_runtime.jobs import job_config
 
 pytestmark = pytest.mark.slow
@@ -91,3 +92,26 @@ async def test_a_function_that_cannot_be_loaded_ends_the_rollout_before_a_step(
         assert await rollout.exited(seconds=START_SECONDS) == ExitCode.BAD_CONFIG
         assert message.read_text().startswith("spec.reward.function: module 'tests.local.rewards")
         assert job.operator.last.progress.step == 0
+
+
+async def test_a_rollout_that_lies_about_rewards_is_excluded_by_those_that_the_trainer_checks(
+    tmp_path: Path,
+) -> None:
+    config = job_config(
+        algorithm=ENDLESS,
+        membership=FAST,
+        reward_function=rewards_with_faults.LYING,
+        reward_errors=RewardErrorConfig(verify_share=0.1),
+    )
+    async with LocalJob(tmp_path, config) as job:
+        await job.train(rollouts=2)
+        liar = job.launch(**{rewards_with_faults.LIES: "yes"})
+        await job.push_roster(EpochCause.MEMBERS_JOINED)
+        seen = await job.operator.until(
+            lambda s: any(m.cause is SuspicionCause.WRONG_REWARDS for m in s.members),
+            seconds=START_SECONDS,
+        )
+        suspects = {m.pod_uid for m in seen.snapshot.members if m.state is MemberState.SUSPECT}
+        assert suspects == {liar.uid}
+        await job.steps(5, seconds=STEP_SECONDS)
+        assert in_sync(job.operator.last, *job.rollouts[:2])

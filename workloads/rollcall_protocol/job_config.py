@@ -163,12 +163,14 @@ class RewardErrorConfig:
     """What a sample is whose reward function gives no usable reward, within `timeout` seconds.
 
     `on_error`: Reject (its group is not trained on), Zero (its reward is 0) or Fail (the job ends).
-    The job also ends when more than `max_share` of the recent samples are such.
+    The job also ends when more than `max_share` of the recent samples are such. The trainer scores
+    `verify_share` of the samples again.
     """
 
     on_error: str = "Reject"
     max_share: float = 0.1
     timeout: float = 30.0
+    verify_share: float = 0.0
 
     def __post_init__(self) -> None:
         """ValueError says what is wrong."""
@@ -176,6 +178,8 @@ class RewardErrorConfig:
             raise ValueError("onError must be Reject, Zero or Fail")
         if not 0 < self.max_share <= 1:
             raise ValueError("maxErrorShare must be above 0 and at most 1")
+        if not 0 <= self.verify_share <= 1:
+            raise ValueError("verifyShare must be from 0 to 1")
         if not self.timeout > 0:
             raise ValueError("timeoutSeconds must be above 0")
 

@@ -12,6 +12,7 @@ from rollcall_operator.api.scalars import (
     Folder,
     ModelPath,
     Ratio,
+    Share,
     TrainEngineName,
     matches,
 )
@@ -56,6 +57,10 @@ class RewardSpec(Model):
     reward, and not on one rollout alone; a decimal string. 1: never."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """Longest time of one call. A call that takes longer is ended with its process."""
+    verify_share: Share = "0"
+    """The share of samples that the trainer scores again with the same function, which its
+    containers must be able to import; a decimal string. A rollout whose rewards differ three times
+    is excluded and replaced. Only for a function that always gives the same number. 0: none."""
 
 
 class TrainEngineSpec(Model):

@@ -41,10 +41,17 @@ class SuspicionCause(StrEnum):
     NOT_REGISTERED = "NotRegistered"  # it is on the roster and opens no stream
     BAD_MESSAGES = "BadMessages"  # it sent several messages that cannot be true
     WRONG_WEIGHTS = "WrongWeights"  # another member got other weights from it, or says so
+    WRONG_REWARDS = "WrongRewards"  # its samples score otherwise at the trainer
     LEFT_ROSTER = "LeftRoster"  # the operator removed it before its stream ended
 
 
-UNTRUSTED = frozenset({SuspicionCause.BAD_MESSAGES, SuspicionCause.WRONG_WEIGHTS})
+UNTRUSTED = frozenset(
+    {
+        SuspicionCause.BAD_MESSAGES,
+        SuspicionCause.WRONG_WEIGHTS,
+        SuspicionCause.WRONG_REWARDS,
+    }
+)
 """Causes for which a pod stays excluded until the operator has replaced it."""
 
 

@@ -41,8 +41,10 @@ from rollcall_protocol.wire.job_snapshot import UNTRUSTED, JobSnapshot, Suspicio
 from rollcall_protocol.wire.messages import (
     Ack,
     CaughtUp,
+    Completion,
     Hello,
     MemberMessage,
+    PromptLease,
     SnapshotPartReady,
 )
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
@@ -76,7 +78,8 @@ class Coordinator:
     trainer's other ranks send their own parts. `source` returns prompt number i, None if it is left
     out, and `held_out` those of evaluations. Samples beyond `bounds` are rejected. `name` is the
     host name under which members find the coordinator. Versions are recorded in `published` before
-    they are sent. Belongs to one event loop.
+    they are sent. `counted` is called with each completion that counts, and its lease. Belongs to
+    one event loop.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Coordinator:
         senders: int = 1,
         held_out: Callable[[int], Prompt | None] | None = None,
         published: PublishedManifests | None = None,
+        counted: Callable[[Completion, PromptLease], None] | None = None,
     ) -> None:
         self._held_out, self._published = held_out, published
         self.config, self.member, self.bounds = config, member, bounds
@@ -122,6 +126,7 @@ class Coordinator:
             bounds=bounds,
             suspicious=self._suspicious,
             reward_failure_changed=self._reward_failure_changed,
+            counted=counted,
         )
         self._bad_messages = BadMessageCounter()
         self.parts = SenderParts(senders, self.connections.send)
@@ -390,6 +395,14 @@ class Coordinator:
         if group is not None and self._bad_messages.add(member.pod_uid, now):
             reason = f"{MAX_BAD_MESSAGES} bad messages, the last: {problem}"
             cause = SuspicionCause.BAD_MESSAGES
+            group.run(group.machine.exclude(member, reason, now, cause=cause))
+
+    def exclude_for_rewards(self, member: MemberId, reason: str) -> None:
+        """`member` lied about rewards: exclude its pod for good."""
+        group, now = self._group_of.get(member), time.monotonic()
+        self._bad_messages.excluded.add(member.pod_uid)
+        if group is not None:
+            cause = SuspicionCause.WRONG_REWARDS
             group.run(group.machine.exclude(member, reason, now, cause=cause))
 
     def _on_superseded(self, claim: CoordinatorSuperseded) -> None:

@@ -25,6 +25,7 @@ from rollcall_protocol.wire.messages import (
     CoordinatorMessage,
     GenerationProgress,
     PromptCredit,
+    PromptLease,
     PromptLeaseReturned,
     PromptLeaseRevoked,
 )
@@ -47,7 +48,7 @@ class PromptDispatcher:
     `eligible` returns the members that may get prompts now; `send` sends a message to one. Samples
     and tokens beyond `bounds` do not count; `suspicious` is called with their sender and the
     problem, once they have had their effect here. `rewards.shown` is the reward error that users
-    should see.
+    should see. `counted` is called with each completion that counts, and its lease.
     """
 
     def __init__(
@@ -62,11 +63,12 @@ class PromptDispatcher:
         bounds: SampleBounds,
         suspicious: Callable[[MemberId, str], None],
         reward_failure_changed: Callable[[], None],
+        counted: Callable[[Completion, PromptLease], None] | None = None,
     ) -> None:
         algorithm = config.algorithm
         settings = algorithm.settings
         self._config, self._bounds, self._suspicious = config, bounds, suspicious
-        self._metrics = metrics
+        self._metrics, self._counted = metrics, counted
         self._version: Version | None = None  # the newest that rollouts serve
         self._credits: dict[MemberId, int] = {}
         self._evaluation: PromptLedger | None = None
@@ -197,6 +199,8 @@ class PromptDispatcher:
             verdict = CompletionVerdict.COUNTED
         elif ledger.complete(replace(completion, reward_errors=())):
             verdict = CompletionVerdict.COUNTED
+            if self._counted and lease is not None and not completion.reward_errors:
+                self._counted(completion, lease)
         else:
             return CompletionVerdict.DUPLICATE
         self._batch_ready.set()

@@ -37,13 +37,13 @@ from rollcall_runtime.rollout.generation_worker import (
 from rollcall_runtime.rollout.inference_engine import InferenceEngine, PauseMode
 from rollcall_runtime.rollout.lease_progress import LeaseProgressReporter
 from rollcall_runtime.rollout.readiness_probe import Readiness
-from rollcall_runtime.rollout.reward_process import RewardScorer
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.sync.weights.tickets import TicketKeys
+from rollcall_runtime.tasks.reward_process import RewardScorer
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.auth import Doorkeeper
 from rollcall_runtime.worker.environment import RolloutEnvironment

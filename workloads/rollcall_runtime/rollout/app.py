@@ -16,9 +16,9 @@ from rollcall_runtime.rollout.inference_engine import (
     PauseMode,
     inference_engines,
 )
-from rollcall_runtime.rollout.reward_process import RewardProcess, RewardScorer
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import open_engine
+from rollcall_runtime.tasks.reward_process import RewardProcess, RewardScorer
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import RolloutEnvironment, new_member

@@ -15,8 +15,8 @@ from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_runtime.rollout.active_lease import ActiveLease
 from rollcall_runtime.rollout.inference_engine import InferenceEngine, PartialOutputCallback
 from rollcall_runtime.rollout.lease_progress import LeaseProgress
-from rollcall_runtime.rollout.reward_process import RewardScorer, Score
 from rollcall_runtime.rollout.served_versions import ServedVersions
+from rollcall_runtime.tasks.reward_process import RewardScorer, Score
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 

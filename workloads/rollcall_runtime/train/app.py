@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.published_manifests import PublishedManifests
+from rollcall_runtime.coordinator.reward_check import RewardCheck
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.prompt_source import open_prompts
@@ -22,6 +23,7 @@ from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
+from rollcall_runtime.tasks.reward_process import RewardProcess
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.train.engine_configuration import split_config, split_loop
@@ -95,6 +97,12 @@ class _Leader:
         return PublishedManifests((Path(saved.path) if saved else state) / "published")
 
     async def run(self, state: TrainState, metrics: PrometheusCoordinatorMetrics) -> None:
+        async with _reward_check(self.environment.job, metrics.refused) as check:
+            await self._coordinate(state, metrics, check)
+
+    async def _coordinate(
+        self, state: TrainState, metrics: PrometheusCoordinatorMetrics, check: RewardCheck | None
+    ) -> None:
         job, pod = self.environment.job, self.environment.pod
         member = new_member(pod)
         engines = await _open_engines(self.environment, member)
@@ -114,6 +122,7 @@ class _Leader:
             senders=_senders(job),
             held_out=_open_held_out(job, known),
             published=self._published if _recovers_from_rollouts(job) else None,
+            counted=check.offer if check else None,
         )
         # Reported first, so that the operator does not take a restart for a new job's start.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
@@ -126,12 +135,16 @@ class _Leader:
             metrics=metrics,
             gang=gang.serve,
         )
-        watch = asyncio.create_task(end_if_broken(gang.watch()))
+        beside = [asyncio.create_task(end_if_broken(gang.watch()))]
+        if check is not None:
+            checking = check.run(coordinator.exclude_for_rewards)
+            beside.append(asyncio.create_task(checking))
         try:
             await server.start()
             await self._train(coordinator, state, gang)
         finally:
-            watch.cancel()
+            for task in beside:
+                task.cancel()
             await coordinator.stop()
             await server.stop()
             await _close(engines)
@@ -252,6 +265,25 @@ class _Follower:
 
 def _ignore(_: WeightSnapshotDraft) -> None:
     """Rank 0 sends the whole snapshot."""
+
+
+@asynccontextmanager
+async def _reward_check(
+    job: JobConfig, counted: Callable[[str], None]
+) -> AsyncIterator[RewardCheck | None]:
+    """What scores samples again, if the job asks for it; SpecError if it cannot do so here."""
+    share = job.reward_errors.verify_share
+    if not share:
+        yield None
+        return
+    scorer = RewardProcess(
+        job.reward_function, timeout=job.reward_errors.timeout, stop_at_error=True
+    )
+    try:
+        await scorer.start()
+        yield RewardCheck(scorer, share=share, counted=counted)
+    finally:
+        await scorer.close()
 
 
 async def _open_engines(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:

@@ -134,6 +134,7 @@ def _reward_errors(spec: RewardSpec) -> wire.RewardErrorConfig:
         on_error=spec.on_error,
         max_share=float(parse_decimal(spec.max_error_share)),
         timeout=float(spec.timeout_seconds),
+        verify_share=float(parse_decimal(spec.verify_share)),
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollcall_protocol.wire.reward_errors import RewardError
-from rollcall_runtime.rollout.reward_process import Score
 from rollcall_runtime.tasks import reverse
+from rollcall_runtime.tasks.reward_process import Score
 
 
 class FunctionScorer:

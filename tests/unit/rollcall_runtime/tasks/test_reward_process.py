@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.wire.reward_errors import MAX_TEXT, RewardError, RewardErrorKind
-from rollcall_runtime.rollout.reward_process import RewardProcess, Score
+from rollcall_runtime.tasks.reward_process import RewardProcess, Score
 from rollcall_runtime.worker.errors import SpecError
 
 USERS_REWARDS = """\
@@ -281,7 +281,7 @@ async def test_a_function_that_cannot_be_called_is_refused_at_the_start(
 
 PARENT = """
 import asyncio, sys
-from rollcall_runtime.rollout.reward_process import RewardProcess
+from rollcall_runtime.tasks.reward_process import RewardProcess
 
 async def main():
     process = RewardProcess("users_rewards:hangs", timeout=60.0, stop_at_error=True)
