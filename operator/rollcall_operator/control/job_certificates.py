@@ -22,6 +22,8 @@ AGAIN_SECONDS = 10.0
 class JobCertificates:
     """Makes what is missing before a job's pods, and again while one of them does not start.
 
+    Pods that run have mounted theirs.
+
     That a Secret exists is known only from the API server's refusal to make another. It was signed
     by an authority that the job's ConfigMap has, so there is no need to read it.
     """
@@ -48,12 +50,14 @@ class JobCertificates:
         Raises the client's other errors, and TerminatingError.
         """
         job, key = observed.job, (observed.namespace, observed.name)
-        if job is None or "deletionTimestamp" in job["metadata"]:
+        if job is None or not _wants_pods(job):
             return ""
-        wanted = server_certificates(job)
+        waiting = _wait_for_volumes(observed)
+        mounted = _run(observed) - waiting
+        wanted = [each for each in server_certificates(job) if each.role not in mounted]
         names = frozenset(each.secret for each in wanted)
         uid, made, at = self._tried.get(key, ("", frozenset(), 0.0))
-        late = _waits_for_volumes(observed) and self._clock() - at >= AGAIN_SECONDS
+        late = waiting and self._clock() - at >= AGAIN_SECONDS
         if uid == observed.job_uid and names <= made and not late:
             return ""
         for each in wanted:
@@ -87,9 +91,21 @@ class JobCertificates:
         return ""
 
 
-def _waits_for_volumes(observed: ObservedJob) -> bool:
-    """Whether a pod that has a node does not run yet: it may wait for a Secret that was deleted."""
-    return any(
-        pod.node and pod.phase == "Pending" and pod.job_uid == observed.job_uid
+def _wants_pods(job: Manifest) -> bool:
+    finished = (job.get("status") or {}).get("completionTime")
+    return not (finished or job["spec"].get("suspend") or "deletionTimestamp" in job["metadata"])
+
+
+def _run(observed: ObservedJob) -> set[str]:
+    """Roles of the job that have a pod whose worker runs."""
+    uid = observed.job_uid
+    return {pod.role for pod in observed.pods if pod.running and pod.job_uid == uid}
+
+
+def _wait_for_volumes(observed: ObservedJob) -> set[str]:
+    """Roles that have a pod with a node that does not run yet: a Secret may have been deleted."""
+    return {
+        pod.role
         for pod in observed.pods
-    )
+        if pod.node and pod.phase == "Pending" and pod.job_uid == observed.job_uid
+    }

@@ -15,8 +15,9 @@ _EARLIER = 3
 
 @dataclass(frozen=True, slots=True)
 class WantedCertificate:
-    """A Secret that the operator makes, with a certificate for servers of this DNS name."""
+    """A Secret that the operator makes: for pods of this role, with a certificate for `host`."""
 
+    role: str
     secret: str
     host: str
 
@@ -33,13 +34,16 @@ def server_certificates(job: Manifest) -> tuple[WantedCertificate, ...]:
         return ()
     namespace = job["metadata"]["namespace"]
     trainer = WantedCertificate(
-        labels.certificate_name(labels.trainer_name(name)), labels.coordinator_host(name, namespace)
+        labels.TRAINER,
+        labels.certificate_name(labels.trainer_name(name)),
+        labels.coordinator_host(name, namespace),
     )
     if "template" not in (spec.get("reference") or {}):
         return (trainer,)
     return (
         trainer,
         WantedCertificate(
+            labels.REFERENCE,
             labels.certificate_name(labels.reference_name(name)),
             labels.reference_host(name, namespace),
         ),

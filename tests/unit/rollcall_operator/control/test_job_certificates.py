@@ -43,15 +43,24 @@ def certificates(cluster: Cluster) -> JobCertificates:
 def observed(changes: dict[str, Any] | None = None, *, running: bool = False) -> ObservedJob:
     simulator = JobSimulator(changes)
     simulator.converge()
-    simulator.schedule()
     if running:
+        simulator.schedule()
         simulator.run()
     return simulator.observed()
 
 
+def waiting_for_volumes() -> ObservedJob:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    job = simulator.observed()
+    pods = (replace(p, node="n", phase="Pending", job_uid="job-uid") for p in job.pods)
+    return replace(job, pods=tuple(pods))
+
+
 async def test_each_server_has_one_that_belongs_to_the_job() -> None:
     cluster = Cluster()
-    assert await certificates(cluster).make(observed(OWN_REFERENCE, running=True)) == ""
+    assert await certificates(cluster).make(observed(OWN_REFERENCE)) == ""
     assert set(cluster.secrets) == {"bad-trainer-tls", "bad-reference-tls"}
     for made in cluster.secrets.values():
         assert made["type"] == "kubernetes.io/tls"
@@ -61,7 +70,7 @@ async def test_each_server_has_one_that_belongs_to_the_job() -> None:
 
 async def test_a_job_without_a_reference_of_its_own_has_the_trainers_only() -> None:
     cluster = Cluster()
-    await certificates(cluster).make(observed(running=True))
+    await certificates(cluster).make(observed())
     assert set(cluster.secrets) == {"bad-trainer-tls"}
 
 
@@ -70,7 +79,7 @@ async def test_a_job_without_a_reference_of_its_own_has_the_trainers_only() -> N
 )
 async def test_none_is_made_without_tls_nor_beside_a_users_own(tls: dict[str, Any]) -> None:
     cluster = Cluster()
-    job = observed(running=True)
+    job = observed()
     assert job.job is not None
     job.job["spec"]["tls"] = tls
     await certificates(cluster).make(job)
@@ -79,7 +88,7 @@ async def test_none_is_made_without_tls_nor_beside_a_users_own(tls: dict[str, An
 
 async def test_a_settled_job_costs_no_request_and_another_of_its_name_does() -> None:
     cluster = Cluster()
-    made, job = certificates(cluster), observed(running=True)
+    made, job = certificates(cluster), observed()
     for _ in range(3):
         cluster.now += AGAIN_SECONDS
         await made.make(job)
@@ -90,12 +99,37 @@ async def test_a_settled_job_costs_no_request_and_another_of_its_name_does() -> 
     assert cluster.asked == 2
 
 
+@pytest.mark.parametrize(
+    "change", [{"status": {"completionTime": "2026-01-01T00:00:00Z"}}, {"spec": {"suspend": True}}]
+)
+async def test_a_job_without_pods_needs_none(change: dict[str, Any]) -> None:
+    cluster, job = Cluster(), observed()
+    assert job.job is not None
+    for part, values in change.items():
+        job.job.setdefault(part, {}).update(values)
+    await certificates(cluster).make(job)
+    assert cluster.asked == 0
+
+
+async def test_an_operator_that_has_just_started_asks_for_none_whose_pods_run() -> None:
+    cluster = Cluster()
+    await certificates(cluster).make(observed(running=True))
+    assert cluster.asked == 0
+
+
+async def test_one_of_several_pods_that_waits_for_its_volumes_counts_more_than_those_that_run() -> (
+    None
+):
+    cluster, job = Cluster(), observed(running=True)
+    running = next(pod for pod in job.pods if pod.role == "trainer")
+    waiting = replace(running, uid="b", node="n", phase="Pending", running=False)
+    await certificates(cluster).make(replace(job, pods=(*job.pods, waiting)))
+    assert set(cluster.secrets) == {"bad-trainer-tls"}
+
+
 async def test_a_deleted_secret_is_made_again_while_a_pod_waits_for_it() -> None:
     cluster = Cluster()
-    made, job = certificates(cluster), observed()
-    waiting = replace(
-        job, pods=tuple(replace(p, node="n", phase="Pending", job_uid="job-uid") for p in job.pods)
-    )
+    made, waiting = certificates(cluster), waiting_for_volumes()
     await made.make(waiting)
     cluster.secrets.clear()
     cluster.now += AGAIN_SECONDS / 2
@@ -108,7 +142,7 @@ async def test_a_deleted_secret_is_made_again_while_a_pod_waits_for_it() -> None
 
 async def test_why_one_is_refused_is_said_and_it_is_tried_again() -> None:
     cluster = Cluster()
-    made, job = certificates(cluster), observed(running=True)
+    made, job = certificates(cluster), observed()
     cluster.refusal = RefusedError(status=403, reason="Forbidden", message="a quota", what="create")
     problem = await made.make(job)
     assert problem == "spec.tls: the API server refuses Secret bad-trainer-tls: a quota"
@@ -121,4 +155,4 @@ async def test_a_namespace_that_is_being_deleted_gets_none() -> None:
     cluster = Cluster()
     cluster.refusal = TerminatingError(status=403, reason="Forbidden", message="", what="create")
     with pytest.raises(TerminatingError):
-        await certificates(cluster).make(observed(running=True))
+        await certificates(cluster).make(observed())
