@@ -1,8 +1,8 @@
 """Steps an hour with a liar among four rollouts, and under attack by strangers, against none.
 
 `python -m hack.liar.throughput`: the three conditions take turns on one job of two trainer ranks,
-four rollouts and a reference pod, so that other work on the machine slows them alike. The last line
-is JSON.
+four rollouts and a reference pod, so that other work on the machine slows them alike. The process
+that attacks has the lowest priority. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import os
 import signal
 import statistics
 import sys
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 ROLLOUTS = 4
 CONDITIONS = ("none", "strangers", "liar")
 CLOSE_SECONDS = 30.0
+LEAST_PRIORITY = 19
 
 
 class Throughput:
@@ -133,6 +135,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="rollcall-liar-"))
     with WorkerForkServer(pods.AT_IMPORT) as server:
         pods.FORK_SERVER = server
+        os.nice(LEAST_PRIORITY)  # this process attacks; elsewhere it would have its own cores
         result = asyncio.run(
             measure(folder, seed=options.seed, rounds=options.rounds, seconds=options.seconds)
         )

@@ -128,7 +128,7 @@ class _Door:
         self._waiting: dict[_Connection, str] = {}  # and its peer, in the order of their arrival
         self._waiting_of: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
-        self._most = file_limit() // 4  # a worker has three listeners
+        self._most = file_limit() // 6  # trainer rank 0 has four listeners, and other files
 
     def enter(self, connection: "_Connection", peer: str) -> bool:
         """Let a connection in, and close the one that waited longest if there are too many."""
