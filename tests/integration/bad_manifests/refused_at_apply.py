@@ -296,6 +296,11 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.reward.maxErrorShare": "0"},
     ),
     _apply(
+        "a share of rewards to verify as a percentage",
+        ("spec.reward.verifyShare", "must be a decimal string from 0.0 to 1.0"),
+        {"spec.reward.verifyShare": "5%"},
+    ),
+    _apply(
         "no time for a reward",
         ("spec.reward.timeoutSeconds", "should be greater than or equal to 1"),
         {"spec.reward.timeoutSeconds": 0},
