@@ -55,6 +55,7 @@ from rollcall_runtime.sync.engine import EngineKind, Role, SyncEngine, SyncSessi
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
+from rollcall_runtime.worker.identity.tls import TlsContext
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, verifier
 
@@ -252,6 +253,7 @@ class Group:
         address: str = ADDRESS,
         name: str = "",
         ledger_state: LedgerState | None = None,
+        certificate: TlsContext | None = None,
     ) -> None:
         self.counts = Counts()
         self.address = address
@@ -274,6 +276,7 @@ class Group:
             address=address,
             verifier=verifier(config.uid, namespace=config.namespace),
             metrics=self.counts,
+            certificate=certificate,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[Worker] = []

@@ -1,6 +1,7 @@
 """The coordinator over real sockets: who may speak, how sessions form, where prompts go."""
 
 import asyncio
+import ssl
 import time
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.job_snapshot import MemberState, SessionCause, SuspicionCause
 from rollcall_protocol.wire.messages import PromptCredit
 from rollcall_runtime.sync.weights.tickets import sign_ticket
+from rollcall_runtime.worker.identity.tls import ServerCertificate, client_context
+from tests.certificates import authority, certificate_of, show
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     ADDRESS,
     Group,
@@ -213,6 +216,29 @@ async def test_weights_are_given_for_the_coordinators_tickets_alone(tmp_path: Pa
         (ticket,) = group.coordinator.tickets.tickets(version, [donor])
         async with group.http.get(url, headers={pod_contract.TICKET_HEADER: ticket}) as answer:
             assert answer.status == 404, "there are none yet"
+
+
+async def test_tokens_go_through_tls_and_weights_do_not(tmp_path: Path) -> None:
+    certificate = ServerCertificate(show(tmp_path / "tls", "coordinator")).context
+    doors = {
+        pod_contract.MEMBERSHIP_PORT: True,
+        pod_contract.COMPLETIONS_PORT: True,
+        pod_contract.PARTS_PORT: False,
+    }
+    async with Group(tmp_path, certificate=certificate) as group:
+        assert {port: await speaks_tls(group.address, port) for port in doors} == doors
+
+
+async def speaks_tls(address: str, port: int) -> bool:
+    believed = client_context(certificate_of(authority()))
+    try:
+        _, writer = await asyncio.open_connection(
+            address, port, ssl=believed, server_hostname="coordinator", ssl_handshake_timeout=5
+        )
+    except (ssl.SSLError, ConnectionError):
+        return False
+    writer.close()
+    return True
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 100_000, b'{"epoch": 1' + b"0" * 400 + b"}"])
