@@ -5,6 +5,7 @@ torch.distributed.checkpoint has the same as objects and sends them as pickles.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -224,7 +225,8 @@ class Written:
     def results(self, plan: SavePlan, *, rank: int) -> list[WriteResult]:
         """The same in torch's words, for the share `plan` of `rank`.
 
-        ValueError if it is not about these items, or names a file that is not the rank's own.
+        ValueError if it is not about these items, has too few bytes for one of them, or names a
+        file that is not the rank's own.
         """
         if len(self.items) != len(plan.items):
             raise ValueError(f"it wrote {len(self.items)} items, not its {len(plan.items)}")
@@ -232,6 +234,9 @@ class Written:
         for item in self.items:
             if not own.fullmatch(item.file):
                 raise ValueError(f"{item.file!r} is no name of a file of rank {rank}")
+        for wanted, item in zip(plan.items, self.items, strict=True):
+            if item.length < _least_bytes(wanted):
+                raise ValueError(f"{item.length} bytes cannot hold {wanted.index.fqn}")
         return [
             WriteResult(
                 index=wanted.index,
@@ -240,6 +245,14 @@ class Written:
             )
             for wanted, item in zip(plan.items, self.items, strict=True)
         ]
+
+
+def _least_bytes(item: WriteItem) -> int:
+    """Of a part of a tensor, without what torch adds to it in the file."""
+    found = item.tensor_data
+    if found is None:
+        return 0
+    return math.prod(found.chunk.sizes) * found.properties.dtype.itemsize
 
 
 def to_bytes(message: RankPlan | Share | Written) -> bytes:

@@ -75,7 +75,8 @@ class _PlannedSave:
             if plans:
                 check_agreement(plans)
                 local = [plan.save_plan() for plan in plans]
-                self._all, self._metadata = self._planner.create_global_plan(local)
+                # A list of its own: torch 2.6 changes the one that it is given.
+                self._all, self._metadata = self._planner.create_global_plan(list(local))
                 shares = [
                     Share.of(plan, planned) for plan, planned in zip(self._all, local, strict=True)
                 ]

@@ -149,7 +149,7 @@ def test_a_share_that_cannot_be_is_refused(
 
 def test_what_was_written_is_about_the_items_of_the_share() -> None:
     plan = RankPlan((VALUE, ITEM)).save_plan()
-    written = Written((WrittenItem("__7_0.distcp", 0, 5), WrittenItem("__7_1.distcp", 5, 9)))
+    written = Written((WrittenItem("__7_0.distcp", 0, 5), WrittenItem("__7_1.distcp", 5, 12)))
     found = from_bytes(Written, to_bytes(written), rank=7).results(plan, rank=7)
     assert [result.index for result in found] == [item.index for item in plan.items]
     assert Written.of(found[::-1], plan) == written
@@ -165,6 +165,13 @@ def test_a_rank_names_its_own_files_alone(file: str) -> None:
     plan = RankPlan((VALUE,)).save_plan()
     with pytest.raises(ValueError, match="is no name of a file of rank 7"):
         Written((WrittenItem(file, 0, 1),)).results(plan, rank=7)
+
+
+def test_bytes_that_cannot_hold_a_tensor_are_not_its_own() -> None:
+    plan = RankPlan((ITEM,)).save_plan()  # 2 x 3 elements of 2 bytes
+    Written((WrittenItem("__0_0.distcp", 0, 12),)).results(plan, rank=0)
+    with pytest.raises(ValueError, match="11 bytes cannot hold model"):
+        Written((WrittenItem("__0_0.distcp", 0, 11),)).results(plan, rank=0)
 
 
 @pytest.mark.parametrize("place", [{"offset": -1, "length": 0}, {"offset": 0, "length": -1}])

@@ -4,16 +4,21 @@ import json
 import multiprocessing
 import pickle
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from rollcall_runtime.train.checkpoint.planned_save import save_planned
+from rollcall_runtime.train.checkpoint.plan_messages import RankPlan, Share, from_bytes, to_bytes
+from rollcall_runtime.train.checkpoint.planned_save import _PlannedSave, save_planned
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from tests.unit.rollcall_runtime.train.checkpoint import saving_ranks
+from tests.unit.rollcall_runtime.train.checkpoint.test_plan_messages import local_plan
 from tests.unit.rollcall_runtime.train.engines.test_fsdp2_ranks import free_port
 
 SECONDS = 100  # for both processes, imports included
@@ -94,6 +99,29 @@ def test_one_rank_writes_what_torch_writes(ranks: TrainerProcessGroup, tmp_path:
 
 
 @pytest.mark.slow
+def test_shares_are_of_what_a_rank_planned_although_torch_2_6_changes_the_plans(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    both = {"a": torch.zeros(4), "b": torch.zeros(3), "c": torch.zeros(2)}
+    own = local_plan({"model": both})
+    make = DefaultSavePlanner.create_global_plan
+
+    def change(self: DefaultSavePlanner, plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        made, metadata = make(self, list(plans))
+        plans[:] = made  # as torch 2.6 does
+        return made, metadata
+
+    monkeypatch.setattr(DefaultSavePlanner, "create_global_plan", change)
+    group = SimpleNamespace(rank=0, size=2, gather_for_checkpoint=lambda value: [value, value])
+    save = _PlannedSave({"model": both}, tmp_path, cast("TrainerProcessGroup", group))
+    message = to_bytes(RankPlan.of(own))
+    shares = [from_bytes(Share, text, rank=0) for text in save.shares([message, message])]
+    written = [[item.index.fqn for item in share.select(own).items] for share in shares]
+    assert written == [[item.index.fqn for item in plan.items] for plan in save._all]
+    assert sorted(name for names in written for name in names) == ["model.a", "model.b", "model.c"]
+    assert all(written), "each has a part, or nothing could be out of place"
+
+
 def test_no_pickles_travel_between_ranks_that_save(reports: Reports) -> None:
     assert [report["we_save"] for report in reports] == ["", ""]
 
