@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 4096
 HEADER_SECONDS = 5.0
+FAREWELL_SECONDS = 1.0  # for a peer to confirm that its TLS connection ends
 WAITING, WAITING_OF_PEER = 256, 64  # connections whose header is not whole yet
 OPEN_OF_PEER = 1024
 BACKLOG = 1024
@@ -204,7 +205,12 @@ class _Connection(asyncio.Protocol):
         loop, seconds = asyncio.get_running_loop(), self._door.bounds.header_seconds
         try:
             secured = await loop.start_tls(
-                raw, self, context, server_side=True, ssl_handshake_timeout=seconds
+                raw,
+                self,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=FAREWELL_SECONDS,
             )
         except OSError:  # also TimeoutError, and what is no TLS
             secured = None

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import resource
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +13,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rollcall_runtime.worker.doors import MAX_HEADER_BYTES, BoundedRunner, DoorBounds
+from rollcall_runtime.worker.doors import (
+    FAREWELL_SECONDS,
+    MAX_HEADER_BYTES,
+    BoundedRunner,
+    DoorBounds,
+)
 from rollcall_runtime.worker.file_limit import file_limit, raise_file_limit
 from rollcall_runtime.worker.identity.tls import ServerCertificate, TlsContext, client_context
 from tests.certificates import authority, certificate_of, show
@@ -254,3 +261,25 @@ async def eventually_equal(found: list[str], expected: list[str]) -> None:
     while found != expected and asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(0.01)
     assert found == expected
+
+
+async def test_a_refused_client_that_does_not_confirm_the_end_is_not_waited_for(
+    unused_tcp_port: int, certificate: TlsContext
+) -> None:
+    bounds = DoorBounds(open_of_peer=1, header_seconds=30.0)
+    async with door(unused_tcp_port, bounds, certificate):
+        silent = await asyncio.to_thread(refused_and_silent, unused_tcp_port)
+        with silent:
+            await asyncio.sleep(2 * FAREWELL_SECONDS)
+            assert await get_by_tls(unused_tcp_port) == 200, "its place is free"
+
+
+def refused_and_silent(port: int) -> ssl.SSLSocket:
+    """A client whose request was refused, and which reads no more."""
+    believed = client_context(certificate_of(authority()))
+    made = believed.wrap_socket(
+        socket.create_connection(("127.0.0.1", port), 5), server_hostname="localhost"
+    )
+    made.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert made.recv(12) == b"HTTP/1.1 401"
+    return made
