@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 4096
 HEADER_SECONDS = 5.0
-FAREWELL_SECONDS = 1.0  # for a peer to confirm that its TLS connection ends
+FAREWELL_SECONDS = 0.1  # for a peer to confirm that its TLS connection ends
 WAITING, WAITING_OF_PEER = 256, 64  # connections whose header is not whole yet
 OPEN_OF_PEER = 1024
 BACKLOG = 1024
@@ -171,7 +171,7 @@ class _Connection(asyncio.Protocol):
         self._header: bytearray | None = bytearray()
         self._transport: asyncio.Transport | None = None
         self._peer = ""
-        self._entered = self._connected = self._refused = False
+        self._entered = self._connected = self._refused = self._shaking_hands = False
         self._timer: asyncio.TimerHandle | None = None
 
     def refuse(self, what: str) -> None:
@@ -195,23 +195,28 @@ class _Connection(asyncio.Protocol):
         self._timer = loop.call_later(seconds, self.refuse, "slow_header")
         if self._door.tls is None:
             self._connect(self._transport)
-            return
-        self._transport.pause_reading()  # what the client says first is for the handshake
-        handshake = loop.create_task(self._shake_hands(self._transport, self._door.tls()))
+
+    def _begin_tls(self, raw: asyncio.Transport, context: ssl.SSLContext, greeting: bytes) -> None:
+        """The client has sent its first bytes; one that says nothing costs no memory for TLS."""
+        self._shaking_hands = True
+        raw.pause_reading()
+        loop, seconds = asyncio.get_running_loop(), self._door.bounds.header_seconds
+        starting = loop.start_tls(
+            raw,
+            self,
+            context,
+            server_side=True,
+            ssl_handshake_timeout=seconds,
+            ssl_shutdown_timeout=FAREWELL_SECONDS,
+        )
+        handshake = loop.create_task(self._shake_hands(starting))
         self._door.handshakes.add(handshake)
         handshake.add_done_callback(self._door.handshakes.discard)
+        loop.call_soon(_pass_on, raw, greeting)  # once start_tls has begun
 
-    async def _shake_hands(self, raw: asyncio.Transport, context: ssl.SSLContext) -> None:
-        loop, seconds = asyncio.get_running_loop(), self._door.bounds.header_seconds
+    async def _shake_hands(self, starting: Awaitable[asyncio.Transport | None]) -> None:
         try:
-            secured = await loop.start_tls(
-                raw,
-                self,
-                context,
-                server_side=True,
-                ssl_handshake_timeout=seconds,
-                ssl_shutdown_timeout=FAREWELL_SECONDS,
-            )
+            secured = await starting
         except OSError:  # also TimeoutError, and what is no TLS
             secured = None
         if secured is not None:
@@ -229,9 +234,11 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._header is None:
             self._inner.data_received(data)
-        else:
+        elif self._connected or self._shaking_hands:
             self._header += data
             self._pass_header(self._header)
+        elif self._transport is not None and self._door.tls is not None:
+            self._begin_tls(self._transport, self._door.tls(), data)
 
     def _pass_header(self, header: bytearray) -> None:
         """Pass the header on once it is whole, with what has come of the body."""
@@ -268,3 +275,17 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _pass_on(raw: asyncio.Transport, data: bytes) -> None:
+    """Give bytes that were read from `raw` to the protocol that it has by now, which is TLS's."""
+    protocol = raw.get_protocol()
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        return  # the connection has ended
+    rest = memoryview(data)
+    while rest:
+        buffer = memoryview(protocol.get_buffer(len(rest)))
+        length = min(len(buffer), len(rest))
+        buffer[:length] = rest[:length]
+        protocol.buffer_updated(length)
+        rest = rest[length:]

@@ -283,3 +283,17 @@ def refused_and_silent(port: int) -> ssl.SSLSocket:
     made.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert made.recv(12) == b"HTTP/1.1 401"
     return made
+
+
+async def test_clients_that_say_nothing_cost_no_memory_for_tls(
+    unused_tcp_port: int, certificate: TlsContext
+) -> None:
+    async with door(unused_tcp_port, tls=certificate):
+        for _ in range(3):
+            await connect(unused_tcp_port)
+        await asyncio.sleep(0.1)
+        handshakes = [
+            task for task in asyncio.all_tasks() if "_shake_hands" in repr(task.get_coro())
+        ]
+        assert handshakes == []
+        assert await get_by_tls(unused_tcp_port) == 200

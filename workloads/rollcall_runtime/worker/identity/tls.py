@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import time
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = logging.getLogger(__name__)
+
+# asyncio keeps a buffer of this size for each TLS connection; its own 256 KiB are much where
+# strangers have hundreds. A record of TLS has 16 KiB at most.
+SSLProtocol.max_size = 32 << 10
 
 LOOK_SECONDS = 1.0  # at most once in so long the files are looked at
 
