@@ -20,10 +20,10 @@ def certificate_of(ca: trustme.CA) -> str:
     return ca.cert_pem.bytes().decode()
 
 
-def show(folder: Path, host: str, *, signed_by: trustme.CA | None = None) -> Path:
-    """Write the certificate and key of a server of this name or address, as a Secret is mounted."""
+def show(folder: Path, *hosts: str, signed_by: trustme.CA | None = None) -> Path:
+    """Write the certificate and key of a server of these names, as a Secret is mounted."""
     folder.mkdir(parents=True, exist_ok=True)
-    issued = (signed_by or authority()).issue_cert(host)
+    issued = (signed_by or authority()).issue_cert(*hosts)
     chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
     for name, text in (
         (pod_contract.TLS_CERTIFICATE, chain),

@@ -12,6 +12,7 @@ from hack.attacks.clients import Door, request
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import EpochCause
+from tests.certificates import show
 from tests.local.harness import in_sync
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ async def reconnect_requests_while_dns_is_silent(job: AttackedJob) -> None:
         silent_dns.ADDRESS: job.membership.address,
         silent_dns.MARKER: str(marker),
     }
+    trainer = job.job.trainer  # which shows its new certificate after a second
+    mounted = job.job.folder / "mounted" / trainer.uid / "tls"
+    show(mounted, trainer.address, silent_dns.NAME)
     pod = job.job.launch(imports=silent_dns.__name__, **variables)
     await job.push_roster(EpochCause.MEMBERS_JOINED)
     try:
