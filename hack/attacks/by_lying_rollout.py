@@ -51,20 +51,21 @@ async def lying_pod(job: AttackedJob, lie: str) -> AsyncIterator[Pod]:
         pod.close()
 
 
+def is_excluded(pod: Pod, snapshot: JobSnapshot) -> bool:
+    """Whether the coordinator excludes the rollout for its messages."""
+    return any(
+        member.pod_uid == pod.uid and member.cause is SuspicionCause.BAD_MESSAGES
+        for member in snapshot.members
+    )
+
+
 def liar(lie: str) -> Callable[[AttackedJob], Awaitable[None]]:
     """The attack by a rollout that tells one kind of lie."""
 
     async def run(job: AttackedJob) -> None:
         async with lying_pod(job, lie) as pod:
-
-            def is_out(snapshot: JobSnapshot) -> bool:
-                return any(
-                    member.pod_uid == pod.uid and member.cause is SuspicionCause.BAD_MESSAGES
-                    for member in snapshot.members
-                )
-
             try:
-                await job.job.operator.until(is_out, seconds=LIE_SECONDS)
+                await job.job.operator.until(lambda s: is_excluded(pod, s), seconds=LIE_SECONDS)
             except AssertionError:
                 expect(False, f"a rollout that lies stays a member: {pod.log()[-300:]}")
 
@@ -90,10 +91,7 @@ def joiner(lie: str) -> Callable[[AttackedJob], Awaitable[None]]:
 
             def is_out(snapshot: JobSnapshot) -> bool:
                 suspected.update(m.pod_uid for m in snapshot.members if m.cause is not None)
-                return any(
-                    member.pod_uid == pod.uid and member.cause is SuspicionCause.BAD_MESSAGES
-                    for member in snapshot.members
-                )
+                return is_excluded(pod, snapshot)
 
             try:
                 await job.job.operator.until(is_out, seconds=LIE_SECONDS)

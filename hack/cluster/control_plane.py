@@ -12,10 +12,8 @@ from __future__ import annotations
 import http
 import http.client
 import json
-import random
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from hack.cluster import go_build
 from hack.cluster.errors import CommandError
 from hack.cluster.subprocesses import run, tail_of, wait_for
+from hack.free_ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 MEMORY = Path("/dev/shm")
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 10.0
-# Below the ports that the kernel gives to outgoing connections, which could take one between two
-# runs of the same server.
-_PORTS = range(20000, 32000)
 _WRITES = ("create", "update", "patch", "delete", "deletecollection")
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -284,26 +280,6 @@ class ControlPlane:
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that no process listens on now."""
-    found: list[int] = []
-    held: list[socket.socket] = []
-    try:
-        while len(found) < count:
-            port = random.choice(_PORTS)
-            probe = socket.socket()
-            held.append(probe)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found.append(port)
-    finally:
-        for probe in held:
-            probe.close()
-    return found
 
 
 def _fetch(port: int, path: str, *, token: str = "", trust: ssl.SSLContext | None = None) -> bool:

@@ -101,6 +101,7 @@ class EngineOnRanks:
         *,
         head: str = "language-model",
         learning_rate: float | None = LEARNING_RATE,
+        temperature: float = 1.0,
         name: str = "main",
         **settings: object,
     ) -> None:
@@ -110,7 +111,14 @@ class EngineOnRanks:
         if reason:
             pytest.skip(f"{self.name}: {reason}")
         try:
-            self.open_anyway(model, head=head, learning_rate=learning_rate, name=name, **settings)
+            self.open_anyway(
+                model,
+                head=head,
+                learning_rate=learning_rate,
+                temperature=temperature,
+                name=name,
+                **settings,
+            )
         except RankError as error:
             self._skip_if_refused(error, wanted)
             raise

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import socket
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
+from hack.free_ports import free_port
 from tests.engines import preloaded, rank_worker
 from tests.engines.rank_worker import RankPlace
 
@@ -66,7 +66,7 @@ class RankProcesses:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes that fork must not have threads
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([preloaded.__name__])
-        port = _free_port()
+        port = free_port()
         self._ranks: list[_Rank] = []
         for rank in range(world):
             place = RankPlace(engine, stand_in, rank, world, port, folder)
@@ -152,12 +152,6 @@ def _all_well(replies: list[dict[str, Any] | None]) -> bool:
         return False
     errors = [reply["error"]["type"] for reply in replies if reply is not None and "error" in reply]
     return not errors or (len(errors) == len(replies) and set(errors) <= _HARMLESS)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 class RankPool:

@@ -123,6 +123,7 @@ class RankWorker:
         head: str = "language-model",
         optimizer: str = "adamw",
         learning_rate: float | None = None,
+        temperature: float = 1.0,
         name: str = "main",
     ) -> None:
         """Make an engine; `learning_rate` None: without optimizer."""
@@ -133,6 +134,7 @@ class RankWorker:
             head=head,  # type: ignore[arg-type]
             settings=EngineSettings(**settings),
             seed=SEED,
+            temperature=temperature,
         )
         engine = train_engines.get(self._place.engine)(setup)
         self._engines[name] = engine

@@ -39,6 +39,7 @@ class Reference:
     engine exported them; none for a language model. `settings`: those of the optimizer count, and
     the precision, where bf16 computes with a bf16 copy of the weights, and tensorParallel, which
     changes nothing but where sums are rounded. `rounds_once`: see `rounding_once`.
+    `temperature` divides the logits.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class Reference:
         learning_rate: float = LEARNING_RATE,
         head: Sequence[Tensor] = (),
         rounds_once: bool = False,
+        temperature: float = 1.0,
     ) -> None:
         self._settings = settings or EngineSettings()
         self._base_rate = learning_rate
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
         self._rounds_once = rounds_once
+        self._temperature = temperature
         self._head = [nn.Parameter(tensor.clone()) for tensor in head]
         self._dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[self._settings.precision]
         self._steps = 0
@@ -103,7 +106,7 @@ class Reference:
             values = nn.functional.linear(found.hidden_states[-1].float(), *self._head)[..., 0]
             last = (batch.lengths - 1).clamp(min=0)
             return ModelOutput(values=values, scores=values[torch.arange(batch.rows), last])
-        logprobs = found.logits.float().log_softmax(-1)
+        logprobs = (found.logits.float() / self._temperature).log_softmax(-1)
         return ModelOutput(
             logprobs=logprobs.gather(-1, batch.targets[..., None])[..., 0],
             entropy=-(logprobs.exp() * logprobs).sum(-1),

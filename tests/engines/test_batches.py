@@ -61,6 +61,21 @@ def test_inference_gives_each_row_what_the_reference_gives(
         torch.testing.assert_close(tensor, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.meshes(meshes.ONE, meshes.DP2, meshes.TP2, meshes.CP2)
+def test_the_temperature_divides_the_logits(engine: EngineOnRanks, model: Model) -> None:
+    engine.open(model("qwen3"), learning_rate=ONE_STEP_RATE, temperature=0.7, **SHOWS_ONE_GRADIENT)
+    reference = Reference(model("qwen3"), temperature=0.7)
+    with torch.no_grad():
+        output = reference.outputs(ROWS.whole())
+    for name, tensor in engine.forward(ROWS).items():
+        expected = getattr(output, name).masked_fill(~ROWS.whole().mask, 0)
+        torch.testing.assert_close(tensor, expected, atol=1e-5, rtol=0)
+    want = reference.forward_backward(ROWS.whole(), LOSSES["row mean"])
+    result = engine.forward_backward(ROWS, loss="row mean")
+    assert result["loss"] == pytest.approx(want.loss, rel=CLOSE)
+    assert_gradients(engine, reference)
+
+
 @pytest.mark.meshes(*meshes.ALL)
 @both_models
 def test_gradients_of_two_batches_add_up_each_by_its_own_denominator(

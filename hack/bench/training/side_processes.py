@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import socket
 import time
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hack.bench.training.random_rows import RandomRows
+from hack.free_ports import free_port
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -57,7 +57,7 @@ class SideProcesses:
 
     def __init__(self, side: Side, rows: RandomRows) -> None:
         context = multiprocessing.get_context("spawn")
-        port = _free_port()
+        port = free_port()
         self._ranks: list[tuple[SpawnProcess, Connection]] = []
         for rank in range(side.ranks):
             ours, theirs = context.Pipe()
@@ -166,10 +166,3 @@ def _resident(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"the kernel does not report {name}")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -48,7 +48,7 @@ class _SessionTable:
 
 
 class RendezvousServer:
-    """Listens on `address` alone, on `port` or one that the kernel picks.
+    """Listens on `address` alone, on `port` or one that the kernel picks, or by `listener`.
 
     `secret` is what clients must know, a random one by default; `admit` judges the secrets of
     clients instead, in any thread. Each client has a thread, for as long as it is connected.
@@ -60,12 +60,13 @@ class RendezvousServer:
         address: str,
         *,
         port: int = 0,
+        listener: socket.socket | None = None,
         secret: str = "",
         admit: Callable[[str], bool] | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._refused = refused
-        self._listener = _listen(address, port)
+        self._listener = listener or _listen(address, port)
         self._knows = admit or self._is_own_secret
         self.address = RendezvousAddress(
             host=address,

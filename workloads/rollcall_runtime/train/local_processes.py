@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RANK, SIZE, HOST, PORT = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 SECRET = "ROLLCALL_RENDEZVOUS_SECRET"  # noqa: S105 - the name of a variable
 END_SECONDS = 15.0  # for the other ranks to end by themselves once one has ended
+LISTENER = "ROLLCALL_RENDEZVOUS_LISTENER"  # rank 0: the file descriptor of its listening socket
 _LOOK_SECONDS = 0.1
 
 
@@ -40,10 +41,21 @@ def rendezvous_of(variables: Mapping[str, str]) -> TrainerRendezvous:
             rank=int(variables.get(RANK, "0")),
             size=int(variables[SIZE]),
             secret=variables.get(SECRET, ""),
+            listener=_listener(variables),
         )
     except ValueError as error:
         names = f"{RANK}, {SIZE}, {HOST}, {PORT}, {SECRET}"
         raise SpecError("environment", f"{error}; set {names}") from error
+
+
+def _listener(variables: Mapping[str, str]) -> socket.socket | None:
+    """The socket that `run_ranks` opened for rank 0; None elsewhere, ValueError for any other."""
+    if LISTENER not in variables:
+        return None
+    try:
+        return socket.socket(fileno=int(variables[LISTENER]))
+    except OSError as error:
+        raise ValueError(f"{LISTENER} is no socket: {error}") from error
 
 
 def run_ranks(command: Sequence[str], count: int, *, output: TextIO) -> int:
@@ -54,8 +66,9 @@ def run_ranks(command: Sequence[str], count: int, *, output: TextIO) -> int:
     A signal to stop goes to all of them. Ranks that do not end END_SECONDS after the first that
     failed are killed.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    # Rank 0 inherits it: a port that is freed for it could be taken by another process meanwhile.
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    port = listener.getsockname()[1]
     common = {SIZE: str(count), HOST: "127.0.0.1", PORT: str(port), SECRET: secrets.token_hex(16)}
     ranks: list[subprocess.Popen[bytes]] = []
 
@@ -67,10 +80,19 @@ def run_ranks(command: Sequence[str], count: int, *, output: TextIO) -> int:
     try:
         for rank in range(count):
             own = {**os.environ, **common, **own_device(rank, os.environ), RANK: str(rank)}
+            inherited = []
+            if rank == 0:
+                own[LISTENER] = str(listener.fileno())
+                inherited = [listener.fileno()]
             # A group of its own: the terminal's Ctrl-C comes once, from this process.
-            ranks.append(subprocess.Popen(command, env=own, stdout=output, process_group=0))
+            started = subprocess.Popen(
+                command, env=own, stdout=output, process_group=0, pass_fds=inherited
+            )
+            ranks.append(started)
+        listener.close()  # once rank 0 has ended nothing listens any more
         return _wait(ranks)
     finally:
+        listener.close()
         for process in ranks:
             process.kill()
             process.wait()

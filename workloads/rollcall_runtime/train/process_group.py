@@ -24,6 +24,7 @@ from rollcall_runtime.train.json_objects import json_objects
 from rollcall_runtime.train.rendezvous_store import RendezvousStore
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
@@ -40,7 +41,8 @@ _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:h
 class TrainerRendezvous:
     """Where the ranks meet. With one rank, only `timeout` is used.
 
-    Rank 0 binds `host`, its own address; the others connect to it by address or name. `secret` is
+    Rank 0 binds `host`, its own address, unless its parent process gave it the `listener`; the
+    others connect to it by address or name. `secret` is
     what a rank shows there: one that only they know, or its own, which `admit` of rank 0 judges.
     `refused` counts by kind what came of no rank.
     `timeout` seconds bound the rendezvous and every collective
@@ -53,6 +55,7 @@ class TrainerRendezvous:
     size: int = 1
     secret: str = field(default="", repr=False)
     timeout: float = 600.0
+    listener: socket.socket | None = None
     admit: Callable[[str], bool] | None = None
     refused: Callable[[str], None] = lambda _: None
 
@@ -192,6 +195,7 @@ def _store(meeting: TrainerRendezvous, undo: ExitStack) -> Store:
         server = RendezvousServer(
             meeting.host,
             port=meeting.port,
+            listener=meeting.listener,
             secret=meeting.secret,
             admit=meeting.admit,
             refused=meeting.refused,

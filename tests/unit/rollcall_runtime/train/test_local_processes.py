@@ -36,6 +36,27 @@ def test_each_rank_gets_its_number_and_a_common_place_to_meet(tmp_path: Path) ->
     assert common[:2] == ("3", "127.0.0.1")
 
 
+def test_no_other_process_can_take_the_port_before_rank_0_listens(tmp_path: Path) -> None:
+    script = (
+        "import os, socket, time\n"
+        "from rollcall_runtime.train.local_processes import rendezvous_of\n"
+        "meeting = rendezvous_of(os.environ)\n"
+        "if meeting.rank == 0:\n"
+        "    print(meeting.listener.accept()[0].recv(9).decode(), flush=True)\n"
+        "else:\n"
+        "    assert meeting.listener is None\n"
+        "    taken = socket.socket().connect_ex((meeting.host, meeting.port)) == 0\n"
+        "    thief = socket.socket()\n"
+        "    thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        "    try:\n"
+        "        thief.bind((meeting.host, meeting.port))\n"
+        "    except OSError:\n"
+        "        print('held' if taken else 'free', flush=True)\n"
+    )
+    code, printed = run(script, 2, tmp_path)
+    assert (code, printed.split()) == (0, ["held"])
+
+
 def test_a_rank_that_fails_ends_the_others_and_gives_its_code(tmp_path: Path) -> None:
     script = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(40)"
     began = time.monotonic()

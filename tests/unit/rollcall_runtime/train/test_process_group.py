@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from hack.free_ports import free_port
 from rollcall_runtime.sync.rendezvous_connection import RendezvousAddress
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 from rollcall_runtime.train import process_group
@@ -26,12 +27,6 @@ from rollcall_runtime.train.process_group import (
 from rollcall_runtime.train.rendezvous_store import RendezvousStore
 
 HOST, SECRET = "127.0.3.1", "of the job"
-
-
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def test_a_process_group_at_a_time_and_it_leaves_nothing_behind() -> None:
@@ -114,7 +109,7 @@ def test_a_meeting_place_that_cannot_be_is_refused(wrong: dict[str, Any], messag
 
 
 def test_a_rank_that_stays_away_is_not_waited_for_for_ever() -> None:
-    port = free_port()
+    port = free_port(host=HOST)
     with pytest.raises(RuntimeError, match=r"timed out after 0.5 s waiting for ranks \[1\] of 2"):
         TrainerProcessGroup(TrainerRendezvous(HOST, port, 0, 2, secret=SECRET, timeout=0.5))
     assert not dist.is_initialized()
@@ -122,7 +117,7 @@ def test_a_rank_that_stays_away_is_not_waited_for_for_ever() -> None:
 
 
 def test_rank_0_that_stays_away_is_not_waited_for_for_ever() -> None:
-    meeting = TrainerRendezvous(HOST, free_port(), 1, 2, secret=SECRET, timeout=0.3)
+    meeting = TrainerRendezvous(HOST, free_port(host=HOST), 1, 2, secret=SECRET, timeout=0.3)
     with pytest.raises(RuntimeError, match="rank 1 cannot reach rank 0"):
         TrainerProcessGroup(meeting)
 
