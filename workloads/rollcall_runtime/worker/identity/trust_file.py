@@ -13,6 +13,7 @@ import jwt
 from rollcall_protocol.wire.json_codec import CodecError, decode
 from rollcall_protocol.wire.trust_bundle import TrustBundle
 from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.identity.reread_files import RereadFiles
 from rollcall_runtime.worker.identity.tls import client_context
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # at most once in so long the file is looked at
 LONGEST_FILE = 1 << 20
 
 
@@ -39,49 +39,31 @@ class Trust:
 class TrustFile:
     """A TrustBundle in a file, read again when the file changes.
 
-    What does not parse later is logged, and the former content holds: a bad write to the ConfigMap
-    must not lock members out. SpecError if the file cannot be read at the start.
+    SpecError if the file cannot be read at the start.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives seconds."""
-        self._path, self._clock = path, clock
-        self._looked = clock()
+        self._path = path
         try:
-            self._seen = self._signature()
-            self._trust = _parse(path.read_bytes())
+            self._files = RereadFiles((path,), self._read, clock=clock)
         except (OSError, ValueError) as error:
             problem = f"{error}; does the job's ConfigMap hold the operator's trust bundle?"
             raise SpecError(str(path), problem) from error
 
     def current(self) -> Trust:
         """The content, at most LOOK_SECONDS old."""
-        now = self._clock()
-        if now - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            self._look()
-        return self._trust
+        return self._files.current()
 
     def client_context(self) -> SSLContext:
         """The context for a connection to a server of the job."""
         return self.current().client
 
-    def _look(self) -> None:
-        try:
-            seen = self._signature()
-            if seen == self._seen:
-                return
-            self._seen = seen
-            self._trust = _parse(self._path.read_bytes())
-            log.info("read %s again: %d keys", self._path, len(self._trust.keys))
-        except (OSError, ValueError) as error:
-            log.warning("cannot use %s, the former content holds: %s", self._path, error)
-
-    def _signature(self) -> tuple[int, int, int]:
-        found = self._path.stat()
-        if found.st_size > LONGEST_FILE:
-            raise ValueError(f"{found.st_size} bytes; at most {LONGEST_FILE} are read")
-        return found.st_ino, found.st_size, found.st_mtime_ns
+    def _read(self) -> Trust:
+        size = self._path.stat().st_size
+        if size > LONGEST_FILE:
+            raise ValueError(f"{size} bytes; at most {LONGEST_FILE} are read")
+        return _parse(self._path.read_bytes())
 
 
 def _parse(text: bytes) -> Trust:

@@ -9,7 +9,8 @@ import trustme
 
 from rollcall_protocol.pod_contract import TLS_CERTIFICATE, TLS_KEY
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.identity.tls import LOOK_SECONDS, ServerCertificate, client_context
+from rollcall_runtime.worker.identity.reread_files import LOOK_SECONDS
+from rollcall_runtime.worker.identity.tls import ServerCertificate, client_context
 from tests.certificates import certificate_of, show
 
 
@@ -63,7 +64,7 @@ def test_what_cannot_be_used_leaves_the_former_one(
         (tmp_path / name).write_text("no PEM")
     clock.now += LOOK_SECONDS
     assert believes(client_context(certificate_of(authority)), server.context())
-    assert "the former one holds" in caplog.text
+    assert "the former content holds" in caplog.text
 
 
 def test_a_worker_does_not_start_without_a_certificate_and_the_key_that_belongs_to_it(

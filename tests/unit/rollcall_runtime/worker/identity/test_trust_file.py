@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.identity import trust_file
+from rollcall_runtime.worker.identity.reread_files import LOOK_SECONDS
 from rollcall_runtime.worker.identity.trust_file import TrustFile
 from tests.token_issuer import TokenIssuer, default_key, ec_key
 
@@ -86,7 +86,7 @@ def test_the_file_is_looked_at_once_a_second_at_most(path: Path) -> None:
     clock = Clock()
     trust = TrustFile(path, clock=clock)
     path.write_text(ISSUER.trust(ec_key("key-2")))
-    clock.now += trust_file.LOOK_SECONDS / 2
+    clock.now += LOOK_SECONDS / 2
     assert list(trust.current().keys) == ["key-1"]
-    clock.now += trust_file.LOOK_SECONDS
+    clock.now += LOOK_SECONDS
     assert list(trust.current().keys) == ["key-2"]
