@@ -21,7 +21,8 @@ class DataSource:
     `datasets` saved or can load, or the id of a data set; `subset` and `split` choose within the
     last two. `weight`: how many of `sum of weights` successive prompts come from this source.
     `column` holds the prompt; empty: `messages`, `prompt` or `tokens`, whichever there is.
-    `columns` go to the reward function beside it; empty: all.
+    `columns` go to the reward function beside it; empty: all. `template` makes the prompt of other
+    columns, whose names stand between braces, and puts it into `column`, or else `prompt`.
     """
 
     name: str
@@ -30,6 +31,7 @@ class DataSource:
     split: str = "train"
     column: str = ""
     columns: tuple[str, ...] = ()
+    template: str = ""
 
     def __post_init__(self) -> None:
         """ValueError says what is wrong."""
@@ -37,9 +39,17 @@ class DataSource:
             raise ValueError("a source needs a name")
         if not 1 <= self.weight <= MAX_WEIGHT:
             raise ValueError(f"a weight must be from 1 to {MAX_WEIGHT}, not {self.weight}")
+        if len(self.template) > MAX_TEMPLATE:
+            raise ValueError(f"a template must have at most {MAX_TEMPLATE} characters")
+
+    @property
+    def prompt_column(self) -> str:
+        """The column that holds the prompt; empty: whichever there is."""
+        return self.column or ("prompt" if self.template else "")
 
 
 MAX_WEIGHT = 10_000
+MAX_TEMPLATE = 16_384
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol.prompts.prompt import Prompt
+from rollcall_protocol.sampling_config import sampling_of
 from rollcall_runtime.data.checked_column import CheckedColumn, check_column
 from rollcall_runtime.data.row_kind import RowKind, find_column
-from rollcall_runtime.data.rows import open_rows
+from rollcall_runtime.data.templated_rows import open_source
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from rollcall_protocol.data_config import DataSource
+    from rollcall_protocol.sampling_config import SamplingConfig
     from rollcall_runtime.data.length_limit import LengthLimit
     from rollcall_runtime.data.model_input import ModelInput
     from rollcall_runtime.data.rows import Rows
@@ -34,12 +36,14 @@ class PromptRows:
     column: CheckedColumn
     model: ModelInput
     limit: LengthLimit
+    sampling: SamplingConfig
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def read(self, number: int) -> Prompt | None:
         row, place = self.rows.row(number), self.rows.place(number)
+        self.check_sampling(row, place)
         tokens = self._tokens(row[self.column.name], place)
         kept = self.limit.kept(len(tokens), place=place, field=self.field)
         if kept is None:
@@ -52,6 +56,14 @@ class PromptRows:
 
     def close(self) -> None:
         self.rows.close()
+
+    def check_sampling(self, row: dict[str, Any], place: str) -> None:
+        """SpecError names row and column if the row's own settings of sampling cannot be used."""
+        try:
+            sampling_of(self.sampling, row)
+        except ValueError as error:
+            problem = f"{place}: {self.sampling.column} (spec.algorithm.sampling.column): {error}"
+            raise SpecError(self.field, problem) from error
 
     def _tokens(self, value: Any, place: str) -> list[int]:
         model = self.model
@@ -69,6 +81,9 @@ class PromptRows:
 
     def _for_reward(self, row: dict[str, Any], place: str) -> dict[str, Any]:
         wanted = self.source.columns or [name for name in row if name != self._tokens_column]
+        own = self.sampling.column
+        if own in row and own not in wanted:  # the rollout reads it
+            wanted = [*wanted, own]
         for name in wanted:
             if name not in row:
                 raise SpecError(self.field, f"{place}: there is no column {name!r}")
@@ -90,18 +105,27 @@ class PromptRows:
 
 
 def open_prompt_rows(
-    source: DataSource, field: str, *, model: ModelInput, limit: LengthLimit
+    source: DataSource,
+    field: str,
+    *,
+    model: ModelInput,
+    limit: LengthLimit,
+    sampling: SamplingConfig,
 ) -> PromptRows:
     """Find the column of the prompts and check it in all rows; the longest are tokenized.
 
     SpecError at `field` names the row that is wrong.
     """
     with ExitStack() as undo:
-        rows = open_rows(source, field=field)
+        rows = open_source(source, field=field)
         undo.callback(rows.close)
-        name = find_column(rows.columns, source.column, place=rows.place(0), field=field)
+        name = find_column(rows.columns, source.prompt_column, place=rows.place(0), field=field)
         column = check_column(rows, name, model=model, field=field)
-        found = PromptRows(rows, source, field, column, model, limit)
+        found = PromptRows(rows, source, field, column, model, limit, sampling)
+        if sampling.column:
+            read = sampling.column if sampling.column in rows.columns else name
+            for number, row in enumerate(rows.scan(read)):
+                found.check_sampling(row, rows.place(number))
         for number in column.longest:  # what cannot be used shows before the first step
             found.read(number)
         undo.pop_all()

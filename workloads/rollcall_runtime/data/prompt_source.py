@@ -11,14 +11,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from rollcall_protocol.prompts.prompt import Prompt
-from rollcall_runtime.data.length_limit import length_limit
+from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_runtime.data.length_limit import LengthLimit, length_limit
 from rollcall_runtime.data.prompt_rows import open_prompt_rows
 from rollcall_runtime.data.row_mix import RowMix, open_mix
-from rollcall_runtime.tasks import reverse
+from rollcall_runtime.tasks import first_letter, reverse
 
 if TYPE_CHECKING:
     from rollcall_protocol.data_config import DataConfig
     from rollcall_runtime.data.model_input import ModelInput
+
+
+_ALL_ALIKE = SamplingConfig()  # no row has settings of its own
 
 
 class PromptSource(Protocol):
@@ -54,6 +58,30 @@ class ReversePrompts:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstLetterPrompts:
+    """`builtin:first-letter`, for a model with a tokenizer."""
+
+    seed: int
+    model: ModelInput
+    limit: LengthLimit
+    field: str
+
+    def prompt(self, number: int) -> Prompt | None:
+        row = first_letter.row(number, seed=self.seed)
+        tokens = self.model.text_tokens(row["prompt"])
+        kept = self.limit.kept(len(tokens), place=self.place(number), field=self.field)
+        if kept is None:
+            return None
+        return Prompt(tuple(tokens[kept]), dict(row), truncated=len(tokens) > self.limit.tokens)
+
+    def place(self, number: int) -> str:
+        return f"builtin:first-letter, number {number}"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
 class TablePrompts:
     """The rows of files and data sets."""
 
@@ -69,10 +97,17 @@ class TablePrompts:
         self.rows.close()
 
 
-def open_prompts(data: DataConfig, *, model: ModelInput, field: str = "") -> PromptSource:
+def open_prompts(
+    data: DataConfig,
+    *,
+    model: ModelInput,
+    field: str = "",
+    sampling: SamplingConfig = _ALL_ALIKE,
+) -> PromptSource:
     """The prompts of a job. SpecError names file and line, or row, of what is wrong with them.
 
-    `field` is that of a source outside of spec.data.
+    `field` is that of a source outside of spec.data; `sampling` names the column of a row's own
+    settings.
 
     All rows are checked, but only the longest are tokenized now.
     """
@@ -82,5 +117,9 @@ def open_prompts(data: DataConfig, *, model: ModelInput, field: str = "") -> Pro
     context = model.context
     # A response needs a token of the context.
     limit = length_limit(data, room=None if context is None else context - 1)
-    open_reader = partial(open_prompt_rows, model=model, limit=limit)
+    if first == "builtin:first-letter" and len(data.sources) == 1:
+        made = FirstLetterPrompts(data.seed, model, limit, field or "spec.data.prompts")
+        made.prompt(0)  # a model without a tokenizer shows before the first step
+        return made
+    open_reader = partial(open_prompt_rows, model=model, limit=limit, sampling=sampling)
     return TablePrompts(open_mix(data, open_reader, field=field))

@@ -97,7 +97,10 @@ def open_mix(
             place = "spec.data.prompts" if alone else f"spec.data.sources[{number}].name"
             if source.name.startswith("builtin:"):
                 problem = f"unknown {source.name!r}"
-                advice = "built in: builtin:reverse, as the only source of prompts"
+                advice = (
+                    "built in: builtin:reverse and builtin:first-letter, each as the only "
+                    "source of prompts"
+                )
                 raise SpecError(field or place, f"{problem}; {advice}")
             readers.append(open_reader(source, field or place))
             undo.callback(readers[-1].close)

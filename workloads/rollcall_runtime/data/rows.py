@@ -40,7 +40,7 @@ class Rows(Protocol):
 
 
 def open_rows(source: DataSource, *, field: str) -> Rows:
-    """The rows of `source`, no builtin; SpecError at `field` says why there are none."""
+    """The rows of `source`, as they are stored; SpecError at `field` says why not."""
     path = Path(source.name)
     if path.suffix == ".jsonl":
         rows: Rows = JsonLines(path, field=field)

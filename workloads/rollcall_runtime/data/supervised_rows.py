@@ -12,7 +12,7 @@ from rollcall_runtime.data.checked_column import CheckedColumn, check_column
 from rollcall_runtime.data.length_limit import LengthLimit, length_limit
 from rollcall_runtime.data.row_kind import RowKind, find_column
 from rollcall_runtime.data.row_mix import RowMix, open_mix
-from rollcall_runtime.data.rows import open_rows
+from rollcall_runtime.data.templated_rows import open_source
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def open_supervised_rows(
     All rows are checked; the longest are tokenized.
     """
     with ExitStack() as undo:
-        rows = open_rows(source, field=field)
+        rows = open_source(source, field=field)
         undo.callback(rows.close)
-        name = find_column(rows.columns, source.column, place=rows.place(0), field=field)
+        name = find_column(rows.columns, source.prompt_column, place=rows.place(0), field=field)
         column = check_column(rows, name, model=model, field=field)
         if COMPLETION in rows.columns:
             completion = check_column(rows, COMPLETION, model=model, field=field)

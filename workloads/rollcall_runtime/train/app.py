@@ -23,7 +23,7 @@ from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
-from rollcall_runtime.tasks.reward_process import RewardProcess
+from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.train.engine_configuration import split_config, split_loop
@@ -115,7 +115,7 @@ class _Leader:
             name=self.environment.coordinator,
             state_dir=self.environment.state_dir,
             engines=engines,
-            source=open_prompts(job.data, model=known).prompt,
+            source=open_prompts(job.data, model=known, sampling=job.algorithm.sampling).prompt,
             ledger_state=state.ledger,
             metrics=metrics,
             bounds=SampleBounds(model.vocabulary, model.positions),
@@ -276,9 +276,8 @@ async def _reward_check(
     if not share:
         yield None
         return
-    scorer = RewardProcess(
-        job.reward_function, timeout=job.reward_errors.timeout, stop_at_error=True
-    )
+    directory = open_model(job.model).directory
+    scorer = RewardProcesses(job, directory=directory, stop_at_error=True)
     try:
         await scorer.start()
         yield RewardCheck(scorer, share=share, counted=counted)
@@ -326,7 +325,8 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
     """Collective: waits for the other ranks, after everything that can fail on its own."""
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
-    open_prompts(job.data, model=ModelInput.of(open_model(job.model))).close()
+    model = ModelInput.of(open_model(job.model))
+    open_prompts(job.data, model=model, sampling=job.algorithm.sampling).close()
     make_engine = train_engines.get(chosen.name)
     loop, rest = split_loop(chosen.config)
     settings, own = split_config(rest)
@@ -344,6 +344,7 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
             own_settings=own,
             seed=job.data.seed,
             deterministic=job.algorithm.deterministic,
+            temperature=job.algorithm.sampling.temperature,
         )
         rank = TrainerRank(
             ranks=ranks,
@@ -372,4 +373,6 @@ def _open_held_out(job: JobConfig, model: ModelInput) -> Callable[[int], Prompt 
     """The prompts of evaluations, if there are any."""
     if job.evaluation is None:
         return None
-    return open_prompts(job.evaluation.data, model=model, field=HELD_OUT).prompt
+    return open_prompts(
+        job.evaluation.data, model=model, field=HELD_OUT, sampling=job.algorithm.sampling
+    ).prompt

@@ -109,6 +109,7 @@ def open_reference(environment: ReferenceEnvironment, undo: ExitStack) -> Refere
             ),
             seed=job.data.seed,
             deterministic=job.algorithm.deterministic,
+            temperature=job.algorithm.sampling.temperature,
         )
     )
     engine.initialize()

@@ -41,7 +41,8 @@ class EngineSetup:
     engine configuration holds beyond EngineSettings, for the engine to check. `seed` gives the
     weights that the model's source has none for. `ranks`: the process group that all engines of
     this process share. `deterministic`: the same batches give the same bits, or an error names what
-    cannot.
+    cannot. `temperature`: log-probabilities and entropy are those of logits divided by it, as that
+    is how tokens are sampled.
     """
 
     model: str
@@ -52,6 +53,7 @@ class EngineSetup:
     own_settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     deterministic: bool = False
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

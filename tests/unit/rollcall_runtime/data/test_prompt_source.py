@@ -9,6 +9,7 @@ import pytest
 
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_protocol.prompts.prompt import Prompt
+from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_runtime.data.prompt_rows import MAX_ROW_BYTES
 from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
 from rollcall_runtime.data.row_mix import MAX_DROPPED
@@ -217,3 +218,54 @@ def test_a_column_that_is_named_is_used(tmp_path: Path) -> None:
     ):
         with pytest.raises(SpecError, match=f"p.jsonl:1: {message}"):
             opened(source)
+
+
+def with_own_settings(tmp_path: Path, *own: Any) -> PromptSource:
+    path = tmp_path / "own.jsonl"
+    rows = [{"tokens": [1, 2], "label": 3, "own": settings} for settings in own]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = DataConfig(sources=(DataSource(str(path), columns=("label",)),))
+    return open_prompts(data, model=no_tokenizer(), sampling=SamplingConfig(column="own"))
+
+
+def test_the_settings_of_sampling_of_a_row_travel_with_it(tmp_path: Path) -> None:
+    prompt = with_own_settings(tmp_path, {"maxTokens": 4}).prompt(0)
+    assert prompt is not None
+    assert prompt.row == {"label": 3, "own": {"maxTokens": 4}}
+
+
+def test_bad_settings_of_sampling_name_row_and_column_before_the_first_step(tmp_path: Path) -> None:
+    # The first of rows of one length is none of the longest, which are read whole.
+    good = [{"maxTokens": 4}] * 20
+    message = r"own.jsonl:1: own \(spec.algorithm.sampling.column\): maxTokens must be from 1"
+    with pytest.raises(SpecError, match=message):
+        with_own_settings(tmp_path, {"maxTokens": 0}, *good)
+
+
+def test_first_letters_are_text_for_the_tokenizer_with_the_answer_in_the_row() -> None:
+    model = character_model()
+    source = opened("builtin:first-letter", model=model, seed=5)
+    prompt = source.prompt(7)
+    assert prompt is not None
+    assert prompt.row is not None
+    assert list(prompt.tokens) == model.text_tokens(prompt.row["prompt"])
+    assert prompt.row["answer"] == prompt.row["word"][0]
+    assert source.prompt(7) == prompt
+    assert source.place(7) == "builtin:first-letter, number 7"
+
+
+def test_first_letters_need_a_tokenizer_and_room() -> None:
+    with pytest.raises(SpecError, match="the model has no tokenizer"):
+        opened("builtin:first-letter")
+    with pytest.raises(SpecError, match=r"spec\.data\.prompts: builtin:first-letter, number 0"):
+        opened("builtin:first-letter", model=character_model(context=5))
+
+
+def test_a_template_makes_text_prompts_of_columns(tmp_path: Path) -> None:
+    path = written(tmp_path / "sums.jsonl", [{"question": "1 + 1", "answer": 2}])
+    source = DataSource(path, template="2 + 3 = 5\n{question} =", columns=("answer",))
+    model = character_model()
+    prompt = opened(source, model=model).prompt(0)
+    assert prompt is not None
+    assert list(prompt.tokens) == model.text_tokens("2 + 3 = 5\n1 + 1 =")
+    assert prompt.row == {"answer": 2}

@@ -1,6 +1,6 @@
 """The reverse task is learnt, and only because the rollouts get the new weights.
 
-All in one process and thread: the tiny engine samples, fsdp2 trains. Reward is that of those
+All in one process: the tiny engine samples, fsdp2 trains. Reward is that of those
 samples, never the trainer's own, which would rise without any weight sync.
 """
 
@@ -23,6 +23,7 @@ from rollcall_runtime.train.roles.policy_step import PolicyStep
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_engine import EngineSetup
 from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver
 
 PROMPTS, GROUP_SIZE, STEPS = 16, 16, 200
 MODEL = "builtin:reverse-tiny"
@@ -42,7 +43,7 @@ class Run:
         return sum(self.rewards[-10:]) / 10
 
 
-def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[TrainBatch, float, int]:
+def sample(rollout: EngineDriver, step: int, seed: int) -> tuple[TrainBatch, float, int]:
     """A batch, its mean reward, and the version that the rollout sampled it with."""
     numbers = range(step * PROMPTS, (step + 1) * PROMPTS)
     prompts = [reverse.prompt(number, seed=seed) for number in numbers]
@@ -50,7 +51,7 @@ def sample(rollout: TinyEngine, step: int, seed: int) -> tuple[TrainBatch, float
         [Sample(g.tokens, g.logprobs, g.versions, reward(prompt, g.tokens)) for g in generations]
         for prompt, generations in zip(
             prompts,
-            rollout.generate(prompts, group_size=GROUP_SIZE, seed=step, timeout=30),
+            rollout.sample(prompts, group_size=GROUP_SIZE, seed=step),
             strict=True,
         )
     ]
@@ -78,7 +79,7 @@ def learn(
     ranks = TrainerProcessGroup()
     step_of = policy(ranks, settings or AlgorithmSettings(), seed)
     trainer = step_of.actor.engine
-    rollout = TinyEngine(model=MODEL)
+    rollout = EngineDriver(TinyEngine(model=MODEL))
     waiting: deque[tuple[int, TrainBatch]] = deque()
     rewards: list[float] = []
     found: set[int] = set()

@@ -100,7 +100,7 @@ class PlannedTensor:
 class PlannedItem:
     """What one rank can write. `path`: keys, and indices of lists, that lead to it.
 
-    `tensor` is None for a value of another kind, whose bytes nobody else sees.
+    `tensor` is None for a value of another kind; other ranks do not see its bytes.
     """
 
     path: tuple[Any, ...]

@@ -1,7 +1,6 @@
 """Two ranks save and load as torch does, send no pickles, and fail together."""
 
 import json
-import multiprocessing
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from rollcall_runtime.train.checkpoint.planned_save import _PlannedSave, save_pl
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from tests.unit.rollcall_runtime.train.checkpoint import saving_ranks
 from tests.unit.rollcall_runtime.train.checkpoint.test_plan_messages import local_plan
-from tests.unit.rollcall_runtime.train.engines.test_fsdp2_ranks import free_port
+from tests.unit.rollcall_runtime.train.two_processes import run_two_ranks
 
 SECONDS = 100  # for both processes, imports included
 Reports = list[dict[str, str]]
@@ -43,20 +42,7 @@ ERRORS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left behind: checkpoints and their reports."""
     folder = tmp_path_factory.mktemp("ranks")
-    server, port = multiprocessing.get_context("forkserver"), free_port()
-    server.set_forkserver_preload([saving_ranks.__name__])  # imports torch once
-    ranks = [
-        server.Process(target=saving_ranks.main, args=(rank, port, folder)) for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    try:
-        for process in ranks:
-            process.join(SECONDS)
-        assert [process.exitcode for process in ranks] == [0, 0]
-    finally:
-        for process in ranks:
-            process.kill()
+    run_two_ranks(saving_ranks.main, folder, seconds=SECONDS)
     return folder
 
 

@@ -1,7 +1,5 @@
 """Two fsdp2 ranks do together what one process does alone, and one can go on from their state."""
 
-import multiprocessing
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +11,16 @@ from rollcall_runtime.train.process_group import TrainerProcessGroup
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.engines import two_ranks
 from tests.unit.rollcall_runtime.train.reference import Reference, setup, update_policy
+from tests.unit.rollcall_runtime.train.two_processes import run_two_ranks
 
 SECONDS = 100  # for both processes, imports included
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left behind: their results and a checkpoint."""
     folder = tmp_path_factory.mktemp("ranks")
-    port = free_port()
-    # As the trainer does, its processes end without taking the interpreter down.
-    server = multiprocessing.get_context("forkserver")
-    ranks = [server.Process(target=two_ranks.main, args=(rank, port, folder)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    try:
-        for process in ranks:
-            process.join(SECONDS)
-        assert [process.exitcode for process in ranks] == [0, 0]
-    finally:
-        for process in ranks:
-            process.kill()
+    run_two_ranks(two_ranks.main, folder, seconds=SECONDS)
     return folder
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from hack.free_ports import free_port
 from tests.unit.rollcall_runtime.train.engines import resuming
-from tests.unit.rollcall_runtime.train.engines.test_fsdp2_ranks import free_port
 
 pytestmark = pytest.mark.slow
 

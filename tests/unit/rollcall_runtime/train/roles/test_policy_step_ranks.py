@@ -1,6 +1,5 @@
 """Actor, critic and reference on two ranks do together what they do on one."""
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ import pytest
 import torch
 
 from rollcall_runtime.train.process_group import TrainerProcessGroup
-from tests.unit.rollcall_runtime.train.engines.test_fsdp2_ranks import free_port
 from tests.unit.rollcall_runtime.train.roles import ppo_rank
+from tests.unit.rollcall_runtime.train.two_processes import run_two_ranks
 
 SECONDS = 100  # for both processes, imports included
 
@@ -17,17 +16,7 @@ SECONDS = 100  # for both processes, imports included
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    port, server = free_port(), multiprocessing.get_context("forkserver")
-    ranks = [server.Process(target=ppo_rank.main, args=(rank, port, folder)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    try:
-        for process in ranks:
-            process.join(SECONDS)
-        assert [process.exitcode for process in ranks] == [0, 0]
-    finally:
-        for process in ranks:
-            process.kill()
+    run_two_ranks(ppo_rank.main, folder, seconds=SECONDS)
     return folder
 
 

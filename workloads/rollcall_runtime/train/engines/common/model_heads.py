@@ -29,15 +29,18 @@ if TYPE_CHECKING:
 class LanguageModelHead(nn.Module):
     """Log-probabilities of targets, and the entropy of what they are drawn from.
 
-    Both are computed where `mask` is true and are 0 elsewhere. `logprob_chunk` positions are
-    computed at a time, and again in the backward pass, so that logits of so many positions are in
-    memory; 0: all at once, and kept.
+    Both are of the logits divided by `temperature`, are computed where `mask` is true and are 0
+    elsewhere. `logprob_chunk` positions are computed at a time, and again in the backward pass, so
+    that logits of so many positions are in memory; 0: all at once, and kept.
     """
 
-    def __init__(self, model: nn.Module, *, logprob_chunk: int = 0) -> None:
+    def __init__(
+        self, model: nn.Module, *, logprob_chunk: int = 0, temperature: float = 1.0
+    ) -> None:
         super().__init__()
         self.model = model
         self._chunk = logprob_chunk
+        self._temperature = temperature
 
     def forward(
         self,
@@ -69,7 +72,10 @@ class LanguageModelHead(nn.Module):
         }
 
     def _logprobs(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, ...]:
-        return target_logprobs(output_layer(self.model)(hidden).float(), targets, entropy=entropy)
+        logits = output_layer(self.model)(hidden).float()
+        if self._temperature != 1.0:
+            logits = logits.div_(self._temperature)
+        return target_logprobs(logits, targets, entropy=entropy)
 
 
 class NumberHead(nn.Module):
@@ -93,10 +99,12 @@ class NumberHead(nn.Module):
         return {"values": output_layer(self.model)(hidden)[..., 0].float()}
 
 
-def with_head(model: nn.Module, head: Head, *, logprob_chunk: int = 0) -> nn.Module:
+def with_head(
+    model: nn.Module, head: Head, *, logprob_chunk: int = 0, temperature: float = 1.0
+) -> nn.Module:
     """`model`, built for `head`, with what the engine calls; it is the attribute `model`."""
     if head == "language-model":
-        return LanguageModelHead(model, logprob_chunk=logprob_chunk)
+        return LanguageModelHead(model, logprob_chunk=logprob_chunk, temperature=temperature)
     return NumberHead(model)
 
 

@@ -117,7 +117,12 @@ class ModuleEngine(MicrobatchedEngine):
             apply_activation_checkpointing(model, check_fn=units.__contains__)
         if settings.compile:
             compile_layers(layers(model))
-        module = with_head(model, head, logprob_chunk=settings.logprob_chunk)
+        module = with_head(
+            model,
+            head,
+            logprob_chunk=settings.logprob_chunk,
+            temperature=self.setup.temperature,
+        )
         self._module = self._shard(module.eval(), weights)
         self._parameters = [p for p in self._module.parameters() if p.requires_grad]
         if self.setup.optimizer is not None:

@@ -213,6 +213,8 @@ class MegatronEngine(MicrobatchedEngine):
                 return ModelOutput(values=values.masked_fill(~batch.mask, 0))
             last = (batch.lengths - 1).clamp(min=0)
             return ModelOutput(scores=values.gather(1, last[:, None])[:, 0])
+        if self.setup.temperature != 1.0:
+            logits = logits.float() / self.setup.temperature
         logits = hide_padding(logits, own_rows=self._own_vocabulary())
         spread = entropy_of(logits, self._groups.tensor_group) if entropy else None
         return ModelOutput(

@@ -19,14 +19,24 @@ if TYPE_CHECKING:
 class DecoderOutputs(nn.Module):
     """Log-probabilities of targets, or one number at each position.
 
+    The former are of the logits divided by `temperature`.
+
     Rows are padded to multiples of `length_multiple`, so that ranks can share a sequence.
     """
 
-    def __init__(self, decoder: nn.Module, *, numbers: bool, length_multiple: int) -> None:
+    def __init__(
+        self,
+        decoder: nn.Module,
+        *,
+        numbers: bool,
+        length_multiple: int,
+        temperature: float = 1.0,
+    ) -> None:
         super().__init__()
         self.model = decoder
         self._numbers = numbers
         self._length_multiple = length_multiple
+        self._temperature = temperature
 
     def forward(
         self,
@@ -46,6 +56,8 @@ class DecoderOutputs(nn.Module):
         if self._numbers:
             whole = output.full_tensor() if isinstance(output, DTensor) else output
             return {"values": whole[:, : tokens.shape[1], 0].float()}
+        if self._temperature != 1.0:
+            output = output.float() / self._temperature
         logprobs, spread = target_logprobs(output, F.pad(targets, (0, missing)), entropy=entropy)
         found = (
             {"logprobs": logprobs} if spread is None else {"logprobs": logprobs, "entropy": spread}

@@ -75,6 +75,7 @@ class TorchtitanEngine(Fsdp2Engine):
             build_decoder(spec, self._mesh, settings, device=setup.ranks.device),
             numbers=setup.head != "language-model",
             length_multiple=settings.tensor_parallel if settings.sequence_parallel else 1,
+            temperature=setup.temperature,
         ).eval()
         for weight in self._weights():
             put(weight.tensor, weights.read(weight.info.name))

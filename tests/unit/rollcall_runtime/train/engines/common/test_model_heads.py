@@ -15,12 +15,12 @@ BATCH = random_batch(seed=2)
 HEADS: tuple[tuple[Head, str], ...] = (("value", "values"), ("sequence-classification", "scores"))
 
 
-def built(head: Head = "language-model", *, chunk: int = 0) -> nn.Module:
+def built(head: Head = "language-model", *, chunk: int = 0, temperature: float = 1.0) -> nn.Module:
     model = open_model("builtin:reverse-tiny").build(head=head, seed=4)
     if head != "language-model":  # new ones are made of zeros
         generator = torch.Generator().manual_seed(5)
         nn.init.normal_(output_layer(model).weight, std=0.1, generator=generator)
-    return with_head(model, head, logprob_chunk=chunk)
+    return with_head(model, head, logprob_chunk=chunk, temperature=temperature)
 
 
 def expected(batch: TrainBatch) -> tuple[Tensor, Tensor]:
@@ -89,3 +89,33 @@ def test_logits_of_a_chunk_at_a_time_are_in_memory() -> None:
     model_output(module, BATCH, head="language-model", packing=False, entropy=False)
     assert max(seen) == 4
     assert sum(seen) == int(BATCH.mask.sum())
+
+
+def scores_at(temperature: float, *, chunk: int, by_hand: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities, entropy, and the gradient of a loss of both by the output layer."""
+    module = built(chunk=chunk, temperature=temperature)
+    if by_hand:
+        logits = module.model(BATCH.tokens) / temperature  # type: ignore[operator]
+        every = logits.log_softmax(-1)
+        logprobs = every.gather(-1, BATCH.targets[..., None])[..., 0][BATCH.mask]
+        entropy = -(every.exp() * every).sum(-1)[BATCH.mask]
+    else:
+        output = model_output(module, BATCH, head="language-model", packing=False, entropy=True)
+        assert output.logprobs is not None
+        assert output.entropy is not None
+        logprobs, entropy = output.logprobs[BATCH.mask], output.entropy[BATCH.mask]
+    weights = torch.linspace(-1, 1, len(logprobs))
+    ((weights * logprobs).sum() + 0.5 * entropy.sum()).backward()
+    gradient = output_layer(module.model).weight.grad  # type: ignore[arg-type]
+    return logprobs.detach(), entropy.detach(), gradient  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("chunk", [0, 5])
+@pytest.mark.parametrize("temperature", [0.7, 2.0])
+def test_the_temperature_divides_the_logits(temperature: float, chunk: int) -> None:
+    found = scores_at(temperature, chunk=chunk, by_hand=False)
+    by_hand = scores_at(temperature, chunk=chunk, by_hand=True)
+    for got, want in zip(found, by_hand, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-5)
+    plain = scores_at(1.0, chunk=chunk, by_hand=False)
+    assert (plain[0] - found[0]).abs().max() > 1e-3
