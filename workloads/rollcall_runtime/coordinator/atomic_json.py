@@ -1,4 +1,4 @@
-"""A JSON file that other processes find as it was before or as it is after, never half written."""
+"""Writes JSON files that other processes read: whole, either the former content or the new."""
 
 import json
 from pathlib import Path

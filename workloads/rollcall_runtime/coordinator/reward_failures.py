@@ -28,7 +28,8 @@ class RewardFailures:
     def __init__(
         self, config: JobConfig, metrics: CoordinatorMetrics, changed: Callable[[], None]
     ) -> None:
-        self._function, self._settings = config.reward_function, config.reward_errors
+        self._function = config.reward_function or "spec.reward.parts"
+        self._settings = config.reward_errors
         self._metrics, self._changed = metrics, changed
         self._share = RewardErrorShare()
         self._newest: RewardFailure | None = None

@@ -14,13 +14,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from rollcall_protocol.job_config import RewardPart
 from rollcall_runtime.tasks.reward_function import (
-    FIELD,
     RewardFunction,
     UnusableRewardError,
     load_reward,
 )
 from rollcall_runtime.tasks.reward_messages import LENGTH, pack
+from rollcall_runtime.tasks.weighted_sum import WeightedSum, load_sum
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.exit import summary
 from rollcall_runtime.worker.parent_process import end_with_parent
@@ -31,27 +32,35 @@ _KILLED_FIRST = 1000  # of the processes of a container that has no memory left;
 def main() -> None:
     """Serve until the rollout closes its side of the socket.
 
-    Arguments: the socket's descriptor, the rollout's process id, the function, and how much memory
-    the process may allocate in bytes (0: any).
+    Arguments: the socket's descriptor, the rollout's process id, how much memory the process may
+    allocate in bytes (0: any), and what `reward_messages.named` makes of the function.
     """
-    connection, parent, function, memory = sys.argv[1:]
+    connection, parent, memory, named = sys.argv[1:]
     end_with_parent()
     if os.getppid() != int(parent):  # it ended before the kernel was asked
         os._exit(0)
     _limit_memory(int(memory))
     with socket.socket(fileno=int(connection)) as rollout:
         try:
-            reward = load_reward(function)
+            reward = _load(json.loads(named))
         except SpecError as error:
             traceback.print_exception(error)
-            rollout.sendall(pack({"refused": summary(error).removeprefix(f"{FIELD}: ")}))
+            problem = summary(error).removeprefix(f"{error.field}: ")
+            rollout.sendall(pack({"refused": problem, "field": error.field}))
             os._exit(1)
         rollout.sendall(pack({"file": reward.file, "line": reward.line}))
         _serve(rollout, reward)
     os._exit(0)  # threads of the user's code do not hold it back
 
 
-def _serve(rollout: socket.socket, reward: RewardFunction) -> None:
+def _load(named: dict[str, Any]) -> RewardFunction | WeightedSum:
+    directory = Path(named["directory"]) if named["directory"] else None
+    if named["parts"]:
+        return load_sum([RewardPart(**part) for part in named["parts"]], directory=directory)
+    return load_reward(named["function"], named["config"], directory=directory)
+
+
+def _serve(rollout: socket.socket, reward: RewardFunction | WeightedSum) -> None:
     own = os.getpid()
     with rollout.makefile("rb") as stream:
         while header := stream.read(LENGTH.size):
@@ -67,7 +76,10 @@ def _serve(rollout: socket.socket, reward: RewardFunction) -> None:
 
 
 def _score(
-    reward: RewardFunction, prompt: tuple[int, ...], response: tuple[int, ...], row: dict[str, Any]
+    reward: RewardFunction | WeightedSum,
+    prompt: tuple[int, ...],
+    response: tuple[int, ...],
+    row: dict[str, Any],
 ) -> dict[str, Any]:
     try:
         return {"reward": reward(prompt, response, row)}

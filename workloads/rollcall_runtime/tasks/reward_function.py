@@ -10,12 +10,17 @@ from types import MappingProxyType
 from typing import Any
 
 from rollcall_protocol.wire.reward_errors import RewardErrorKind, kind_of_number, printable
+from rollcall_runtime.tasks.named_reward import named_rewards
+from rollcall_runtime.tasks.reward_text import open_decoder
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.exit import user_frame
 
-FIELD = "spec.reward.function"
+REWARD = "spec.reward"
+FIELD = f"{REWARD}.function"
 
 _NO_ROW: Mapping[str, Any] = MappingProxyType({})
+_TEXTS = ("prompt_text", "response_text")
+_BY_NAME = ("row", *_TEXTS)
 
 
 class UnusableRewardError(ValueError):
@@ -29,13 +34,24 @@ class UnusableRewardError(ValueError):
 class RewardFunction:
     """Scores responses: higher is better. It may be a coroutine function (`async def`).
 
-    It is called with prompt and response, both sequences of tokens, and with `row`, the prompt's
-    row of the data by column, if it has a parameter of that name. SpecError if it cannot be called
-    so. `file` and `line` are where it is defined; empty and 0 for one that is not Python.
+    It is called with prompt and response, both sequences of tokens, and with what it has a
+    parameter of that name for: `row`, the prompt's row of the data by column, and `prompt_text` and
+    `response_text`, the latter without special tokens. SpecError for `field` if it cannot be called
+    so, or if the model in `directory` has no tokenizer for the text that it wants. `file` and
+    `line` are where it is defined; empty and 0 for one that is not Python.
     """
 
-    def __init__(self, function: Callable[..., object], name: str) -> None:
-        self._function, self._wants_row = function, _wants_row(function, name)
+    def __init__(
+        self,
+        function: Callable[..., object],
+        name: str,
+        *,
+        directory: Path | None = None,
+        field: str = FIELD,
+    ) -> None:
+        self._function, self._wanted = function, _wanted(function, name, field)
+        texts = self._wanted.intersection(_TEXTS)
+        self._decode = open_decoder(directory, field=field) if texts else None
         self.file, self.line = _definition(function)
         self._loop: asyncio.Runner | None = None  # for coroutines
 
@@ -60,7 +76,12 @@ class RewardFunction:
     def _call(
         self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any]
     ) -> object:
-        value = self._function(prompt, response, **({"row": row} if self._wants_row else {}))
+        named: dict[str, object] = {"row": row}
+        if self._decode is not None:
+            named["prompt_text"] = self._decode(prompt, False)
+            named["response_text"] = self._decode(response, True)
+        wanted = {name: named[name] for name in self._wanted}
+        value = self._function(prompt, response, **wanted)
         if not inspect.isawaitable(value):
             return value
         if self._loop is None:
@@ -68,48 +89,69 @@ class RewardFunction:
         return self._loop.run(_awaited(value))
 
 
-def load_reward(function: str) -> RewardFunction:
-    """The function that `function` names as "module:callable".
+def load_reward(
+    function: str,
+    config: Mapping[str, Any] = _NO_ROW,
+    *,
+    directory: Path | None = None,
+    of: str = REWARD,
+) -> RewardFunction:
+    """The function "module:callable", or the reward of that name with the settings `config`.
 
-    SpecError if the name does not lead to a callable of the right parameters. The cause is kept as
-    `__cause__`.
+    `directory` has the model's tokenizer, `of` is the path in the RLJob. SpecError if the name does
+    not lead to a callable of the right parameters. The cause is kept as `__cause__`.
     """
-    module_name, colon, attribute = function.partition(":")
-    if not (colon and module_name and attribute):
-        raise SpecError(FIELD, f"{function!r} is not of the form module:callable")
+    field = f"{of}.function"
+    if ":" not in function:
+        try:
+            found = named_rewards.get(function)
+        except SpecError as error:
+            raise SpecError(field, error.problem) from error
+        reward = found(config, field=f"{of}.config")
+        return RewardFunction(reward, function, directory=directory, field=field)
+    called = _import(function, field)
+    return RewardFunction(called, function, directory=directory, field=field)
+
+
+def _import(function: str, field: str) -> Callable[..., object]:
+    module_name, _, attribute = function.partition(":")
+    if not (module_name and attribute):
+        raise SpecError(field, f"{function!r} is not of the form module:callable")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         problem = f"cannot import {module_name!r}: {type(error).__name__}: {error}"
         advice = "is it in the image, or mounted in a folder of PYTHONPATH?"
-        raise SpecError(FIELD, f"{problem}; {advice}") from error
-    found = module
+        raise SpecError(field, f"{problem}; {advice}") from error
+    found: Any = module
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise SpecError(FIELD, f"module {module_name!r} has no {attribute!r}") from error
+            raise SpecError(field, f"module {module_name!r} has no {attribute!r}") from error
     if not callable(found):
-        raise SpecError(FIELD, f"{function!r} is a {type(found).__name__}, not a function")
-    return RewardFunction(found, function)
+        raise SpecError(field, f"{function!r} is a {type(found).__name__}, not a function")
+    called: Callable[..., object] = found
+    return called
 
 
 async def _awaited(value: Awaitable[object]) -> object:
     return await value
 
 
-def _wants_row(function: Callable[..., object], name: str) -> bool:
+def _wanted(function: Callable[..., object], name: str, field: str) -> frozenset[str]:
+    """Which of _BY_NAME are parameters of the function."""
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):  # a builtin without a signature
-        return False
-    row = {"row": _NO_ROW} if "row" in signature.parameters else {}
+        return frozenset()
+    named = [each for each in _BY_NAME if each in signature.parameters]
     try:
-        signature.bind((), (), **row)
+        signature.bind((), (), **dict.fromkeys(named))
     except TypeError as error:
-        called = "(prompt, response, row=...)" if row else "(prompt, response)"
-        raise SpecError(FIELD, f"{name}{signature} cannot be called as {called}: {error}") from None
-    return bool(row)
+        called = f"({', '.join(('prompt', 'response', *(f'{each}=...' for each in named)))})"
+        raise SpecError(field, f"{name}{signature} cannot be called as {called}: {error}") from None
+    return frozenset(named)
 
 
 def _definition(function: Callable[..., object]) -> tuple[str, int]:

@@ -7,7 +7,11 @@ response. No pickle: what the user's code makes is not to be trusted with more t
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+from rollcall_protocol.job_config import RewardPart
 
 LENGTH = struct.Struct("!I")
 MAX_ANSWER = 1 << 16  # bytes
@@ -17,6 +21,17 @@ def pack(message: Mapping[str, Any]) -> bytes:
     """A message with its length."""
     body = json.dumps(message).encode()
     return LENGTH.pack(len(body)) + body
+
+
+def named(
+    function: str,
+    config: Mapping[str, Any],
+    parts: Sequence[RewardPart],
+    directory: Path | None,
+) -> str:
+    """What the process is to call; `directory` has the model's tokenizer."""
+    value = {"function": function, "config": dict(config), "parts": [asdict(p) for p in parts]}
+    return json.dumps({**value, "directory": str(directory or "")})
 
 
 def request(

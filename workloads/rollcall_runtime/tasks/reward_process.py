@@ -14,8 +14,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
+from rollcall_protocol.job_config import RewardPart
 from rollcall_protocol.wire.reward_errors import (
     RewardError,
     RewardErrorKind,
@@ -23,7 +26,7 @@ from rollcall_protocol.wire.reward_errors import (
     printable,
 )
 from rollcall_runtime.tasks.reward_function import FIELD
-from rollcall_runtime.tasks.reward_messages import LENGTH, MAX_ANSWER, request
+from rollcall_runtime.tasks.reward_messages import LENGTH, MAX_ANSWER, named, request
 from rollcall_runtime.worker.container_memory import free_memory
 from rollcall_runtime.worker.errors import SpecError
 
@@ -33,6 +36,8 @@ START_SECONDS = 120.0  # to import the user's module, and what that imports
 ANSWER_SECONDS = 0.2  # for the last answer of a process that has exited
 LEAST_MEMORY = 256 << 20  # bytes
 _MAIN = "import rollcall_runtime.tasks.reward_child as m; m.main()"
+
+_NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 Score = float | RewardError
 
@@ -65,7 +70,8 @@ class RewardProcess:
 
     With `stop_at_error` the responses after the first error of a prompt are not scored. A process
     that ended or was killed is started again for the next response. It may allocate half of what
-    `free` bytes say that the container has left when it starts.
+    `free` bytes say that the container has left when it starts. `config` are the settings of a
+    function that has a name, `parts` stand in its place; `directory` has the model's tokenizer.
     """
 
     def __init__(
@@ -75,8 +81,12 @@ class RewardProcess:
         timeout: float,
         stop_at_error: bool,
         free: Callable[[], int | None] = free_memory,
+        config: Mapping[str, Any] = _NO_CONFIG,
+        parts: Sequence[RewardPart] = (),
+        directory: Path | None = None,
     ) -> None:
-        self._function, self._timeout = function, timeout
+        self._function = function or ", ".join(part.function for part in parts)
+        self._named, self._timeout = named(function, config, parts, directory), timeout
         self._stop_at_error, self._free = stop_at_error, free
         self._running: _Running | None = None
 
@@ -152,7 +162,7 @@ class RewardProcess:
                 sys.executable,
                 "-c",
                 _MAIN,
-                *(str(theirs.fileno()), str(os.getpid()), self._function, str(self._memory())),
+                *(str(theirs.fileno()), str(os.getpid()), str(self._memory()), self._named),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -176,7 +186,7 @@ class RewardProcess:
             raise
         if "refused" in definition:
             await _kill(running)
-            raise SpecError(FIELD, str(definition["refused"]))
+            raise SpecError(str(definition.get("field", FIELD)), str(definition["refused"]))
         place = (printable(str(definition.get("file", ""))), int(definition.get("line", 0)))
         return _Running(process, reader, writer, exited, *place)
 

@@ -54,7 +54,7 @@ def test_the_row_goes_to_a_function_that_has_a_parameter_of_that_name(user_modul
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("reverse", "'reverse' is not of the form module:callable"),
+        ("exact-mach", "unknown reward 'exact-mach' (did you mean 'exact-match'?)"),
         (":reward", "not of the form module:callable"),
         ("no_such_thing.x:f", "cannot import 'no_such_thing.x': ModuleNotFoundError"),
         ("users_broken:f", "cannot import 'users_broken': KeyError: 'secret key'"),

@@ -1,0 +1,144 @@
+"""Rewards on text: built in by name, a user's own, and weighted sums of them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from rollcall_protocol.job_config import RewardPart
+from rollcall_runtime.tasks.reward_function import (
+    RewardFunction,
+    UnusableRewardError,
+    load_reward,
+)
+from rollcall_runtime.tasks.weighted_sum import load_sum
+from rollcall_runtime.worker.errors import SpecError
+
+WORDS = ("<end>", "the", "answer", "is", "Four", "four", "five")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a model whose tokenizer has WORDS, the first of which is special."""
+    words = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<end>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def tokens(text: str) -> tuple[int, ...]:
+    return tuple(WORDS.index(word) for word in text.split())
+
+
+@pytest.mark.parametrize(
+    ("config", "response", "reward"),
+    [
+        ({}, "four", 1.0),
+        ({}, "four <end>", 1.0),
+        ({}, "Four", 0.0),
+        ({"lowerCase": True}, "Four", 1.0),
+        ({}, "the answer is four", 0.0),
+        ({"extract": r"is (\w+)"}, "the answer is four", 1.0),
+        ({"extract": r"is (\w+)"}, "is five is four", 1.0),
+        ({"extract": r"is (\w+)"}, "is four is five", 0.0),
+        ({"extract": r"is (\w+)"}, "four", 0.0),
+        ({"extract": r"is( \w+)", "strip": False}, "is four", 0.0),
+        ({"column": "other"}, "five", 1.0),
+    ],
+)
+def test_exact_match_compares_with_a_column_of_the_row(
+    directory: Path, config: dict[str, Any], response: str, reward: float
+) -> None:
+    score = load_reward("exact-match", config, directory=directory)
+    assert score((1,), tokens(response), {"answer": "four", "other": "five"}) == reward
+
+
+def test_exact_match_says_which_column_is_lacking(directory: Path) -> None:
+    score = load_reward("exact-match", directory=directory)
+    with pytest.raises(UnusableRewardError, match="the row has no column 'answer'; it has: a, b"):
+        score((1,), (1,), {"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize(
+    ("config", "response", "reward"),
+    [
+        ({"pattern": "is f"}, "answer is four", 1.0),
+        ({"pattern": "is F"}, "answer is four", 0.0),
+        ({"pattern": "is f", "whole": True}, "answer is four", 0.0),
+        ({"pattern": ".*is f.*", "whole": True}, "answer is four", 1.0),
+    ],
+)
+def test_regex_matches_the_response(
+    directory: Path, config: dict[str, Any], response: str, reward: float
+) -> None:
+    assert load_reward("regex", config, directory=directory)((1,), tokens(response)) == reward
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "problem"),
+    [
+        ("exact-match", {"colum": "a"}, ".colum: unknown setting; known: column, extract"),
+        ("exact-match", {"strip": "yes"}, ".strip: 'yes' is not of type bool"),
+        ("exact-match", {"column": ""}, ": column must not be empty"),
+        ("exact-match", {"extract": "is .*"}, ": extract 'is .*' has no group"),
+        ("regex", {}, ": pattern must be given"),
+        ("regex", {"pattern": "("}, ": pattern '(' is no regular expression"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_field(
+    directory: Path, name: str, config: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(SpecError, match=f"^{re.escape('spec.reward.config' + problem)}"):
+        load_reward(name, config, directory=directory)
+
+
+def test_a_function_gets_text_by_the_names_of_its_parameters(directory: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def score(prompt: object, response: object, prompt_text: str, response_text: str) -> float:
+        seen.append((prompt_text, response_text))
+        return 1.0
+
+    function = RewardFunction(score, "m:score", directory=directory)
+    assert function(tokens("the answer <end>"), tokens("four <end>")) == 1.0
+    assert seen == [("the answer <end>", "four")]
+
+
+@pytest.mark.parametrize("text", [None, "not JSON"])
+def test_text_needs_a_tokenizer(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
+    problem = "the reward needs text, and .* has no tokenizer.json" if text is None else "cannot"
+    with pytest.raises(SpecError, match=f"^spec.reward.function: {problem}"):
+        load_reward("exact-match", directory=tmp_path)
+
+
+def test_a_built_in_model_has_no_text() -> None:
+    with pytest.raises(SpecError, match="the job's model is built in and has no text"):
+        load_reward("exact-match")
+
+
+def test_a_sum_adds_its_parts_times_their_weights(directory: Path) -> None:
+    parts = [
+        RewardPart("right", "exact-match", config={"extract": r"is (\w+)"}),
+        RewardPart("form", "regex", 0.25, {"pattern": "^the"}),
+    ]
+    total = load_sum(parts, directory=directory)
+    assert total((1,), tokens("the answer is four"), {"answer": "four"}) == 1.25
+    assert total((1,), tokens("the answer is five"), {"answer": "four"}) == 0.25
+    with pytest.raises(UnusableRewardError, match=r"part right: KeyError: .*no column 'answer'"):
+        total((1,), (1,), {})
+
+
+def test_an_error_names_the_part(directory: Path) -> None:
+    parts = [RewardPart("a", "exact-match"), RewardPart("b", "regex")]
+    with pytest.raises(SpecError, match=r"^spec.reward.parts\[1\].config: pattern must be given"):
+        load_sum(parts, directory=directory)
+    with pytest.raises(SpecError, match=r"^spec.reward.parts\[0\].function: unknown reward 'x'"):
+        load_sum([RewardPart("a", "x")], directory=directory)

@@ -1,0 +1,63 @@
+"""`exact-match`: 1 if the response is the answer in the prompt's row, else 0."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollcall_runtime.tasks.builtin_rewards.patterns import compiled
+from rollcall_runtime.tasks.named_reward import NamedReward
+from rollcall_runtime.worker.engine_config import read_settings
+
+
+@dataclass(frozen=True, slots=True)
+class ExactMatchSettings:
+    """The answer is in `column`. `strip` and `lower_case` change both before they are compared.
+
+    Of the response the first group of the last match of `extract` is compared; without a match the
+    reward is 0. Empty: all of it.
+    """
+
+    column: str = "answer"
+    strip: bool = True
+    lower_case: bool = False
+    extract: str = ""
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if not self.column:
+            raise ValueError("column must not be empty")
+        if self.extract and compiled(self.extract, "extract").groups < 1:
+            raise ValueError(f"extract {self.extract!r} has no group ( ), which would be compared")
+
+
+class ExactMatch(NamedReward):
+    """Compares text with a column of the row."""
+
+    def __init__(self, config: Mapping[str, Any], *, field: str) -> None:
+        self._settings = read_settings(ExactMatchSettings, config, field=field)
+        extract = self._settings.extract
+        self._extract = compiled(extract, "extract") if extract else None
+
+    def __call__(
+        self,
+        prompt: Sequence[int],  # noqa: ARG002 - the interface
+        response: Sequence[int],  # noqa: ARG002
+        *,
+        row: Mapping[str, Any],
+        response_text: str,
+    ) -> float:
+        column = self._settings.column
+        if column not in row:
+            raise KeyError(f"the row has no column {column!r}; it has: {', '.join(row) or 'none'}")
+        found: str | None = response_text
+        if self._extract is not None:
+            found = None
+            for match in self._extract.finditer(response_text):
+                found = match.group(1)
+        if found is None:
+            return 0.0
+        return float(self._alike(found) == self._alike(str(row[column])))
+
+    def _alike(self, text: str) -> str:
+        text = text.strip() if self._settings.strip else text
+        return text.lower() if self._settings.lower_case else text

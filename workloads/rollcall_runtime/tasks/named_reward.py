@@ -1,0 +1,41 @@
+"""Rewards that a job names without a module, with settings: built in, or by entry point."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollcall_runtime.worker.engine_registry import Registry
+
+
+class NamedReward(ABC):
+    """A reward with settings of its own. It is called as a user's function is.
+
+    `config` are its settings, `field` is their path in the RLJob; SpecError names the wrong one.
+    """
+
+    @abstractmethod
+    def __init__(self, config: Mapping[str, Any], *, field: str) -> None:
+        raise NotImplementedError
+
+    @abstractmethod
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        response: Sequence[int],
+        *,
+        row: Mapping[str, Any],
+        response_text: str,
+    ) -> float:
+        """The reward of a response; what it raises is an error of this sample alone."""
+
+
+named_rewards: Registry[NamedReward] = Registry(
+    kind="reward",
+    group="rollcall.rewards",
+    field="spec.reward.function",
+    base=NamedReward,  # type: ignore[type-abstract]
+    builtins={
+        "exact-match": "rollcall_runtime.tasks.builtin_rewards.exact_match:ExactMatch",
+        "regex": "rollcall_runtime.tasks.builtin_rewards.regex:RegexMatch",
+    },
+)

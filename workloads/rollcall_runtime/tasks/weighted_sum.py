@@ -1,0 +1,44 @@
+"""A reward that is the weighted sum of several functions."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollcall_protocol.job_config import RewardPart
+from rollcall_protocol.wire.reward_errors import kind_of_number
+from rollcall_runtime.tasks.reward_function import RewardFunction, UnusableRewardError, load_reward
+
+
+class WeightedSum:
+    """Adds the numbers of its parts, each times its weight."""
+
+    def __init__(self, parts: Sequence[tuple[RewardPart, RewardFunction]]) -> None:
+        self._parts = tuple(parts)
+        self.file, self.line = "", 0
+
+    def __call__(
+        self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any], /
+    ) -> float:
+        """The sum; UnusableRewardError names the part that has no usable number."""
+        total = 0.0
+        for part, function in self._parts:
+            try:
+                total += part.weight * function(prompt, response, row)
+            except UnusableRewardError as error:
+                text = f"part {part.name}: {error.value}"
+                raise UnusableRewardError(error.kind, text, error.file, error.line) from error
+        kind = kind_of_number(total)
+        if kind is not None:
+            raise UnusableRewardError(kind, f"a sum of {total:g}", "", 0)
+        return total
+
+
+def load_sum(parts: Sequence[RewardPart], *, directory: Path | None) -> WeightedSum:
+    """The sum of `parts`; SpecError names the part that cannot be loaded."""
+    fields = (f"spec.reward.parts[{index}]" for index in range(len(parts)))
+    return WeightedSum(
+        [
+            (p, load_reward(p.function, p.config, directory=directory, of=field))
+            for p, field in zip(parts, fields, strict=True)
+        ]
+    )
