@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollcall_runtime.rollout import app
-from rollcall_runtime.tasks.reward_process import RewardProcess, Score
+from rollcall_runtime.tasks.reward_process import Score
+from rollcall_runtime.tasks.reward_processes import RewardProcesses
 
 BUSY = "BUSY_INTERPRETER"  # a variable of the process
 
 
-class _BusyProcess(RewardProcess):
+class _BusyProcess(RewardProcesses):
     async def score(
         self, prompt: Sequence[int], responses: Sequence[Sequence[int]], row: Mapping[str, Any]
     ) -> list[Score]:
@@ -30,4 +31,4 @@ def _spin(times: int) -> None:
 
 
 if BUSY in os.environ:
-    setattr(app, "RewardProcess", _BusyProcess)  # noqa: B010 - not an exported name
+    setattr(app, "RewardProcesses", _BusyProcess)  # noqa: B010 - not an exported name

@@ -15,7 +15,8 @@ import torch
 from rollcall_runtime.rollout import app
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.tasks.reward_process import RewardProcess, Score
+from rollcall_runtime.tasks.reward_process import Score
+from rollcall_runtime.tasks.reward_processes import RewardProcesses
 
 DAMAGES = "DAMAGES_ITS_WEIGHTS"  # a variable of the process
 _EVERY, _LAST = 5, 25  # versions; those after the last bring the damaged rollout back
@@ -23,7 +24,7 @@ _EVERY, _LAST = 5, 25  # versions; those after the last bring the damaged rollou
 _damaged = [0]  # the numbers of versions
 
 
-class _DamagingProcess(RewardProcess):
+class _DamagingProcesses(RewardProcesses):
     async def score(
         self, prompt: Sequence[int], responses: Sequence[Sequence[int]], row: Mapping[str, Any]
     ) -> list[Score]:
@@ -32,7 +33,7 @@ class _DamagingProcess(RewardProcess):
 
 
 if DAMAGES in os.environ:
-    setattr(app, "RewardProcess", _DamagingProcess)  # noqa: B010 - not an exported name
+    setattr(app, "RewardProcesses", _DamagingProcesses)  # noqa: B010 - not an exported name
 
 
 @cache

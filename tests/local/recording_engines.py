@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,8 @@ from rollcall_protocol.pod_contract import POD_NAME
 from rollcall_protocol.wire.messages import Sample
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
-from rollcall_runtime.rollout.engines.decode_lock import Ticket
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
-from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
+from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens, PauseMode
 from rollcall_runtime.train import trainer_rank
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.policy_batch import policy_batch
@@ -44,17 +44,17 @@ def install(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a rollout knew of a prompt's group: reported to the coordinator, or received from it."""
+    """What a rollout had of a response: sampled so far, or given to begin with."""
 
     pod: str
-    kind: str  # reported, given
+    kind: str  # sampled, given
     prompt: tuple[int, ...]
-    group: tuple[Response, ...]
+    response: Response
 
 
 class SlowEngine(TinyEngine):
-    """`stepDelay` seconds more for each token; all weights, reports and partials go to `folder`,
-    if there is one.
+    """`stepDelay` seconds more for each token; all weights, and responses as they grow, go to
+    `folder`, if there is one.
     """
 
     def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
@@ -64,55 +64,43 @@ class SlowEngine(TinyEngine):
         self._pod = os.environ[POD_NAME]
         super().__init__(model=model, config=own)
 
-    def generate(
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[NewTokens, None]:
+        response = request.begun
+        if response.tokens:
+            self._write("given", request, response)
+        async with aclosing(super().generate(request)) as pieces:
+            async for piece in pieces:
+                response = piece.after(response)
+                self._write("sampled", request, response)
+                yield piece
+
+    async def update_weights(
         self,
-        prompts: Sequence[Sequence[int]],
+        weights: Iterable[tuple[str, Tensor]],
         *,
-        group_size: int,
-        seed: int,
-        timeout: float,
-        partials: Sequence[Sequence[Response]] | None = None,
-        on_partial: PartialOutputCallback | None = None,
-    ) -> list[list[Response]]:
-        assert on_partial is not None
-        followed = on_partial
-
-        def report(groups: list[list[Response]]) -> bool:
-            self._write("reported", prompts, groups)
-            return followed.callback(groups)
-
-        if partials is not None:
-            self._write("given", prompts, partials)
-        return super().generate(
-            prompts,
-            group_size=group_size,
-            seed=seed,
-            timeout=timeout,
-            partials=partials,
-            on_partial=PartialOutputCallback(on_partial.interval, report),
-        )
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        version: int,
+        running: PauseMode,
+        seconds: float,
+    ) -> None:
         state = {name: tensor.clone() for name, tensor in weights}
         if self._folder is not None:
             scratch = self._folder / f".{self._pod}.pt"
             torch.save(state, scratch)
             scratch.rename(self._folder / f"weights-{version}-{self._pod}.pt")
-        super().load_weights(state.items(), version=version)
+        await super().update_weights(
+            state.items(), version=version, running=running, seconds=seconds
+        )
 
-    def _step(self, rows: BatchDecoder, ticket: Ticket, generator: torch.Generator) -> bool:
+    def _step(self, decoder: BatchDecoder, version: int) -> None:
         time.sleep(self._delay)
-        return super()._step(rows, ticket, generator)
+        super()._step(decoder, version)
 
-    def _write(
-        self, kind: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Response]]
-    ) -> None:
+    def _write(self, kind: str, request: GenerationRequest, response: Response) -> None:
         if self._folder is None:
             return
+        row = [response.tokens, response.logprobs, response.versions, response.finished]
         with (self._folder / f"{self._pod}.jsonl").open("a") as file:
-            for prompt, group in zip(prompts, groups, strict=True):
-                rows = [[g.tokens, g.logprobs, g.versions, g.finished] for g in group]
-                file.write(json.dumps([self._pod, kind, prompt, rows]) + "\n")
+            file.write(json.dumps([self._pod, kind, request.prompt, *row]) + "\n")
 
 
 class RecordingEngine(Fsdp2Engine):
@@ -145,9 +133,9 @@ def moments(folder: Path) -> list[Moment]:
     found = []
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text().split("\n")[:-1]:
-            pod, kind, prompt, rows = json.loads(line)
-            group = tuple(Response(tuple(t), tuple(p), tuple(v), f) for t, p, v, f in rows)
-            found.append(Moment(pod, kind, tuple(prompt), group))
+            pod, kind, prompt, tokens, logprobs, versions, finished = json.loads(line)
+            response = Response(tuple(tokens), tuple(logprobs), tuple(versions), finished)
+            found.append(Moment(pod, kind, tuple(prompt), response))
     return found
 
 

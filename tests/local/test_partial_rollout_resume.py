@@ -82,14 +82,14 @@ def all_in_sync(job: LocalJob) -> Any:
 
 
 async def in_mid_generation(job: SlowJob, pod: Pod) -> None:
-    """Wait until `pod` has just reported tokens of a response that it has not finished."""
+    """Wait until `pod` has just sampled tokens of a response that it has not finished."""
     seen = len(moments(job.record))
     deadline = time.monotonic() + STEP_SECONDS
     while time.monotonic() < deadline:
         found = [moment for moment in moments(job.record) if moment.pod == pod.name]
-        if len(moments(job.record)) > seen and found and found[-1].kind == "reported":
-            counts = {len(generation.tokens) for generation in found[-1].group}
-            if max(counts) in {2, 3}:
+        if len(moments(job.record)) > seen and found and found[-1].kind == "sampled":
+            last = found[-1].response
+            if len(last.tokens) in {2, 3} and not last.finished:
                 return
         await asyncio.sleep(0.02)
     raise AssertionError(f"{pod.name} sampled nothing: {pod.log()[-2000:]}")
@@ -114,13 +114,13 @@ async def kill_with_tokens_saved(job: SlowJob, folder: Path) -> None:
 def moved_from(job: SlowJob, victim: Pod) -> list[Moment]:
     """What other rollouts were given of what `victim` had reported."""
     found = moments(job.record)
-    reported = {(m.prompt, m.group) for m in found if m.pod == victim.name and m.kind == "reported"}
+    sampled = {(m.prompt, m.response) for m in found if m.pod == victim.name}
     return [
         moment
         for moment in found
         if moment.pod != victim.name
-        and (moment.prompt, moment.group) in reported
-        and not all(generation.finished for generation in moment.group)
+        and moment.kind == "given"
+        and (moment.prompt, moment.response) in sampled
     ]
 
 
@@ -130,15 +130,14 @@ def are_right(folder: Path, rows: list[Row]) -> bool:
 
 
 def goes_on(row: Row, begun: Moment) -> bool:
-    """Whether a sample begins with one of these, to the last bit of its log-probabilities."""
-    if row.prompt != begun.prompt:
-        return False
-    return any(
-        row.tokens[: len(g.tokens)] == g.tokens
-        and row.logprobs[: len(g.tokens)] == g.logprobs
-        and row.versions[: len(g.tokens)] == g.versions
-        for g in begun.group
-        if g.tokens
+    """Whether a sample begins with that response, to the last bit of its log-probabilities."""
+    response = begun.response
+    count = len(response.tokens)
+    return (
+        row.prompt == begun.prompt
+        and row.tokens[:count] == response.tokens
+        and row.logprobs[:count] == response.logprobs
+        and row.versions[:count] == response.versions
     )
 
 
@@ -176,23 +175,24 @@ async def test_tokens_of_a_killed_rollout_are_trained_on(tmp_path: Path) -> None
         victim, survivor = job.rollouts
         await in_mid_generation(job, victim)
         victim.send(signal.SIGKILL)
-        values = await job.trainer.reaches("resumed_tokens_total", 1, seconds=STEP_SECONDS)
+        await job.trainer.reaches("resumed_tokens_total", 1, seconds=STEP_SECONDS)
         await job.steps(6, seconds=STEP_SECONDS)
         prompts = await job.prompts()
         assert prompts.balanced
         assert prompts.requeued > 0
         assert (await survivor.metrics())["rollout_reward"] > 0
+        resumed = (await job.trainer.metrics())["resumed_tokens_total"]
         job.trainer.send(signal.SIGTERM)
         await job.trainer.exited(seconds=20)
 
     moved = moved_from(job, victim)
     assert moved, "the survivor was given what the victim had reported, token for token"
-    count = sum(len(generation.tokens) for moment in moved for generation in moment.group)
-    assert count <= values["resumed_tokens_total"]
+    count = sum(len(moment.response.tokens) for moment in moved)
+    assert count <= resumed
     rows = trained_rows(job.record)
     for begun in moved:
         continued = [row for row in rows if goes_on(row, begun)]
-        assert len(continued) >= len([g for g in begun.group if g.tokens]), "all were trained on"
+        assert continued, "it was trained on"
         assert are_right(job.record, continued)
 
 

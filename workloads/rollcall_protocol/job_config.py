@@ -5,6 +5,7 @@ from typing import Any
 
 from rollcall_protocol.algorithm_settings import AlgorithmSettings
 from rollcall_protocol.data_config import DataConfig
+from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 
@@ -52,6 +53,7 @@ class AlgorithmConfig:
     lease: float = 120.0
     deterministic: bool = False
     settings: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,36 @@ class RewardModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RewardPart:
+    """A reward function, `module:callable` or a name, of which `weight` times is added.
+
+    `config` are the settings of one that has a name.
+    """
+
+    name: str
+    function: str
+    weight: float = 1.0
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardScoringConfig:
+    """How samples are scored: `config` of the reward function, or `parts` in its place.
+
+    Each rollout scores `concurrency` samples at once.
+    """
+
+    config: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[RewardPart, ...] = ()
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if self.concurrency < 1:
+            raise ValueError("concurrency must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
 class RewardErrorConfig:
     """What a sample is whose reward function gives no usable reward, within `timeout` seconds.
 
@@ -242,7 +274,8 @@ class JobConfig:
     """Settings that the trainer and its rollouts share.
 
     Each of the `trainer_replicas` pods has `trainer_processes` ranks. `trainer_device` is auto or
-    cpu; `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
+    cpu; `reward_function` is empty if the reward is a sum of parts, which `reward_scoring` has;
+    `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
     by resource name. After the last step the model is written to the folder `export_path`, unless
     that is empty. `tls`: the doors of coordinator and reference pods speak TLS.
     """
@@ -265,6 +298,7 @@ class JobConfig:
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     reward_model: RewardModelConfig | None = None
+    reward_scoring: RewardScoringConfig = field(default_factory=RewardScoringConfig)
     reward_errors: RewardErrorConfig = field(default_factory=RewardErrorConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     evaluation: EvaluationConfig | None = None

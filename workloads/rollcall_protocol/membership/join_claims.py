@@ -26,8 +26,8 @@ class JoinClaims:
     """The newest joins of one sync group, those that were given up included.
 
     A member's join ends well only after the trainer's has, so a trainer rank whose join failed
-    before that (`Ack.none_joined`) shows that whoever says it joined did not. The claim and the
-    trainer's word come in any order.
+    before that (`Ack.none_joined`) shows that a member which says it joined did not. The claim and
+    the trainer's word come in any order.
     """
 
     def __init__(self) -> None:

@@ -40,12 +40,9 @@ class KeyValueCache:
 
     layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
-    def repeat(self, times: int) -> None:
-        """Give each row `times` successive rows of its own: samples that share their prompt."""
-        self.layers = [
-            (key.repeat_interleave(times, 0), value.repeat_interleave(times, 0))
-            for key, value in self.layers
-        ]
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows, by their numbers, each as often as it is named."""
+        self.layers = [(key[rows], value[rows]) for key, value in self.layers]
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append to `layer` and return all of its keys and values."""

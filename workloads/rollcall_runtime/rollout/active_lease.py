@@ -13,13 +13,12 @@ class ActiveLease:
     """A lease and its responses so far: those that came with it, or newer ones.
 
     An empty `group` is sampled from the beginning. `since` marks the version that the first token
-    sampled here may have; `attempts` counts engine calls that did not finish the lease.
+    sampled here may have.
     """
 
     lease: PromptLease
     group: list[Response]
     since: int | None = None
-    attempts: int = 0
 
     @classmethod
     def of(cls, lease: PromptLease, *, keep: bool) -> "ActiveLease":

@@ -54,13 +54,13 @@ from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
 
-BATCHES_LEASED = 2  # one that is being sampled, one that waits
+BATCHES_LEASED = 2  # what is being sampled, and as much that waits or is scored
 CLOSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """The agent's part of a pool's `engine.config`; `concurrency`: prompts in one engine call."""
+    """The agent's part of a pool's `engine.config`: how many prompts it samples at once."""
 
     concurrency: int = 4
 
@@ -129,6 +129,7 @@ class Agent:
             served=served,
             metrics=dependencies.metrics,
             concurrency=concurrency,
+            sampling=algorithm.sampling,
             done=self._done,
             partial=PartialRollouts(
                 algorithm.partial_report,
@@ -185,9 +186,10 @@ class Agent:
             closing.push_async_callback(server.stop)
             closing.push_async_callback(asyncio.to_thread, self._dependencies.sync.engine.close)
             closing.push_async_callback(self._driver.close)
-            # First: a running generation would keep its thread, and with it the process.
-            closing.push_async_callback(asyncio.to_thread, self._dependencies.engine.close)
+            closing.push_async_callback(self._dependencies.engine.close)
             await metrics.start(address)
+            # Which may take minutes; a rollout that is stopped meanwhile leaves at once.
+            await first_of(self._dependencies.engine.start(), self._stopped.wait())
             await server.start(*{address, self._sync_address})
             await first_of(self._follow(), self._generator.run(), self._sender.run(), self._leave())
 
@@ -323,7 +325,7 @@ class Agent:
                 finished.reward_errors,
             )
         )
-        # Later, so that a batch gives one request instead of one for each prompt.
+        # Later, so that prompts that end together give one request.
         asyncio.get_running_loop().call_soon(self._request_prompts)
 
     def _request_prompts(self) -> None:
@@ -351,4 +353,4 @@ class Agent:
             return "draining"
         if not self._stream.connected:
             return "no stream to the coordinator"
-        return self._readiness.problem()
+        return self._dependencies.engine.failure or self._readiness.problem()

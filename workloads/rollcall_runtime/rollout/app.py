@@ -18,7 +18,8 @@ from rollcall_runtime.rollout.inference_engine import (
 )
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import open_engine
-from rollcall_runtime.tasks.reward_process import RewardProcess, RewardScorer
+from rollcall_runtime.tasks.reward_process import RewardScorer
+from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import RolloutEnvironment, new_member
@@ -39,11 +40,9 @@ def run(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
 async def _serve(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
     job = environment.job
     engine = _inference_engine(environment)
-    reward = RewardProcess(
-        job.reward_function,
-        timeout=job.reward_errors.timeout,
-        stop_at_error=job.reward_errors.on_error != "Zero",
-    )
+    directory = open_model(job.model).directory
+    stop = job.reward_errors.on_error != "Zero"
+    reward = RewardProcesses(job, directory=directory, stop_at_error=stop)
     await reward.start()
     try:
         await _run_agent(environment, engine, reward, log_fields)

@@ -1,28 +1,30 @@
-"""Generates responses for prompt leases in one worker thread."""
+"""Generates responses for prompt leases: a request to the engine for each, many at once."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 
+from rollcall_protocol.sampling_config import SamplingConfig, sampling_of
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import PromptLease, Sample
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_runtime.rollout.active_lease import ActiveLease
-from rollcall_runtime.rollout.inference_engine import InferenceEngine, PartialOutputCallback
+from rollcall_runtime.rollout.inference_engine import GenerationRequest, InferenceEngine
 from rollcall_runtime.rollout.lease_progress import LeaseProgress
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.tasks.reward_process import RewardScorer, Score
+from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
-SLICE_SECONDS = 30.0  # of one engine call; unfinished responses are continued in the next
-WHOLE_SECONDS = 600.0  # of one engine call when unfinished responses would be sampled again
-STUCK_SECONDS = 30.0  # without a new token beyond the slice: the liveness probe fails
+STUCK_SECONDS = 60.0  # without a new token: the liveness probe fails
+_LOOK_SECONDS = 0.5  # between two looks at whether the engine has failed
+_AGAIN_SECONDS = 0.1  # before a request is made again that the engine ended without a token
+_SAMPLE_SEEDS = 0x9E3779B97F4A7C15  # between those of two samples of a prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,12 @@ class PartialRollouts:
 
 
 class GenerationWorker:
-    """Works on leases in the order of their arrival, up to `concurrency` in one engine call.
+    """Samples the responses of up to `concurrency` leases at once, in the order of their arrival.
 
-    Belongs to the event loop that runs `run`; only sampling runs in its thread. `reward` scores the
-    responses of one lease after the other. `lease_progress` returns the responses so far of all
-    leases; `partial.report` is called when there is something new.
+    Belongs to the event loop that runs `run`. Each response is a request of its own, which ends by
+    itself; `reward` scores those of a lease once all are there, while others are sampled.
+    `lease_progress` returns the responses so far of all leases; `partial.report` is called when
+    there is something new.
     """
 
     def __init__(
@@ -64,23 +67,25 @@ class GenerationWorker:
         engine: InferenceEngine,
         reward: RewardScorer,
         concurrency: int,
+        sampling: SamplingConfig,
         partial: PartialRollouts,
         served: ServedVersions,
         metrics: RolloutMetrics,
         done: Callable[[FinishedLease], None],
     ) -> None:
         self._engine, self._reward, self._served = engine, reward, served
-        self._concurrency, self._partial = concurrency, partial
-        self._slice = SLICE_SECONDS if partial.keep else WHOLE_SECONDS
+        self._concurrency, self._sampling, self._partial = concurrency, sampling, partial
         self._metrics, self._done = metrics, done
         self._waiting: deque[ActiveLease] = deque()
-        self._running: list[ActiveLease] = []
-        self._revoked: set[str] = set()
-        self._alive: float | None = None  # when the running generation last reported a token
+        self._running: dict[str, ActiveLease] = {}  # by lease: sampled, or scored
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # of those that run
+        self._sampled: set[str] = set()  # the running ones that the engine has work for
+        self._token_at: float | None = None  # when the last token came, while it has work
+        self._news = False  # a token since the last report
+        self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="generate")
 
     @property
     def leases(self) -> int:
@@ -91,14 +96,11 @@ class GenerationWorker:
         """Queue a lease."""
         self._waiting.append(ActiveLease.of(lease, keep=self._partial.keep))
         self._changed()
-        self._arrived.set()
 
     def revoke(self, lease: str) -> None:
-        """Stop working on a lease; the result of a running one is discarded."""
-        before = len(self._waiting)
+        """Stop working on a lease, at once."""
         self._waiting = deque(active for active in self._waiting if active.lease.lease_id != lease)
-        if len(self._waiting) == before and any(a.lease.lease_id == lease for a in self._running):
-            self._revoked.add(lease)
+        self._stop(lease)
         self._changed()
 
     def return_waiting(self) -> list[LeaseProgress]:
@@ -109,160 +111,132 @@ class GenerationWorker:
         return returned
 
     def return_all(self) -> list[LeaseProgress]:
-        """Drop all leases and return their progress; running results are discarded."""
-        running = [active for active in self._running if not self._is_revoked(active)]
-        returned = [self._progress_of(active) for active in running]
-        self._revoked.update(active.lease.lease_id for active in running)
+        """Stop working on all leases and return their progress."""
+        returned = [self._progress_of(active) for active in self._running.values()]
+        for lease in list(self._running):
+            self._stop(lease)
         return [*returned, *self.return_waiting()]
 
     def lease_progress(self) -> list[LeaseProgress]:
         """The progress of all leases."""
-        in_hand = (*self._running, *self._waiting)
-        return [self._progress_of(active) for active in in_hand if not self._is_revoked(active)]
+        return [self._progress_of(active) for active in (*self._running.values(), *self._waiting)]
 
     async def idle(self) -> None:
         """Wait until there is no lease."""
         await self._idle.wait()
 
     def stuck(self) -> str:
-        """For the liveness probe: why the thread counts as stuck, or an empty string."""
-        alive = self._alive
-        seconds = time.monotonic() - alive if alive is not None else 0.0
-        if seconds > self._slice + STUCK_SECONDS:
+        """For the liveness probe: why sampling counts as stuck, or an empty string."""
+        seconds = time.monotonic() - self._token_at if self._token_at is not None else 0.0
+        if seconds > STUCK_SECONDS:
             return f"no token was sampled for {seconds:.0f} s"
         return ""
 
     async def run(self) -> None:
-        """Work until cancelled. SpecError for an unusable prompt."""
-        loop = asyncio.get_running_loop()
+        """Work until cancelled. SpecError for an unusable prompt, RuntimeError of the engine."""
         try:
-            while True:
-                self._arrived.clear()
-                while not self._waiting:
-                    await self._arrived.wait()
-                    self._arrived.clear()
-                await asyncio.sleep(0)  # leases that arrive together go into one engine call
-                self._running = self._take()
-                self._mark(self._running)
-                self._alive = time.monotonic()
-                on_partial = self._callback(self._running, loop)
-                groups = await loop.run_in_executor(
-                    self._thread, self._generate, self._running, on_partial
-                )
-                self._alive = None
-                finished = self._take_finished(groups)
-                async with self._reports():  # leases are held while their responses are scored
-                    for active in finished:
-                        await self._finish(active)
-        finally:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _take(self) -> list[ActiveLease]:
-        batch: list[ActiveLease] = []
-        while self._waiting and len(batch) < self._concurrency:
-            if batch and self._waiting[0].lease.group_size != batch[0].lease.group_size:
-                break
-            batch.append(self._waiting.popleft())
-        return batch
-
-    def _mark(self, batch: list[ActiveLease]) -> None:
-        now = self._served.now()
-        for active in batch:
-            if active.since is None or not active.group:
-                active.since = now
-
-    def _callback(
-        self, batch: list[ActiveLease], loop: asyncio.AbstractEventLoop
-    ) -> PartialOutputCallback:
-        def callback(groups: list[list[Response]]) -> bool:
-            """Runs in the engine's thread."""
-            try:
-                loop.call_soon_threadsafe(self._progressed, batch, groups)
-            except RuntimeError:  # the loop is closed
-                return False
-            return not all(self._is_revoked(active) for active in batch)
-
-        return PartialOutputCallback(self._partial.interval, callback)
-
-    def _progressed(self, batch: list[ActiveLease], groups: list[list[Response]]) -> None:
-        if batch is not self._running:
-            return
-        self._alive = time.monotonic()
-        if self._partial.keep:
-            for active, group in zip(batch, groups, strict=True):
-                active.group = group
-        self._partial.report()
-
-    def _generate(
-        self, batch: list[ActiveLease], on_partial: PartialOutputCallback
-    ) -> list[list[Response]]:
-        """Runs in the thread. The responses of each lease of the batch."""
-        if not batch:
-            return []
-        first = batch[0]
-        group_size = first.lease.group_size
-        fresh = [Response()] * group_size
-        try:
-            return self._engine.generate(
-                [active.lease.tokens for active in batch],
-                group_size=group_size,
-                # Another seed for each slice: the same one would repeat its random numbers.
-                seed=(first.lease.seed + (7919 * first.attempts if first.group else 0)) % 2**63,
-                timeout=self._slice,
-                partials=[active.group or fresh for active in batch]
-                if any(active.group for active in batch)
-                else None,
-                on_partial=on_partial,
+            await first_of(
+                self._start_leases(), self._raise_errors(), self._watch(), self._report_news()
             )
-        except ValueError as error:
-            numbers = ", ".join(str(active.lease.prompt) for active in batch)
-            problem = f"one of the prompts {numbers} does not fit the model: {error}"
-            raise SpecError("spec.data.prompts", problem) from error
+        finally:
+            tasks = list(self._tasks.values())
+            for lease in list(self._running):
+                self._stop(lease)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _take_finished(self, groups: list[list[Response]]) -> list[ActiveLease]:
-        """The leases that are to be scored; they stay in `_running`, the others wait again."""
-        batch, finished = self._running, []
-        for active, group in zip(batch, groups, strict=True):
-            if self._is_revoked(active):
-                self._revoked.discard(active.lease.lease_id)
-            elif all(response.finished for response in group):
-                active.group = group
-                finished.append(active)
-            else:
-                active.group = group if self._partial.keep else []
-                active.attempts += 1
-                self._waiting.appendleft(active)
-        self._running = list(finished)
-        self._changed()
-        return finished
+    # --- inside --------------------------------------------------------------------------------
 
-    async def _finish(self, active: ActiveLease) -> None:
-        """Score a lease's responses and hand it over, unless it is revoked meanwhile."""
-        scores: list[Score] = []
-        if not self._is_revoked(active):
-            responses = [response.tokens for response in active.group]
-            scores = await self._reward.score(active.lease.tokens, responses, active.lease.row)
-        self._running = [other for other in self._running if other is not active]
-        if self._is_revoked(active):
-            self._revoked.discard(active.lease.lease_id)
-        else:
-            self._done(self._finished(active, scores))
-        self._changed()
+    async def _start_leases(self) -> None:
+        while True:
+            while self._waiting and len(self._sampled) < self._concurrency:
+                active = self._waiting.popleft()
+                lease = active.lease.lease_id
+                self._running[lease] = active
+                self._sampled.add(lease)
+                if self._token_at is None:
+                    self._token_at = time.monotonic()
+                self._tasks[lease] = task = asyncio.create_task(self._work(active))
+                task.add_done_callback(self._keep_error)
+            self._arrived.clear()
+            await self._arrived.wait()
 
-    @asynccontextmanager
-    async def _reports(self) -> AsyncIterator[None]:
-        """Report progress meanwhile, as the engine's callback does while it samples."""
+    def _keep_error(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed.put_nowait(error)
 
-        async def report() -> None:
-            while True:
-                await asyncio.sleep(self._partial.interval)
+    async def _raise_errors(self) -> None:
+        raise await self._failed.get()
+
+    async def _watch(self) -> None:
+        while True:
+            if problem := self._engine.failure:
+                raise RuntimeError(f"the inference engine failed: {problem}")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _report_news(self) -> None:
+        """Report at each interval in which a token came, or responses were scored."""
+        while True:
+            await asyncio.sleep(self._partial.interval)
+            if self._news or len(self._running) > len(self._sampled):
+                self._news = False
                 self._partial.report()
 
-        reporting = asyncio.create_task(report())
+    async def _work(self, active: ActiveLease) -> None:
+        """Sample a lease's responses, score them, and hand them over."""
+        lease = active.lease.lease_id
+        await self._sample_all(active)
+        self._end_sampling(lease)
+        responses = [response.tokens for response in active.group]
+        scores = await self._reward.score(active.lease.tokens, responses, active.lease.row)
+        del self._running[lease], self._tasks[lease]
+        self._done(self._finished(active, scores))
+        self._changed()
+
+    def _stop(self, lease: str) -> None:
+        """Forget a running lease; harmless for any other."""
+        if self._running.pop(lease, None) is not None:
+            self._tasks.pop(lease).cancel()
+            self._end_sampling(lease)
+
+    def _end_sampling(self, lease: str) -> None:
+        self._sampled.discard(lease)
+        if not self._sampled:
+            self._token_at = None
+        self._arrived.set()
+
+    async def _sample_all(self, active: ActiveLease) -> None:
+        lease = active.lease
+        if active.since is None or not any(response.tokens for response in active.group):
+            active.since = self._served.now()
+        active.group = active.group or [Response()] * lease.group_size
         try:
-            yield
-        finally:
-            reporting.cancel()
+            sampling = sampling_of(self._sampling, lease.row)
+            samples = [
+                asyncio.create_task(
+                    self._sample(active, number, GenerationRequest(lease.tokens, sampling, seed))
+                )
+                for number, seed in enumerate(_seeds(lease))
+            ]
+            try:
+                await asyncio.gather(*samples)
+            finally:
+                for sample in samples:
+                    sample.cancel()
+        except ValueError as error:
+            problem = f"prompt {lease.prompt} does not fit the model: {error}"
+            raise SpecError("spec.data.prompts", problem) from error
+
+    async def _sample(self, active: ActiveLease, number: int, request: GenerationRequest) -> None:
+        """Request a response until it is finished."""
+        while not active.group[number].finished:
+            begun = active.group[number] if self._partial.keep else Response()
+            active.group[number] = begun
+            async with aclosing(self._engine.generate(replace(request, begun=begun))) as pieces:
+                async for piece in pieces:
+                    self._token_at, self._news = time.monotonic(), True
+                    active.group[number] = piece.after(active.group[number])
+            if active.group[number] == begun:
+                await asyncio.sleep(_AGAIN_SECONDS)
 
     def _finished(self, active: ActiveLease, scores: Sequence[Score]) -> FinishedLease:
         errors = tuple(score for score in scores if isinstance(score, RewardError))
@@ -284,14 +258,19 @@ class GenerationWorker:
         return FinishedLease(active.lease, version, samples, errors)
 
     def _progress_of(self, active: ActiveLease) -> LeaseProgress:
+        if not self._partial.keep:  # another rollout would begin anew
+            return LeaseProgress(active.lease)
         return LeaseProgress(active.lease, active.version(self._served), tuple(active.group))
 
-    def _is_revoked(self, active: ActiveLease) -> bool:
-        return active.lease.lease_id in self._revoked
-
     def _changed(self) -> None:
+        self._arrived.set()
         self._metrics.requests_running.set(self.leases)
         if self.leases:
             self._idle.clear()
         else:
             self._idle.set()
+
+
+def _seeds(lease: PromptLease) -> list[int]:
+    """A seed for each sample, the same on each rollout that works on the lease."""
+    return [(lease.seed + number * _SAMPLE_SEEDS) % 2**63 for number in range(lease.group_size)]

@@ -2,7 +2,8 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from rollcall_protocol.wire.ids import Version
 
@@ -19,17 +20,25 @@ class ServedVersions:
         self._lock = threading.Lock()
         self._order: deque[tuple[int, Version]] = deque(maxlen=_REMEMBERED)
         self._count = 0
+        self._changing = False
 
-    def add(self, version: Version) -> None:
-        """`version` is about to be served; called before the engine loads it."""
+    @contextmanager
+    def changing_to(self, version: Version) -> Iterator[None]:
+        """The engine loads `version`: a token may be of it, or of the former one, until the end."""
         with self._lock:
             self._order.append((self._count, version))
             self._count += 1
+            self._changing = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._changing = False
 
     def now(self) -> int:
         """A mark for `oldest`: the version served now and all later ones are `since` it."""
         with self._lock:
-            return max(0, self._count - 1)
+            return max(0, self._count - (2 if self._changing else 1))
 
     def oldest(self, numbers: Iterable[int], *, since: int) -> Version:
         """The oldest version with one of `numbers` served since a mark; ValueError if none."""

@@ -1,7 +1,10 @@
 """Receives weight versions into the staging area and loads them into the inference engine."""
 
 import asyncio
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.ids import Version
@@ -19,6 +22,7 @@ from rollcall_runtime.sync.memory.buffers import GrowingBufferPool
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.delta import decode
 from rollcall_runtime.sync.weights.shards import Shard, receive, select, tensors
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
@@ -42,7 +46,10 @@ class WeightReceiverSettings:
 
 
 class WeightReceiver:
-    """The WeightHandler of a rollout. Belongs to one event loop; blocking work runs in threads."""
+    """The WeightHandler of a rollout. Belongs to one event loop; blocking work runs in threads.
+
+    What the engine does with staged weights goes on to its end when a session is aborted meanwhile.
+    """
 
     def __init__(
         self,
@@ -62,6 +69,7 @@ class WeightReceiver:
         self._patched = False  # whether what is staged came as a delta
         self._preparing: asyncio.Future[None] | None = None
         self._newest = -1
+        self._one_at_a_time = asyncio.Lock()  # of what the engine does with weights
 
     async def transfer(
         self,
@@ -77,10 +85,11 @@ class WeightReceiver:
             await asyncio.to_thread(self._receive, session, version, manifest)
         else:
             await asyncio.to_thread(self._receive_delta, session, version, manifest, delta)
+        await self._to_its_end(self._prepare(version))
 
     async def apply(self, version: Version) -> None:
         """Serve the staged version; on ApplyFailedError or StagingError the old one stays."""
-        await asyncio.to_thread(self._apply, version)
+        await self._to_its_end(self._apply(version))
         self._metrics.weight_version.set(version.number)
         self._track_lag(version)
         if self._patched:  # the next one is likely to be a delta too: prepare in the background
@@ -98,7 +107,7 @@ class WeightReceiver:
         """Stage `version` from the first donor that gives it; returns those that gave another."""
         self._track_lag(version)
         self._patched = False
-        return await fetch(
+        wrong = await fetch(
             version=version,
             manifest=manifest,
             donors=donors,
@@ -106,6 +115,8 @@ class WeightReceiver:
             stage=self._stage,
             shard=self._shard,
         )
+        await self._to_its_end(self._prepare(version))
+        return wrong
 
     def _receive(self, session: SyncSession, version: Version, manifest: WeightManifest) -> None:
         receive(
@@ -140,21 +151,39 @@ class WeightReceiver:
                 only=taken.buckets if taken else None,
             )
 
-    def _apply(self, version: Version) -> None:
-        with self._stage.committing(version) as weights:
+    async def _to_its_end(self, work: Coroutine[None, None, None]) -> None:
+        """Go on with `work` although the caller is cancelled: the engine reads what is staged."""
+
+        async def one() -> None:
+            async with self._one_at_a_time:
+                await work
+
+        await asyncio.shield(asyncio.create_task(one()))
+
+    async def _prepare(self, version: Version) -> None:
+        with self._stage.staged(version) as weights:
             try:
-                # Half of the coordinator's time limit, so that the answer arrives in time.
-                timeout = self._settings.commit_timeout / 2
-                self._engine.pause(self._settings.pause_mode, timeout=timeout)
-                try:
-                    self._served.add(version)
-                    # Weights that were received as a shard are cut already.
-                    cut = None if self._shard else self._engine.shard
-                    self._engine.load_weights(tensors(weights, cut), version=version.number)
-                finally:
-                    self._engine.resume()
+                await self._engine.prepare(self._tensors(weights), version=version.number)
             except (WeightMismatchError, TimeoutError, RuntimeError) as error:
                 raise ApplyFailedError(f"{version}: {type(error).__name__}: {error}") from error
+
+    async def _apply(self, version: Version) -> None:
+        with self._stage.committing(version) as weights:
+            try:
+                with self._served.changing_to(version):
+                    await self._engine.update_weights(
+                        self._tensors(weights),
+                        version=version.number,
+                        running=self._settings.pause_mode,
+                        # Half of the coordinator's time limit, so that the answer arrives in time.
+                        seconds=self._settings.commit_timeout / 2,
+                    )
+            except (WeightMismatchError, TimeoutError, RuntimeError) as error:
+                raise ApplyFailedError(f"{version}: {type(error).__name__}: {error}") from error
+
+    def _tensors(self, weights: WeightSnapshot) -> Iterator[tuple[str, Tensor]]:
+        """Cut as the engine wants them, unless they were received like that."""
+        return tensors(weights, None if self._shard else self._engine.shard)
 
     def _track_lag(self, version: Version) -> None:
         self._newest = max(self._newest, version.number)

@@ -56,7 +56,7 @@ def test_samples_can_share_their_prompts_cache(model: TinyDecoder) -> None:
     prompts, last = some_tokens(2, 7), some_tokens(6, 1)
     cache = KeyValueCache()
     model(prompts, cache=cache)
-    cache.repeat(3)
+    cache.select(torch.tensor([0, 0, 0, 1, 1, 1]))
     logits = model(last, cache=cache, positions=torch.tensor([7]))
     whole = torch.cat([prompts.repeat_interleave(3, 0), last], dim=1)
     torch.testing.assert_close(logits, model(whole)[:, -1:], atol=1e-6, rtol=1e-5)

@@ -1,21 +1,21 @@
 """An inference engine that samples without a model and stops where a test wants it to."""
 
-import threading
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
 
 from torch import Tensor
 
 from rollcall_protocol.wire.messages import PromptLease
-from rollcall_protocol.wire.partial_responses import PartialResponses, Response
+from rollcall_protocol.wire.partial_responses import PartialResponses
 from rollcall_runtime.rollout.inference_engine import (
+    GenerationRequest,
     InferenceEngine,
-    PartialOutputCallback,
+    NewTokens,
     PauseMode,
 )
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 TOKENS = (3, 4, 2)
-WAIT_SECONDS = 5.0
 
 
 def rollout_metrics() -> RolloutMetrics:
@@ -31,24 +31,24 @@ def lease(
 
 
 class FakeEngine(InferenceEngine):
-    """Each call waits for `go`, then answers; the first `cut_short` calls give one token each.
+    """Each request gives `early` of TOKENS, waits for `go`, then gives the others.
 
-    Before that it reports one token each, `partials` times, until the callback returns False.
+    The first `cut_short` requests give one token and are aborted.
     """
 
-    def __init__(self, *, cut_short: int = 0, blocked: bool = False, partials: int = 0) -> None:
-        self.calls: list[tuple[int, object]] = []  # prompts, partials
-        self.go = threading.Event()
-        self.called = threading.Semaphore(0)
+    def __init__(self, *, cut_short: int = 0, blocked: bool = False, early: int = 0) -> None:
+        self.requests: list[GenerationRequest] = []
+        self.ended = 0  # requests, however they ended
+        self.go = asyncio.Event()
+        self.prepared: list[int] = []
         self.loaded: list[int] = []
-        self.pauses: list[PauseMode] = []
-        self.resumes = 0
+        self.updates: list[PauseMode] = []
         self.error: Exception | None = None  # of `generate`
-        self.refuse: Exception | None = None  # of `load_weights`
+        self.refuse: Exception | None = None  # of `update_weights`
+        self.failed = ""
         self._version: int | None = 0
-        self._cut_short, self._partials = cut_short, partials
-        self.wanted: list[bool] = []  # what the callback returned
-        self.seeds: list[int] = []
+        self._cut_short, self._early = cut_short, early
+        self._requested = asyncio.Event()
         if not blocked:
             self.go.set()
 
@@ -56,44 +56,53 @@ class FakeEngine(InferenceEngine):
     def version(self) -> int | None:
         return self._version
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        group_size: int,
-        seed: int,
-        timeout: float,
-        partials: Sequence[Sequence[Response]] | None = None,
-        on_partial: PartialOutputCallback | None = None,
-    ) -> list[list[Response]]:
-        self.calls.append((len(prompts), partials))
-        self.seeds.append(seed)
-        begun = partials or [[Response()] * group_size] * len(prompts)
-        for _ in range(self._partials):
-            assert on_partial is not None
-            self.wanted.append(
-                on_partial.callback([[self._sample(g, 1) for g in group] for group in begun])
-            )
-        self.called.release()
-        if not self.go.wait(WAIT_SECONDS):
-            raise TimeoutError("the test never let the engine go")
-        if self.error is not None:
-            raise self.error
-        count = 1 if len(self.calls) <= self._cut_short else len(TOKENS)
-        return [[self._sample(part, count) for part in group] for group in begun]
+    @property
+    def failure(self) -> str:
+        return self.failed
 
-    def _sample(self, begun: Response, count: int) -> Response:
-        count = max(count, len(begun.tokens))
-        new = count - len(begun.tokens)
-        version = self._version or 0
-        return Response(
-            tokens=TOKENS[:count],
-            logprobs=begun.logprobs + (-1.0,) * new,
-            versions=begun.versions + (version,) * new,
-            finished=count == len(TOKENS),
+    async def requested(self, count: int = 1) -> None:
+        """Wait until there have been so many requests."""
+        while len(self.requests) < count:
+            self._requested.clear()
+            await self._requested.wait()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[NewTokens, None]:
+        self.requests.append(request)
+        self._requested.set()
+        at, cut_short = len(request.begun.tokens), len(self.requests) <= self._cut_short
+        try:
+            if self.error is not None:
+                raise self.error
+            if cut_short or at < self._early:
+                until = at + 1 if cut_short else self._early
+                yield self._piece(at, until)
+                at = until
+            if cut_short:
+                return
+            await self.go.wait()
+            yield self._piece(at, len(TOKENS))
+        finally:
+            self.ended += 1
+
+    def _piece(self, since: int, until: int) -> NewTokens:
+        count = until - since
+        versions = (self._version or 0,) * count
+        return NewTokens(
+            TOKENS[since:until], (-1.0,) * count, versions, finished=until == len(TOKENS)
         )
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+    async def prepare(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        self.prepared.append(version)
+
+    async def update_weights(
+        self,
+        weights: Iterable[tuple[str, Tensor]],
+        *,
+        version: int,
+        running: PauseMode,
+        seconds: float,
+    ) -> None:
+        self.updates.append(running)
         for _ in weights:
             pass
         if self.refuse is not None:
@@ -101,11 +110,5 @@ class FakeEngine(InferenceEngine):
         self.loaded.append(version)
         self._version = version
 
-    def pause(self, mode: PauseMode, *, timeout: float) -> None:
-        self.pauses.append(mode)
-
-    def resume(self) -> None:
-        self.resumes += 1
-
-    def close(self) -> None:
+    async def close(self) -> None:
         self.go.set()

@@ -166,7 +166,7 @@ class Bench:
                     assert (hello.member, hello.address) == (MEMBER, self.address)
                     yield self
             finally:
-                self.engine.close()
+                await self.engine.close()
                 self.task.cancel()
                 await asyncio.gather(self.task, return_exceptions=True)
 
@@ -202,7 +202,7 @@ async def test_two_batches_are_kept_in_hand() -> None:
         await bench.commit(V1)
         for number in range(4):
             await bench.coordinator.say(lease(number))
-        await asyncio.to_thread(bench.engine.called.acquire, timeout=5)
+        await bench.engine.requested(4)
         bench.engine.go.set()
         asked = 0
         while asked < 4:
@@ -243,7 +243,7 @@ async def test_weights_that_do_not_fit_leave_the_old_ones_served() -> None:
         assert ack.own_fault
         assert "missing head.weight" in ack.error
         assert engine.version == 1
-        assert engine.resumes == len(engine.pauses) == 2, "generation goes on after a failure too"
+        assert engine.prepared == [1, 2], "before the commit"
 
 
 async def test_the_probe_says_not_current_until_it_serves_a_version_in_a_session() -> None:
@@ -309,7 +309,7 @@ async def test_asked_to_drain_it_finishes_what_runs_and_leaves() -> None:
         await bench.commit(V1)
         for number in range(4):
             await bench.coordinator.say(lease(number))
-        await asyncio.to_thread(bench.engine.called.acquire, timeout=5)
+        await bench.engine.requested(4)
         url = f"http://{bench.address}:{pod_contract.AGENT_PORT}{pod_contract.DRAIN_ROUTE}"
         async with aiohttp.ClientSession() as session:
             async with session.post(url) as answer:
@@ -345,8 +345,7 @@ async def test_a_lease_that_arrives_during_the_drain_is_returned() -> None:
     async with Bench(FakeEngine(blocked=True)).running() as bench:
         await bench.commit(V1)
         await bench.coordinator.say(lease(0))
-        while not bench.engine.calls:
-            await asyncio.sleep(0.01)
+        await bench.engine.requested()
         bench.agent.drain("asked to")
         await bench.coordinator.say(lease(1))
         returned = await bench.coordinator.receive(PromptLeaseReturned)
@@ -354,7 +353,7 @@ async def test_a_lease_that_arrives_during_the_drain_is_returned() -> None:
 
 
 async def test_it_reports_new_tokens_and_stops_revoked_leases() -> None:
-    async with Bench(FakeEngine(blocked=True, partials=1)).running() as bench:
+    async with Bench(FakeEngine(blocked=True, early=1)).running() as bench:
         await bench.commit(V1)
         for number in range(3):
             await bench.coordinator.say(lease(number))
@@ -375,11 +374,11 @@ async def test_it_reports_new_tokens_and_stops_revoked_leases() -> None:
             lease(0).lease_id,
             lease(1).lease_id,
         }
-        assert len(bench.engine.calls) == 1
+        assert len(bench.engine.requests) == 4, "two responses of two leases"
 
 
 async def test_on_a_new_stream_it_reports_all_active_leases_at_once() -> None:
-    async with Bench(FakeEngine(blocked=True, partials=1)).running() as bench:
+    async with Bench(FakeEngine(blocked=True, early=1)).running() as bench:
         await bench.commit(V1)
         await bench.coordinator.say(lease(0))
         first = await bench.coordinator.receive(GenerationProgress)
@@ -389,27 +388,39 @@ async def test_on_a_new_stream_it_reports_all_active_leases_at_once() -> None:
 
 
 async def test_in_the_deterministic_mode_each_lease_is_generated_alone() -> None:
-    async with Bench(
-        FakeEngine(partials=1), deterministic=True, max_staleness=0
-    ).running() as bench:
+    async with Bench(FakeEngine(early=1), deterministic=True, max_staleness=0).running() as bench:
         assert await bench.coordinator.receive(PromptCredit) == PromptCredit(2)
         await bench.commit(V1)
         for number in range(2):
             await bench.coordinator.say(lease(number))
         for _ in range(2):
             await bench.coordinator.completions.get()
-        assert bench.engine.calls == [(1, None), (1, None)]
-        assert bench.engine.seeds == [0, 1]
-        progress = await bench.coordinator.receive(GenerationProgress)
-        assert isinstance(progress, GenerationProgress)
-        assert not any(report.responses for report in progress.reports)
+        seeds = [request.seed for request in bench.engine.requests]
+        assert (seeds[0], seeds[2]) == (0, 1), "the second lease when the first has ended"
+
+
+class SlowlyStartingEngine(FakeEngine):
+    """Never ends its start."""
+
+    async def start(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_rollout_that_is_stopped_while_its_engine_starts_leaves_at_once() -> None:
+    bench = Bench(SlowlyStartingEngine())
+    async with bench.coordinator.listening(), asyncio.timeout(10):
+        task = asyncio.create_task(bench.agent.run())
+        await asyncio.sleep(0.3)
+        assert not task.done()
+        bench.agent.stop("SIGTERM")
+        await task
 
 
 class UncloseableEngine(FakeEngine):
     """Fails when it is closed."""
 
-    def close(self) -> None:
-        super().close()
+    async def close(self) -> None:
+        await super().close()
         raise RuntimeError("cannot close")
 
 
@@ -443,7 +454,7 @@ async def test_tokens_of_another_rollout_that_cannot_be_are_sampled_again(
         await bench.coordinator.say(lease(0, begun=PartialResponses(V1, begun)))
         completion = await asyncio.wait_for(bench.coordinator.completions.get(), 5)
         assert completion.lease_id == lease(0).lease_id
-        assert [partials for _, partials in bench.engine.calls] == [None]
+        assert not any(request.begun.tokens for request in bench.engine.requests)
         count = bench.metrics.registry.get_sample_value
         refused = bench.metrics.labels | {"what": f"bad_partial_{fault}"}
         assert count("rollcall_refused_total", refused) == 1

@@ -19,6 +19,7 @@ from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, Jo
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
+from rollcall_runtime.rollout.inference_engine import PauseMode
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
@@ -50,9 +51,18 @@ class RankEngine(FakeEngine):
     def shard(self) -> Shard | None:
         return self._shard
 
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], *, version: int) -> None:
+    async def update_weights(
+        self,
+        weights: Iterable[tuple[str, torch.Tensor]],
+        *,
+        version: int,
+        running: PauseMode,
+        seconds: float,
+    ) -> None:
         given = {name: tensor.clone() for name, tensor in weights}
-        super().load_weights(given.items(), version=version)
+        await super().update_weights(
+            given.items(), version=version, running=running, seconds=seconds
+        )
         self.weights = given
 
 

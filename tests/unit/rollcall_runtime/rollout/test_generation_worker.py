@@ -1,20 +1,24 @@
-"""Leases become samples: batched, continued after a pause, thrown away when revoked."""
+"""Leases become samples: each response by itself, continued after an abort, ended when revoked."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.partial_responses import PartialResponses, Response
 from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
+from rollcall_runtime.rollout import generation_worker
 from rollcall_runtime.rollout.generation_worker import (
     FinishedLease,
     GenerationWorker,
     PartialRollouts,
 )
+from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens, PauseMode
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.rollout.fake_engine import (
@@ -35,11 +39,13 @@ class Bench:
         self.engine, self.finished = engine, list[FinishedLease]()
         self.reported = asyncio.Event()
         self.served, self.metrics = ServedVersions(), rollout_metrics()
-        self.served.add(V0)
+        with self.served.changing_to(V0):
+            pass
         values: dict[str, Any] = {
             "engine": engine,
             "reward": FunctionScorer(lambda _, response, row: len(response) / row.get("of", 4)),
             "concurrency": 4,
+            "sampling": SamplingConfig(temperature=0.5, column="own"),
             "partial": PartialRollouts(0.01, self.reported.set, keep=keep),
             "served": self.served,
             "metrics": self.metrics,
@@ -54,25 +60,72 @@ class Bench:
             async with asyncio.timeout(5):
                 yield self
         finally:
-            self.engine.close()
+            await self.engine.close()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def engine_called(self) -> None:
-        await asyncio.to_thread(self.engine.called.acquire, timeout=5)
+
+async def test_each_prompt_is_sampled_as_the_job_and_its_row_say() -> None:
+    bench = Bench(FakeEngine())
+    async with bench.running():
+        bench.generator.add(lease(0, group_size=1))
+        own = {"own": {"maxTokens": 7, "stop": ["."]}}
+        bench.generator.add(replace(lease(1, group_size=1), row=own))
+        await bench.generator.idle()
+    assert [request.sampling for request in bench.engine.requests] == [
+        SamplingConfig(temperature=0.5, column="own"),
+        SamplingConfig(max_tokens=7, temperature=0.5, stop=(".",), column="own"),
+    ]
 
 
-async def test_waiting_leases_are_generated_in_one_call() -> None:
+async def test_leases_that_wait_begin_when_others_have_been_sampled() -> None:
     bench = Bench(FakeEngine(blocked=True))
     async with bench.running():
-        bench.generator.add(lease(0))
-        await bench.engine_called()
-        for number in range(1, 7):
+        for number in range(7):
             bench.generator.add(lease(number))
+        await bench.engine.requested(8)
+        await asyncio.sleep(0.02)
+        begun = {request.seed for request in bench.engine.requests}
+        assert {0, 1, 2, 3} <= begun
+        assert len(begun) == 8, "two responses of four leases"
         bench.engine.go.set()
         await bench.generator.idle()
-    assert [prompts for prompts, _ in bench.engine.calls] == [1, 4, 2]
     assert [done.lease.prompt for done in bench.finished] == list(range(7))
+
+
+class OneSlowEngine(FakeEngine):
+    """One response waits for `go`, the one of the seed 0; all others do not."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[NewTokens, None]:
+        if request.seed == 0:
+            await self.go.wait()
+        yield NewTokens(TOKENS, (-1.0,) * 3, (0,) * 3, finished=True)
+
+
+async def test_a_slow_response_holds_no_other_lease_up() -> None:
+    bench = Bench(OneSlowEngine(blocked=True), concurrency=2)
+    async with bench.running():
+        for number in range(6):
+            bench.generator.add(lease(number))
+        while len(bench.finished) < 5:
+            await asyncio.sleep(0.01)
+        assert [done.lease.prompt for done in bench.finished] == [1, 2, 3, 4, 5]
+        (slow,) = bench.generator.lease_progress()
+        assert [response.finished for response in slow.group] == [False, True]
+        bench.engine.go.set()
+        await bench.generator.idle()
+    assert bench.finished[-1].lease.prompt == 0
+
+
+async def test_the_samples_of_a_prompt_have_seeds_of_their_own() -> None:
+    bench, other = Bench(FakeEngine()), Bench(FakeEngine())
+    for each in (bench, other):
+        async with each.running():
+            each.generator.add(lease(5, group_size=16))
+            await each.generator.idle()
+    seeds = [request.seed for request in bench.engine.requests]
+    assert len(set(seeds)) == 16
+    assert seeds == [request.seed for request in other.engine.requests], "on any rollout"
 
 
 async def test_a_sample_carries_its_tokens_versions_and_reward() -> None:
@@ -141,37 +194,51 @@ async def test_leases_are_held_and_reported_while_their_responses_are_scored() -
     assert [done.lease.prompt for done in bench.finished] == [1]
 
 
-async def test_what_a_pause_cut_short_is_continued_and_dated_by_its_oldest_token() -> None:
-    bench = Bench(FakeEngine(cut_short=1))
+async def test_what_an_update_aborted_is_continued_and_dated_by_its_oldest_token() -> None:
+    bench = Bench(FakeEngine(cut_short=1, blocked=True))
     async with bench.running():
-        bench.generator.add(lease(0))
-        await bench.engine_called()
-        bench.served.add(V1)
-        bench.engine.load_weights([], version=1)
+        bench.generator.add(lease(0, group_size=1))
+        await bench.engine.requested(2)
+        with bench.served.changing_to(V1):
+            await bench.engine.update_weights([], version=1, running=PauseMode.ABORT, seconds=1)
+        bench.engine.go.set()
         await bench.generator.idle()
     (done,) = bench.finished
-    assert done.version in {V0, V1}
-    assert [partials is None for _, partials in bench.engine.calls] == [True, False]
-    assert done.version.number == min(done.samples[0].versions)
+    assert [request.begun.tokens for request in bench.engine.requests] == [(), (3,)]
+    assert done.samples[0].versions == (0, 1, 1)
+    assert done.version == V0
 
 
-async def test_without_partial_rollout_a_lease_is_generated_from_the_beginning() -> None:
+async def test_a_token_of_the_former_version_is_known_while_the_next_one_is_loaded() -> None:
+    bench = Bench(FakeEngine())
+    async with bench.running():
+        with bench.served.changing_to(V1):
+            bench.generator.add(lease(0))
+            await bench.generator.idle()
+    (done,) = bench.finished
+    assert done.version == V0
+
+
+async def test_without_partial_rollout_a_response_is_sampled_from_the_beginning() -> None:
     bench = Bench(FakeEngine(cut_short=1), keep=False)
     async with bench.running():
-        bench.generator.add(lease(0))
+        bench.generator.add(lease(0, group_size=1))
         await bench.generator.idle()
-    assert [partials for _, partials in bench.engine.calls] == [None, None]
-    assert len(bench.finished) == 1
+    assert [request.begun for request in bench.engine.requests] == [Response(), Response()]
+    assert len({request.seed for request in bench.engine.requests}) == 1, "the same one, or short"
+    assert [sample.tokens for sample in bench.finished[0].samples] == [TOKENS]
 
 
-async def test_a_revoked_lease_is_thrown_away_whether_it_waits_or_runs() -> None:
+async def test_a_revoked_lease_is_ended_whether_it_waits_or_runs() -> None:
     bench = Bench(FakeEngine(blocked=True), concurrency=1)
     async with bench.running():
         for number in range(3):
             bench.generator.add(lease(number))
-        await bench.engine_called()
+        await bench.engine.requested(2)
         bench.generator.revoke(lease(0).lease_id)
         bench.generator.revoke(lease(1).lease_id)
+        await bench.engine.requested(4)
+        assert bench.engine.ended == 2, "at once"
         bench.engine.go.set()
         await bench.generator.idle()
     assert [done.lease.prompt for done in bench.finished] == [2]
@@ -182,7 +249,7 @@ async def test_waiting_leases_are_returned_first_then_all() -> None:
     async with bench.running():
         for number in range(3):
             bench.generator.add(lease(number))
-        await bench.engine_called()
+        await bench.engine.requested()
         assert [s.lease for s in bench.generator.return_waiting()] == [lease(1), lease(2)]
         assert [s.lease for s in bench.generator.return_all()] == [lease(0)]
         bench.engine.go.set()
@@ -191,7 +258,7 @@ async def test_waiting_leases_are_returned_first_then_all() -> None:
 
 
 async def test_progress_of_leases_is_known_during_generation() -> None:
-    bench = Bench(FakeEngine(blocked=True, partials=1), concurrency=1)
+    bench = Bench(FakeEngine(blocked=True, early=1), concurrency=1)
     async with bench.running():
         for number in range(2):
             bench.generator.add(lease(number))
@@ -203,11 +270,20 @@ async def test_progress_of_leases_is_known_during_generation() -> None:
         bench.engine.go.set()
         await bench.generator.idle()
         assert bench.generator.lease_progress() == []
-    assert bench.engine.wanted == [True, True]
+
+
+async def test_nothing_is_reported_while_no_token_comes() -> None:
+    bench = Bench(FakeEngine(blocked=True, early=1), concurrency=1)
+    async with bench.running():
+        bench.generator.add(lease(0))
+        await bench.reported.wait()
+        bench.reported.clear()
+        await asyncio.sleep(0.1)
+        assert not bench.reported.is_set()
 
 
 async def test_without_partial_rollout_reports_have_no_tokens() -> None:
-    bench = Bench(FakeEngine(blocked=True, partials=1), keep=False)
+    bench = Bench(FakeEngine(blocked=True, early=1), keep=False)
     async with bench.running():
         bench.generator.add(
             lease(0, begun=PartialResponses(V0, (Response((3,), (-0.5,), (0,)),) * 2))
@@ -215,7 +291,8 @@ async def test_without_partial_rollout_reports_have_no_tokens() -> None:
         await bench.reported.wait()
         (running,) = bench.generator.lease_progress()
         assert (running.version, running.group) == (None, ())
-    assert bench.engine.calls == [(1, None)], "generated from the beginning"
+    begun = [request.begun for request in bench.engine.requests]
+    assert begun == [Response()] * 2, "generated from the beginning"
 
 
 async def test_a_lease_goes_on_where_another_rollout_stopped() -> None:
@@ -235,36 +312,34 @@ async def test_a_lease_goes_on_where_another_rollout_stopped() -> None:
     assert value("rollcall_rollout_samples_total", labels) == 1
 
 
-async def test_a_continued_response_is_sampled_with_another_seed() -> None:
-    continued, redrawn = Bench(FakeEngine(cut_short=1)), Bench(FakeEngine(cut_short=1), keep=False)
-    for bench in (continued, redrawn):
-        async with bench.running():
-            bench.generator.add(lease(5))
-            await bench.generator.idle()
-    assert len(set(continued.engine.seeds)) == 2
-    assert redrawn.engine.seeds == [5, 5]
+async def test_an_engine_that_has_failed_ends_the_work() -> None:
+    bench = Bench(FakeEngine(blocked=True))
+    bench.engine.failed = "its process was killed"
+    bench.generator.add(lease(0))
+    with pytest.raises(RuntimeError, match="engine failed: its process was killed"):
+        await bench.generator.run()
 
 
-async def test_the_engines_callback_returns_false_once_no_lease_is_wanted() -> None:
-    bench = Bench(FakeEngine(blocked=True, partials=1))
+async def test_sampling_without_a_token_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_worker, "STUCK_SECONDS", 0.05)
+    bench = Bench(FakeEngine(blocked=True))
     async with bench.running():
+        await asyncio.sleep(0.1)
+        assert bench.generator.stuck() == "", "it has nothing to sample"
         bench.generator.add(lease(0))
-        await bench.engine_called()
-        bench.generator.add(lease(1))
-        bench.generator.revoke(lease(0).lease_id)
-        running = bench.engine.wanted.copy()
-        bench.generator.return_all()
+        await bench.engine.requested()
+        await asyncio.sleep(0.1)
+        assert "no token was sampled" in bench.generator.stuck()
         bench.engine.go.set()
         await bench.generator.idle()
-    assert running == [True]
-    assert not bench.finished
+        assert bench.generator.stuck() == ""
 
 
 async def test_a_prompt_that_the_model_cannot_take_is_the_specs_fault() -> None:
     bench = Bench(FakeEngine())
     bench.engine.error = ValueError("unknown token 99")
     bench.generator.add(lease(7))
-    with pytest.raises(SpecError, match=r"spec.data.prompts: .* 7 .* unknown token 99"):
+    with pytest.raises(SpecError, match=r"spec.data.prompts: prompt 7 .* unknown token 99"):
         await bench.generator.run()
 
 
@@ -279,10 +354,12 @@ async def test_a_failing_engine_ends_the_work() -> None:
 def test_a_number_means_the_version_that_served_since_the_work_began() -> None:
     served = ServedVersions()
     old, new = Version(Lineage(1, 1), 5), Version(Lineage(1, 2), 5)
-    served.add(old)
+    with served.changing_to(old):
+        pass
     before = served.now()
     assert served.oldest([5], since=before) == old
-    served.add(new)
+    with served.changing_to(new):
+        pass
     assert served.oldest([5], since=served.now()) == new
     assert served.oldest([5], since=before) == old, "when in doubt it is the older one"
     with pytest.raises(ValueError, match="empty"):
@@ -295,7 +372,8 @@ async def test_after_a_restart_of_the_trainer_the_same_number_is_of_the_new_line
     async with bench.running():
         bench.generator.add(lease(0))
         await bench.generator.idle()
-        bench.served.add(restarted)
+        with bench.served.changing_to(restarted):
+            pass
         bench.generator.add(lease(1))
         await bench.generator.idle()
     assert [done.version for done in bench.finished] == [V0, restarted]

@@ -1,105 +1,154 @@
-"""Decodes a batch of prompts with a model in this process: left-padded rows, one token a step."""
+"""Decodes responses with a model in this process, row by row of a batch, one token a step."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
-from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.rollout.engines.token_choice import (
+    choose,
+    completes_a_stop,
+    token_logprobs,
+    uniform_numbers,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from rollcall_protocol.sampling_config import SamplingConfig
     from rollcall_runtime.rollout.engines.cached_model import CachedModel
 
 
-class BatchDecoder:
-    """The responses of one generate call, `group_size` rows for each prompt, in their order.
+@dataclass(slots=True, eq=False)
+class ResponseRow:
+    """A response to `prompt`: its tokens so far, those that it was begun with included.
 
-    Rows of different lengths are padded on the left, so that new tokens form a column. Finished
-    rows are computed until all are finished; what they sample is dropped. `model` is this decoder's
-    alone.
+    It ends as `sampling` says, or when it is `cancelled`, which another thread may do.
+    """
+
+    prompt: tuple[int, ...]
+    sampling: SamplingConfig
+    seed: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    finished: bool = False
+    cancelled: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more tokens are wanted."""
+        return self.finished or self.cancelled
+
+
+class BatchDecoder:
+    """The `rows` of one batch, none of which has ended. `model` is this decoder's alone.
+
+    Rows of different lengths are padded on the left, so that new tokens form a column. Rows that
+    have ended are computed until they are half of all; what they sample is dropped. `text` decodes
+    tokens, for stop strings.
     """
 
     def __init__(
         self,
         model: CachedModel,
+        rows: Sequence[ResponseRow],
         *,
-        prompts: Sequence[Sequence[int]],
-        group_size: int,
-        max_tokens: int,
-        partials: Sequence[Sequence[Response]] | None,
+        text: Callable[[Sequence[int]], str],
     ) -> None:
-        _check(model, prompts, group_size=group_size, max_tokens=max_tokens, partials=partials)
-        self._model = model
-        self._max_tokens = max_tokens
-        self._group_size = group_size
-        begun = [part for group in partials for part in group] if partials else None
-        self._begun = begun or [Response()] * (len(prompts) * group_size)
-        self._shared = not any(part.tokens for part in self._begun)
-        contexts = [
-            [*prompt, *self._begun[number * group_size + sample].tokens]
-            for number, prompt in enumerate(prompts)
-            for sample in range(group_size)
-        ]
-        device = model.device
-        self._tokens, self._padding = _left_pad(contexts, device)
-        left = [max_tokens - len(part.tokens) for part in self._begun]
-        unfinished = [not part.finished for part in self._begun]
-        self._limit = torch.tensor(left, device=device)
-        self._alive = torch.tensor(unfinished, device=device) & (self._limit > 0)
-        self._lengths = torch.zeros_like(self._limit)  # tokens sampled and kept
-        self._eos = torch.tensor(sorted(model.eos), dtype=torch.long, device=device)
-        self._sampled: list[tuple[Tensor, Tensor, int]] = []  # tokens, logprobs, version
+        self._model, self._text = model, text
+        self._rows: list[ResponseRow] = []
+        self._seeds: list[int] = []
+        self._tokens = self._padding = torch.empty(0, device=model.device)
+        self._unique: list[int] = []  # a row of each context, and which of them each row has
+        self._number_of: list[int] = []
         self._cached_version: int | None = None
-        self.unfinished = bool(self._alive.any())
+        self._set_rows(list(rows))
+
+    @property
+    def rows(self) -> list[ResponseRow]:
+        """Those that have not ended."""
+        return [row for row in self._rows if not row.ended]
 
     @torch.inference_mode()
-    def decode(self, generator: torch.Generator, *, version: int) -> None:
-        """Sample one token for each row that is not finished."""
+    def decode(self, *, version: int) -> None:
+        """Sample one token for each row that has not ended, with the weights of `version`."""
+        self._drop_ended()
+        if not self._rows:
+            return
         logits = self._prefill() if version != self._cached_version else self._advance()
         self._cached_version = version
-        logprobs = logits.float().log_softmax(-1)
-        tokens = torch.multinomial(logprobs.exp(), 1, generator=generator)
-        self._sampled.append((tokens[:, 0], logprobs.gather(1, tokens)[:, 0], version))
+        logprobs = self._logprobs(logits)
+        numbers = uniform_numbers(self._seeds, [len(row.tokens) for row in self._rows])
+        tokens = choose(logprobs, torch.from_numpy(numbers).to(logprobs.device))
         self._tokens = torch.cat([self._tokens, tokens], dim=1)
-        self._lengths += self._alive
-        self._alive &= ~torch.isin(tokens[:, 0], self._eos) & (self._lengths < self._limit)
-        self.unfinished = bool(self._alive.any())
+        chosen = logprobs.gather(1, tokens)[:, 0].tolist()
+        for row, token, logprob in zip(self._rows, tokens[:, 0].tolist(), chosen, strict=True):
+            if not row.ended:
+                row.tokens.append(token)
+                row.logprobs.append(logprob)
+                row.versions.append(version)
+                row.finished = self._ends(row, token)
 
-    def results(self) -> list[list[Response]]:
-        """The responses so far, `group_size` for each prompt."""
-        steps = len(self._sampled)
-        tokens = torch.stack([step[0] for step in self._sampled], 1).tolist() if steps else []
-        logprobs = torch.stack([step[1] for step in self._sampled], 1).tolist() if steps else []
-        versions = tuple(step[2] for step in self._sampled)
-        alive, lengths = self._alive.tolist(), self._lengths.tolist()
-        rows = [
-            Response(
-                tokens=(*begun.tokens, *tokens[row][: lengths[row]]),
-                logprobs=(*begun.logprobs, *logprobs[row][: lengths[row]]),
-                versions=(*begun.versions, *versions[: lengths[row]]),
-                finished=not alive[row],
-            )
-            if steps
-            else begun
-            for row, begun in enumerate(self._begun)
-        ]
-        size = self._group_size
-        return [rows[at : at + size] for at in range(0, len(rows), size)]
+    def _set_rows(self, rows: list[ResponseRow]) -> None:
+        """Begin anew with `rows`: nothing is cached."""
+        self._rows = rows
+        self._seeds = [row.seed for row in rows]
+        contexts = [(*row.prompt, *row.tokens) for row in rows]
+        self._tokens, self._padding = _left_pad(contexts, self._model.device)
+        first = {context: at for at, context in reversed(list(enumerate(contexts)))}
+        self._unique = sorted(first.values())
+        numbers = {at: number for number, at in enumerate(self._unique)}
+        self._number_of = [numbers[first[context]] for context in contexts]
+        self._cached_version = None
+
+    def _drop_ended(self) -> None:
+        left = [at for at, row in enumerate(self._rows) if not row.ended]
+        if 2 * len(left) > len(self._rows):
+            return
+        rows = torch.tensor(left, dtype=torch.long, device=self._model.device)
+        self._rows = [self._rows[at] for at in left]
+        self._seeds = [row.seed for row in self._rows]
+        self._tokens, self._padding = self._tokens[rows], self._padding[rows]
+        if self._cached_version is not None:
+            self._model.select(rows)
+
+    def _ends(self, row: ResponseRow, token: int) -> bool:
+        sampling = row.sampling
+        if token in self._model.eos or token in sampling.stop_token_ids:
+            return True
+        if len(row.tokens) >= sampling.max_tokens:
+            return True
+        return bool(sampling.stop) and completes_a_stop(row.tokens, sampling.stop, self._text)
+
+    def _logprobs(self, logits: Tensor) -> Tensor:
+        """Each row by its own temperature, top-p and top-k."""
+        kinds: dict[tuple[float, float, int], list[int]] = {}
+        for at, row in enumerate(self._rows):
+            own = row.sampling
+            kinds.setdefault((own.temperature, own.top_p, own.top_k), []).append(at)
+        if len(kinds) == 1:
+            return token_logprobs(logits, self._rows[0].sampling)
+        found = torch.empty_like(logits, dtype=torch.float32)
+        for rows in kinds.values():
+            found[rows] = token_logprobs(logits[rows], self._rows[rows[0]].sampling)
+        return found
 
     def _prefill(self) -> Tensor:
-        """Process all tokens so far, once for all samples that still equal their prompt."""
-        model, size = self._model, self._group_size
-        model.restart()
-        if not self._shared or self._sampled:
-            return model.logits(self._tokens, first=0, padding=self._padding)
-        logits = model.logits(self._tokens[::size], first=0, padding=self._padding[::size])
-        model.repeat(size)
-        return logits.repeat_interleave(size, 0)
+        """Process all tokens so far, once for all rows that have the same."""
+        self._set_rows(self.rows or self._rows)  # a row may be cancelled at any moment
+        self._model.restart()
+        if len(self._unique) == len(self._rows):
+            return self._model.logits(self._tokens, first=0, padding=self._padding)
+        tokens, padding = self._tokens[self._unique], self._padding[self._unique]
+        logits = self._model.logits(tokens, first=0, padding=padding)
+        rows = torch.tensor(self._number_of, device=self._model.device)
+        self._model.select(rows)
+        return logits[rows]
 
     def _advance(self) -> Tensor:
         last = self._tokens.shape[1] - 1
@@ -111,30 +160,3 @@ def _left_pad(contexts: Sequence[Sequence[int]], device: torch.device) -> tuple[
     padding = [width - len(context) for context in contexts]
     rows = [[0] * pad + list(context) for pad, context in zip(padding, contexts, strict=True)]
     return torch.tensor(rows, device=device), torch.tensor(padding, device=device)
-
-
-def _check(
-    model: CachedModel,
-    prompts: Sequence[Sequence[int]],
-    *,
-    group_size: int,
-    max_tokens: int,
-    partials: Sequence[Sequence[Response]] | None,
-) -> None:
-    if not prompts or group_size < 1:
-        raise ValueError("at least one prompt and a group size of at least 1 are needed")
-    for number, prompt in enumerate(prompts):
-        if not prompt:
-            raise ValueError(f"prompt {number} is empty")
-        if not all(0 <= token < model.vocabulary for token in prompt):
-            raise ValueError(
-                f"prompt {number} has a token outside the vocabulary of {model.vocabulary}"
-            )
-        # The last sampled token is not processed.
-        if model.positions is not None and len(prompt) + max_tokens - 1 > model.positions:
-            raise ValueError(
-                f"prompt {number} has {len(prompt)} tokens; with a response of {max_tokens} that "
-                f"is more than the model's {model.positions} positions"
-            )
-    if partials is not None and [len(group) for group in partials] != [group_size] * len(prompts):
-        raise ValueError("partials must hold group_size generations for each prompt")

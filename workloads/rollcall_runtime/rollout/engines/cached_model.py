@@ -27,8 +27,8 @@ class CachedModel(ABC):
         """Forget all tokens, as the weights have changed or nothing has been decoded yet."""
 
     @abstractmethod
-    def repeat(self, times: int) -> None:
-        """Give each row `times` successive rows of its own: samples that share their prompt."""
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows, by their numbers, each as often as it is named."""
 
     @abstractmethod
     def logits(self, tokens: Tensor, *, first: int, padding: Tensor) -> Tensor:

@@ -1,41 +1,42 @@
-"""An inference engine whose model is a module in this process, decoded batch by batch."""
+"""An inference engine whose model is a module in this process."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder
-from rollcall_runtime.rollout.engines.decode_lock import DecodeLock
+from rollcall_runtime.models.tokenizer import open_tokenizer
+from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder, ResponseRow
+from rollcall_runtime.rollout.engines.decode_thread import DecodeThread
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,
+    GenerationRequest,
     InferenceEngine,
+    NewTokens,
     PauseMode,
-    WeightMismatchError,
+    check_shapes,
 )
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from torch import Tensor, nn
 
-    from rollcall_protocol.wire.partial_responses import Response
+    from rollcall_protocol.sampling_config import SamplingConfig
     from rollcall_runtime.models.model_source import ModelSource
+    from rollcall_runtime.models.tokenizer import ModelTokenizer
     from rollcall_runtime.rollout.engines.cached_model import CachedModel
-    from rollcall_runtime.rollout.engines.decode_lock import Ticket
-    from rollcall_runtime.rollout.inference_engine import PartialOutputCallback
 
 log = logging.getLogger(__name__)
-
-_STEP_SECONDS = 30.0  # far above any decode step of a model that is small enough for this engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class InProcessSettings:
 
 
 class InProcessEngine(InferenceEngine):
-    """Batches all prompts of a call; a pause or new weights take effect between two tokens.
+    """Decodes all requests in one batch; new weights take effect between two tokens.
 
-    When weights change during a generation the key-value cache is computed again, so that each
-    log-probability is that of one version and not of a mixture. The sampling temperature is 1.
+    When weights change the key-value cache is computed again, so that each log-probability is that
+    of one version and not of a mixture. Prompts that wait, or run, together are processed together.
     """
 
     name: str  # in the registry
@@ -72,8 +73,8 @@ class InProcessEngine(InferenceEngine):
         self._source, self._device = source, torch.device(self._device_type())
         self._model = source.build().requires_grad_(requires_grad=False).to(self._device)
         log.info("%s serves %s on %s", self.name, model, self._device)
-        self._version: int | None = None
-        self._lock = DecodeLock()
+        self._tokenizer: ModelTokenizer | None = None
+        self._thread = DecodeThread(decoder=self._decoder, step=self._step)
 
     @classmethod
     @abstractmethod
@@ -94,65 +95,99 @@ class InProcessEngine(InferenceEngine):
 
     @property
     def version(self) -> int | None:
-        return self._version
+        return self._thread.version
 
-    def generate(
+    @property
+    def failure(self) -> str:
+        return self._thread.failure
+
+    async def start(self) -> None:
+        self._thread.start()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[NewTokens, None]:
+        row = self._row(request)
+        if len(row.tokens) >= row.sampling.max_tokens:
+            yield NewTokens((), (), (), finished=True)
+            return
+        running = self._thread.submit(row)
+        running.delivered = len(row.tokens)
+        try:
+            while (piece := await running.pieces.get()) is not None:
+                if isinstance(piece, Exception):
+                    raise piece
+                yield piece
+                if piece.finished:
+                    return
+        finally:
+            row.cancelled = True
+
+    def _row(self, request: GenerationRequest) -> ResponseRow:
+        """ValueError for a request that the model cannot take."""
+        sampling = _bounded(request.sampling, self._settings.max_tokens)
+        _check(self._source, request.prompt, sampling.max_tokens)
+        if sampling.stop:
+            self._open_tokenizer()
+        begun = request.begun
+        lists = list(begun.tokens), list(begun.logprobs), list(begun.versions)
+        return ResponseRow(request.prompt, sampling, request.seed, *lists)
+
+    def _decoder(self, rows: Sequence[ResponseRow]) -> BatchDecoder:
+        return BatchDecoder(self._cached(self._model), rows, text=self._text)
+
+    def _step(self, decoder: BatchDecoder, version: int) -> None:
+        decoder.decode(version=version)
+
+    def _open_tokenizer(self) -> ModelTokenizer:
+        """SpecError if the model has none."""
+        if self._tokenizer is None:
+            self._tokenizer = open_tokenizer(self._source)
+        return self._tokenizer
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        """What the tokens say, special ones too."""
+        return self._open_tokenizer().decode(tokens, special=True)
+
+    async def update_weights(
         self,
-        prompts: Sequence[Sequence[int]],
+        weights: Iterable[tuple[str, Tensor]],
         *,
-        group_size: int,
-        seed: int,
-        timeout: float,
-        partials: Sequence[Sequence[Response]] | None = None,
-        on_partial: PartialOutputCallback | None = None,
-    ) -> list[list[Response]]:
-        if self._version is None:
-            raise RuntimeError("no weights have been loaded yet")
-        model = self._cached(self._model)
-        decoder = BatchDecoder(
-            model,
-            prompts=prompts,
-            group_size=group_size,
-            max_tokens=self._settings.max_tokens,
-            partials=partials,
-        )
-        generator = torch.Generator(model.device).manual_seed(seed)
-        reported, wanted = time.monotonic(), True
-        with self._lock.generation(timeout=timeout) as ticket:
-            while wanted and decoder.unfinished and self._step(decoder, ticket, generator):
-                now = time.monotonic()
-                if on_partial is not None and now - reported >= on_partial.interval:
-                    reported, wanted = now, on_partial.callback(decoder.results())
-        return decoder.results()
-
-    def _step(self, decoder: BatchDecoder, ticket: Ticket, generator: torch.Generator) -> bool:
-        with self._lock.step(ticket) as permitted:
-            if permitted and self._version is not None:
-                decoder.decode(generator, version=self._version)
-        return permitted
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        version: int,
+        running: PauseMode,
+        seconds: float,
+    ) -> None:
         state = dict(weights)
         own = dict(self._model.named_parameters())  # a tied one once, as trainers send it
-        problems = [f"missing {name}" for name in own.keys() - state.keys()]
-        problems += [f"unknown {name}" for name in state.keys() - own.keys()]
-        problems += [
-            f"{name} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
-            for name, tensor in own.items()
-            if name in state and state[name].shape != tensor.shape
-        ]
-        if problems:
-            raise WeightMismatchError("; ".join(sorted(problems)))
-        with self._lock.update(timeout=_STEP_SECONDS), torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(state[name])
-            self._version = version
+        check_shapes({name: tensor.shape for name, tensor in own.items()}, state)
+        await self._thread.update(
+            partial(_copy, own, state), version=version, running=running, seconds=seconds
+        )
 
-    def pause(self, mode: PauseMode, *, timeout: float) -> None:
-        self._lock.pause(mode, timeout=timeout)
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.close)
 
-    def resume(self) -> None:
-        self._lock.resume()
 
-    def close(self) -> None:
-        self._lock.close(timeout=_STEP_SECONDS)
+@lru_cache(maxsize=1024)  # those of a job are few, and each of its requests has one
+def _bounded(sampling: SamplingConfig, max_tokens: int) -> SamplingConfig:
+    return sampling if sampling.max_tokens else replace(sampling, max_tokens=max_tokens)
+
+
+def _copy(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+
+def _check(source: ModelSource, prompt: Sequence[int], max_tokens: int) -> None:
+    if not prompt:
+        raise ValueError("the prompt is empty")
+    unknown = next((token for token in prompt if not 0 <= token < source.vocabulary), None)
+    if unknown is not None:
+        raise ValueError(
+            f"the prompt has the token {unknown}, outside the vocabulary of {source.vocabulary}"
+        )
+    # The last sampled token is not processed.
+    if source.positions is not None and len(prompt) + max_tokens - 1 > source.positions:
+        raise ValueError(
+            f"the prompt has {len(prompt)} tokens; with a response of {max_tokens} that is more "
+            f"than the model's {source.positions} positions"
+        )

@@ -47,8 +47,8 @@ class CachedTinyDecoder(CachedModel):
     def restart(self) -> None:
         self._cache = KeyValueCache()
 
-    def repeat(self, times: int) -> None:
-        self._cache.repeat(times)
+    def select(self, rows: Tensor) -> None:
+        self._cache.select(rows)
 
     def logits(self, tokens: Tensor, *, first: int, padding: Tensor) -> Tensor:
         columns = torch.arange(first, first + tokens.shape[1])

@@ -1,7 +1,6 @@
 """The inference engine `transformers`: a model in Hugging Face's format, decoded in this process.
 
-For models that are small, or where vLLM cannot be installed. It decodes fixed batches, so it is
-slower than vLLM by far.
+For models that are small, or where vLLM cannot be installed. It is slower than vLLM by far.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class CachedTransformer(CachedModel):
     def _empty(self) -> DynamicCache:
         return DynamicCache(config=self._model.config)
 
-    def repeat(self, times: int) -> None:
-        self._cache.batch_repeat_interleave(times)
+    def select(self, rows: Tensor) -> None:
+        self._cache.batch_select_indices(rows)
 
     def logits(self, tokens: Tensor, *, first: int, padding: Tensor) -> Tensor:
         end = first + tokens.shape[1]

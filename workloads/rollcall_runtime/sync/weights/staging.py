@@ -61,6 +61,16 @@ class StagingArea:
             return self._served[1].share()
 
     @contextmanager
+    def staged(self, version: Version) -> Iterator[WeightSnapshot]:
+        """Lend the staged version for reading; StagingError when it is not `version`."""
+        with self._lock:
+            weights = self._staged_as(version).share()
+        try:
+            yield weights
+        finally:
+            weights.release()
+
+    @contextmanager
     def staging(
         self, version: Version, manifest: WeightManifest, *, timeout: float
     ) -> Iterator[FlatBuffer]:
@@ -124,11 +134,7 @@ class StagingArea:
         Raises StagingError when `version` is not what is staged.
         """
         with self._lock:
-            staged = self._staged
-            if staged is None or staged[0] != version:
-                raise StagingError(
-                    f"{version} is not staged; staged is {staged[0] if staged else 'no version'}"
-                )
+            staged = version, self._staged_as(version)
             self._staged = None
         try:
             yield staged[1]
@@ -138,6 +144,14 @@ class StagingArea:
         with self._lock:
             old, self._served = self._served, staged
         _release(old)
+
+    def _staged_as(self, version: Version) -> WeightSnapshot:
+        staged = self._staged
+        if staged is None or staged[0] != version:
+            raise StagingError(
+                f"{version} is not staged; staged is {staged[0] if staged else 'no version'}"
+            )
+        return staged[1]
 
     def discard(self) -> None:
         """Drop the staged version."""

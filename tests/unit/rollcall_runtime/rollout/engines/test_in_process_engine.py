@@ -1,15 +1,19 @@
 """The engines in this process: each token's log-probability is that of the version it says."""
 
+import asyncio
 import json
 import shutil
-import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.engines import transformers_engine
@@ -17,13 +21,19 @@ from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.engines.transformers_engine import TransformersEngine
 from rollcall_runtime.rollout.inference_engine import (
-    PartialOutputCallback,
     PauseMode,
     WeightMismatchError,
 )
 from rollcall_runtime.tasks.reverse import EOS, prompt
 from rollcall_runtime.worker.errors import SpecError
 from tests.engines.tiny_models import ARCHITECTURES, LETTERS, Architecture, write_tiny_model
+from tests.unit.rollcall_runtime.rollout.engine_driver import (
+    SECONDS,
+    EngineDriver,
+    joined,
+    requests_of,
+    respond,
+)
 
 PROMPTS = [prompt(index, seed=0) for index in range(4)]
 RAGGED = [(0, 3, 1), (0, 3, 4, 5, 6, 7, 1), (5,), (0, 3, 4, 5, 1)]
@@ -37,7 +47,7 @@ class Served:
 
     def __init__(self, name: str, path: str) -> None:
         self.path = path
-        self.engine = ENGINES[name](model=path, config={"maxTokens": 6})
+        self.engine = EngineDriver(ENGINES[name](model=path, config={"maxTokens": 6}))
         self._source = open_model(path)
 
     def state(self, seed: int, spread: float = 0.15) -> dict[str, Tensor]:
@@ -71,41 +81,56 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["tiny", "transformers"])
-def served(request: pytest.FixtureRequest, directory: Path) -> Served:
+def served(request: pytest.FixtureRequest, directory: Path) -> Iterator[Served]:
     path = "builtin:reverse-tiny" if request.param == "tiny" else str(directory)
     served = Served(request.param, path)
     served.engine.load_weights(served.state(0).items(), version=0)
-    return served
+    yield served
+    served.engine.close()
 
 
 @pytest.fixture
-def engine(served: Served) -> InProcessEngine:
+def engine(served: Served) -> EngineDriver:
     return served.engine
 
 
 def sample(
-    engine: InProcessEngine,
+    engine: EngineDriver,
     prompts: Sequence[Sequence[int]] = PROMPTS,
     *,
     seed: int = 1,
-    partials: Sequence[Sequence[Response]] | None = None,
+    begun: Sequence[Sequence[Response]] | None = None,
 ) -> list[list[Response]]:
-    return engine.generate(prompts, group_size=3, seed=seed, timeout=10, partials=partials)
+    return engine.sample(prompts, group_size=3, seed=seed, begun=begun)
 
 
-def after_steps(engine: InProcessEngine, count: int, action: Callable[[], None]) -> None:
-    """Have `action` happen between decode steps `count` and `count + 1` of the next generation."""
-    step, steps = engine._step, 0
+def update_after(
+    engine: EngineDriver, count: int, weights: dict[str, Tensor], *, running: PauseMode
+) -> None:
+    """Load `weights` as version 7 between decode steps `count` and `count + 1` from now."""
+    thread = made_by(engine)._thread
+    step, steps = thread._step, 0
 
-    def counted(*arguments: object) -> bool:
+    def counted(*arguments: Any) -> None:
         nonlocal steps
-        permitted = step(*arguments)  # type: ignore[arg-type]
+        step(*arguments)
         steps += 1
         if steps == count:
-            action()
-        return permitted
+            update = engine.engine.update_weights(
+                weights.items(), version=7, running=running, seconds=SECONDS
+            )
+            assert thread._loop is not None
+            asyncio.run_coroutine_threadsafe(update, thread._loop)
+            deadline = time.monotonic() + SECONDS
+            while thread._update is None and time.monotonic() < deadline:
+                time.sleep(0.001)
 
-    engine._step = counted  # type: ignore[method-assign,assignment]
+    thread._step = counted
+
+
+def made_by(engine: EngineDriver) -> InProcessEngine:
+    assert isinstance(engine.engine, InProcessEngine)
+    return engine.engine
 
 
 def recomputed(
@@ -127,7 +152,7 @@ def recomputed(
 
 @pytest.mark.parametrize("prompts", [PROMPTS, RAGGED])
 def test_logprobs_are_those_of_the_model(
-    served: Served, engine: InProcessEngine, prompts: list[tuple[int, ...]]
+    served: Served, engine: EngineDriver, prompts: list[tuple[int, ...]]
 ) -> None:
     models = {0: served.policy(0)}
     for tokens, group in zip(prompts, sample(engine, prompts), strict=True):
@@ -136,11 +161,11 @@ def test_logprobs_are_those_of_the_model(
             assert generation.logprobs == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_response_ends_with_eos_or_at_its_bound(served: Served, engine: InProcessEngine) -> None:
+def test_a_response_ends_with_eos_or_at_its_bound(served: Served, engine: EngineDriver) -> None:
     nearly_uniform = served.state(0, spread=0.01)
     engine.load_weights(nearly_uniform.items(), version=0)
     lengths = set()
-    for group in engine.generate(PROMPTS, group_size=32, seed=3, timeout=10):
+    for group in engine.sample(PROMPTS, group_size=32, seed=3):
         for generation in group:
             assert generation.finished
             assert EOS not in generation.tokens[:-1]
@@ -149,48 +174,43 @@ def test_a_response_ends_with_eos_or_at_its_bound(served: Served, engine: InProc
     assert lengths == {1, 2, 3, 4, 5, 6}
 
 
-def test_samples_follow_the_policy(served: Served, engine: InProcessEngine) -> None:
-    (group,) = engine.generate(PROMPTS[:1], group_size=2000, seed=3, timeout=10)
+def test_samples_follow_the_policy(served: Served, engine: EngineDriver) -> None:
+    (group,) = engine.sample(PROMPTS[:1], group_size=2000, seed=3)
     expected = served.policy(0)(torch.tensor([PROMPTS[0]])).softmax(-1)[0, -1]
     sampled = torch.tensor([g.tokens[0] for g in group])
     frequencies = torch.bincount(sampled, minlength=len(expected)) / 2000
     assert float((frequencies - expected).abs().max()) < 0.05
 
 
-def test_a_seed_samples_the_same_tokens(engine: InProcessEngine) -> None:
+def test_a_seed_samples_the_same_tokens(engine: EngineDriver) -> None:
     assert sample(engine, seed=5) == sample(engine, seed=5)
     assert sample(engine, seed=5) != sample(engine, seed=6)
 
 
-def test_a_swap_in_mid_generation_shows_in_the_tokens_versions(
-    served: Served, engine: InProcessEngine
+def test_new_weights_in_mid_generation_show_in_the_tokens_versions(
+    served: Served, engine: EngineDriver
 ) -> None:
-    after_steps(engine, 2, lambda: engine.load_weights(served.state(9).items(), version=7))
+    update_after(engine, 2, served.state(9), running=PauseMode.KEEP)
     groups = sample(engine)
     longest = max((g for group in groups for g in group), key=lambda g: len(g.tokens))
     assert longest.versions == (0, 0, 7, 7, 7, 7)[: len(longest.tokens)]
     models = {0: served.policy(0), 7: served.policy(9)}
     for tokens, group in zip(PROMPTS, groups, strict=True):
         for generation in group:
+            assert generation.finished
             expected = recomputed(tokens, generation, models)
             assert generation.logprobs == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, RAGGED])
 def test_what_an_abort_cut_short_is_continued_with_its_tokens(
-    served: Served, engine: InProcessEngine, prompts: list[tuple[int, ...]]
+    served: Served, engine: EngineDriver, prompts: list[tuple[int, ...]]
 ) -> None:
-    def abort() -> None:
-        # The generation can only end once this, its own thread, goes on.
-        with pytest.raises(TimeoutError):
-            engine.pause(PauseMode.ABORT, timeout=0.001)
-
-    after_steps(engine, 2, abort)
+    update_after(engine, 2, served.state(9), running=PauseMode.ABORT)
     cut = sample(engine, prompts)
     assert {len(g.tokens) for group in cut for g in group} <= {1, 2}
     assert not all(g.finished for group in cut for g in group)
-    engine.load_weights(served.state(9).items(), version=7)
-    whole = sample(engine, prompts, partials=cut)
+    whole = sample(engine, prompts, begun=cut)
     models = {0: served.policy(0), 7: served.policy(9)}
     for tokens, before, after in zip(prompts, cut, whole, strict=True):
         for begun, generation in zip(before, after, strict=True):
@@ -202,64 +222,114 @@ def test_what_an_abort_cut_short_is_continued_with_its_tokens(
             assert generation.logprobs == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_pause_that_keeps_lets_the_generation_finish_afterwards(engine: InProcessEngine) -> None:
-    paused = threading.Event()
-
-    def pause() -> None:
-        engine.pause(PauseMode.KEEP, timeout=1)
-        paused.set()
-
-    after_steps(engine, 2, pause)
-    results: list[list[list[Response]]] = []
-    thread = threading.Thread(target=lambda: results.append(sample(engine)), daemon=True)
-    thread.start()
-    assert paused.wait(5)
-    assert thread.is_alive()
-    engine.resume()
-    thread.join(5)
-    assert all(g.finished for group in results[0] for g in group)
+def test_an_update_that_waits_comes_after_what_runs_and_before_what_waits(
+    served: Served, engine: EngineDriver
+) -> None:
+    update_after(engine, 2, served.state(9), running=PauseMode.WAIT)
+    assert {v for group in sample(engine) for g in group for v in g.versions} == {0}
+    assert {v for group in sample(engine) for g in group for v in g.versions} == {7}
 
 
-def test_the_callback_gets_all_tokens_so_far_after_each_step(engine: InProcessEngine) -> None:
-    reported: list[list[list[Response]]] = []
+def test_an_update_that_waits_too_long_changes_nothing(
+    served: Served, engine: EngineDriver
+) -> None:
+    thread, state = made_by(engine)._thread, served.state(9)
+    step = thread._step
 
-    def report(groups: list[list[Response]]) -> bool:
-        reported.append(groups)
-        return True
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.05)
+        step(*arguments)
 
-    (whole,) = engine.generate(
-        PROMPTS[:1], group_size=3, seed=1, timeout=10, on_partial=PartialOutputCallback(0.0, report)
-    )
-    assert [whole] == sample(engine, PROMPTS[:1]), "being watched changes nothing"
-    assert len(reported) == max(len(generation.tokens) for generation in whole)
-    for steps, (groups,) in enumerate(reported, start=1):
-        for generation, end in zip(groups, whole, strict=True):
-            count = min(steps, len(end.tokens))
-            assert generation == Response(
-                end.tokens[:count],
-                end.logprobs[:count],
-                end.versions[:count],
-                finished=count == len(end.tokens),
+    thread._step = slow
+
+    async def both() -> None:
+        running = [
+            asyncio.create_task(respond(engine.engine, request))
+            for group in requests_of(PROMPTS, group_size=2, seed=1)
+            for request in group
+        ]
+        while not thread._running:
+            await asyncio.sleep(0.001)
+        with pytest.raises(TimeoutError, match="requests did not end"):
+            await engine.engine.update_weights(
+                state.items(), version=7, running=PauseMode.WAIT, seconds=0.01
             )
+        found = await asyncio.gather(*running)
+        assert {version for response in found for version in response.versions} == {0}
+
+    engine.run(both())
+    assert made_by(engine).version == 0
+    engine.load_weights(state.items(), version=8)
+    assert made_by(engine).version == 8, "the next one is not kept out"
 
 
-def test_the_callback_is_called_no_more_often_than_its_interval(engine: InProcessEngine) -> None:
-    # A single call would end it: its result is not wanted.
-    on_partial = PartialOutputCallback(3600.0, lambda _: False)
-    groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, on_partial=on_partial)
-    assert all(generation.finished for group in groups for generation in group)
+def test_what_a_response_is_depends_on_nothing_beside_it(engine: EngineDriver) -> None:
+    """Its tokens, for the same seed: other prompts, and those that come later, change rounding."""
+    (alone,) = requests_of(PROMPTS[:1], group_size=3, seed=1)
+    groups = sample(engine)
+
+    async def later() -> list[Response]:
+        found = []
+        for request in alone:
+            found.append(asyncio.create_task(respond(engine.engine, request)))
+            await asyncio.sleep(0.002)
+        return list(await asyncio.gather(*found))
+
+    assert [g.tokens for g in engine.run(later())] == [g.tokens for g in groups[0]]
 
 
-def test_a_generation_ends_when_the_callback_returns_false(engine: InProcessEngine) -> None:
-    on_partial = PartialOutputCallback(0.0, lambda _: False)
-    groups = engine.generate(PROMPTS, group_size=3, seed=1, timeout=10, on_partial=on_partial)
-    assert {len(generation.tokens) for group in groups for generation in group} == {1}
+def test_a_request_that_its_client_ends_is_sampled_no_further(engine: EngineDriver) -> None:
+    thread = made_by(engine)._thread
+    step = thread._step
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.06)
+        step(*arguments)
+
+    thread._step = slow
+    (request,) = requests_of(PROMPTS[:1], group_size=1, seed=1)[0]
+
+    async def first() -> None:
+        async with aclosing(engine.engine.generate(request)) as pieces:
+            await anext(pieces)
+        deadline = time.monotonic() + SECONDS
+        while thread._running and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+
+    engine.run(first())
+    assert not thread._running
 
 
-def test_a_deadline_gives_back_what_there_is(engine: InProcessEngine) -> None:
-    engine.pause(PauseMode.WAIT, timeout=1)
-    groups = engine.generate(PROMPTS, group_size=2, seed=0, timeout=0.01)
-    assert groups == [[Response()] * 2] * 4
+def test_tokens_are_streamed_as_they_are_sampled(engine: EngineDriver) -> None:
+    thread = made_by(engine)._thread
+    step = thread._step
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.06)
+        step(*arguments)
+
+    (request,) = requests_of(PROMPTS[:1], group_size=1, seed=4)[0]
+    whole = engine.run(respond(engine.engine, request))
+    thread._step = slow
+
+    async def pieces() -> list[Any]:
+        return [piece async for piece in engine.engine.generate(request)]
+
+    found = engine.run(pieces())
+    assert len(found) == len(whole.tokens) > 1, "one at a time"
+    assert joined(Response(), found) == whole
+
+
+def test_a_model_that_fails_ends_its_requests_and_the_engine(engine: EngineDriver) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    made_by(engine)._thread._step = fails
+    with pytest.raises(RuntimeError, match="decoding failed: RuntimeError: out of memory"):
+        sample(engine)
+    assert "out of memory" in made_by(engine).failure
+    with pytest.raises(RuntimeError, match="out of memory"):
+        sample(engine)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +345,7 @@ def test_a_deadline_gives_back_what_there_is(engine: InProcessEngine) -> None:
 )
 def test_weights_that_do_not_fit_change_nothing(
     served: Served,
-    engine: InProcessEngine,
+    engine: EngineDriver,
     change: Callable[[dict[str, Tensor], str], object],
     message: str,
 ) -> None:
@@ -285,11 +355,11 @@ def test_weights_that_do_not_fit_change_nothing(
     change(state, name)
     with pytest.raises(WeightMismatchError, match=message.format(name=name)):
         engine.load_weights(state.items(), version=3)
-    assert engine.version == 0
+    assert made_by(engine).version == 0
     assert sample(engine) == before
 
 
-def test_loaded_tensors_are_copied(served: Served, engine: InProcessEngine) -> None:
+def test_loaded_tensors_are_copied(served: Served, engine: EngineDriver) -> None:
     before = sample(engine)
     state = served.state(0)
     engine.load_weights(state.items(), version=0)
@@ -301,17 +371,16 @@ def test_loaded_tensors_are_copied(served: Served, engine: InProcessEngine) -> N
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([], "at least one prompt"),
-        ([()], "prompt 0 is empty"),
-        ([PROMPTS[0], (0, 99, 1)], "prompt 1 has a token outside the vocabulary of 1[36]"),
+        ([()], "the prompt is empty"),
+        ([PROMPTS[0], (0, 99, 1)], "the prompt has the token 99, outside the vocabulary of 1[36]"),
         (
             [(0, *[3] * 300, 1)],
-            r"prompt 0 has 302 tokens; with a response of 6 .* (13|256) positions",
+            r"the prompt has 302 tokens; with a response of 6 .* (13|256) positions",
         ),
     ],
 )
 def test_prompts_that_the_model_cannot_take_are_refused(
-    engine: InProcessEngine, prompts: list[tuple[int, ...]], message: str
+    engine: EngineDriver, prompts: list[tuple[int, ...]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         sample(engine, prompts)
@@ -319,29 +388,26 @@ def test_prompts_that_the_model_cannot_take_are_refused(
 
 def test_a_prompt_and_its_response_may_fill_the_positions(served: Served) -> None:
     whole = (0, *[3] * 6, 1)  # 8 tokens, and 5 of the response are processed: 13
-    served.engine.generate([whole], group_size=1, seed=0, timeout=10)
-
-
-def test_partials_must_match_the_prompts(engine: InProcessEngine) -> None:
-    with pytest.raises(ValueError, match="partials must hold"):
-        sample(engine, partials=[[Response()] * 2] * 4)
+    served.engine.sample([whole], group_size=1, seed=0)
 
 
 def test_it_serves_only_what_was_loaded(served: Served) -> None:
-    engine = type(served.engine)(model=served.path)
-    assert engine.version is None
+    made = type(made_by(served.engine))(model=served.path)
+    assert made.version is None
+    engine = EngineDriver(made)
     with pytest.raises(RuntimeError, match="no weights"):
         sample(engine)
-
-
-def test_after_the_close_it_serves_nothing(engine: InProcessEngine) -> None:
     engine.close()
+
+
+def test_after_the_close_it_serves_nothing(engine: EngineDriver) -> None:
+    engine.run(engine.engine.close())
     with pytest.raises(RuntimeError, match="closed"):
         sample(engine)
 
 
 def test_wrong_settings_name_their_field(served: Served) -> None:
-    made = type(served.engine)
+    made = type(made_by(served.engine))
     with pytest.raises(SpecError, match=r"^spec.rollouts\[\].engine.config.maxToken: unknown"):
         made(model=served.path, config={"maxToken": 3})
     with pytest.raises(SpecError, match=r"config: maxTokens and threads must be at least 1"):
@@ -358,6 +424,54 @@ def test_an_engine_names_the_one_that_serves_another_kind_of_model(
     with pytest.raises(SpecError, match=r"^spec.rollouts\[\].engine.name: .*") as caught:
         ENGINES[wrong](model=path)
     assert caught.value.problem == f"{wrong} does not serve the model {path!r}; {right} does"
+
+
+def test_the_logprobs_are_those_at_the_temperature(served: Served, engine: EngineDriver) -> None:
+    policy = served.policy(0)
+    sampling = [SamplingConfig(temperature=0.5)] * len(PROMPTS)
+    groups = engine.sample(PROMPTS, group_size=2, seed=1, sampling=sampling)
+    for tokens, group in zip(PROMPTS, groups, strict=True):
+        for generation in group:
+            expected = recomputed(tokens, generation, {0: lambda tokens: policy(tokens) / 0.5})
+            assert generation.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_each_prompt_has_a_length_of_its_own(served: Served, engine: EngineDriver) -> None:
+    engine.load_weights(served.state(0, spread=0.01).items(), version=0)
+    sampling = [SamplingConfig(max_tokens=count) for count in (1, 3, 0, 5)]
+    groups = engine.sample(PROMPTS, group_size=16, seed=1, sampling=sampling)
+    longest = [max(len(generation.tokens) for generation in group) for group in groups]
+    assert longest == [1, 3, 6, 5]
+
+
+def test_a_stop_token_ends_a_response(served: Served, engine: EngineDriver) -> None:
+    engine.load_weights(served.state(0, spread=0.01).items(), version=0)
+    sampling = [SamplingConfig(stop_token_ids=(4, 7))] * len(PROMPTS)
+    groups = engine.sample(PROMPTS, group_size=16, seed=1, sampling=sampling)
+    ends = {generation.tokens[-1] for group in groups for generation in group}
+    assert {4, 7} <= ends
+    for group in groups:
+        assert not any({4, 7} & set(generation.tokens[:-1]) for generation in group)
+
+
+def test_a_stop_string_ends_a_response_with_the_token_that_completes_it(directory: Path) -> None:
+    served = Served("transformers", str(directory))
+    served.engine.load_weights(served.state(0, spread=0.01).items(), version=0)
+    text = made_by(served.engine)._text
+    sampling = [SamplingConfig(stop=(text([4]),)), *[SamplingConfig()] * 3]
+    groups = served.engine.sample(PROMPTS, group_size=32, seed=1, sampling=sampling)
+    assert any(generation.tokens[-1] == 4 for generation in groups[0])
+    assert not any(4 in generation.tokens[:-1] for generation in groups[0])
+    assert any(4 in generation.tokens[:-1] for group in groups[1:] for generation in group)
+
+
+def test_a_stop_string_needs_a_tokenizer() -> None:
+    served = Served("tiny", "builtin:reverse-tiny")
+    served.engine.load_weights(served.state(0).items(), version=0)
+    with pytest.raises(SpecError, match="has no tokenizer"):
+        served.engine.sample(
+            PROMPTS[:1], group_size=1, seed=1, sampling=[SamplingConfig(stop=("x",))]
+        )
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
@@ -391,6 +505,6 @@ def test_every_end_token_of_the_generation_settings_ends_a_response(
     (other / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     served = Served("transformers", str(other))
     served.engine.load_weights(served.state(0, spread=0.01).items(), version=0)
-    for generation in served.engine.generate(PROMPTS[:1], group_size=32, seed=0, timeout=10)[0]:
+    for generation in served.engine.sample(PROMPTS[:1], group_size=32, seed=0)[0]:
         assert not set(generation.tokens[:-1]) & set(ends)
         assert len(generation.tokens) == 6 or generation.tokens[-1] in ends

@@ -1,0 +1,83 @@
+"""What vLLM 0.32 answers on the routes that the engine calls, as recorded from a real one."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from rollcall_runtime.rollout.engines.vllm.client import VllmClient
+
+
+class StubVllm:
+    """In the place of `VllmServer`: answers on a Unix socket, in this process.
+
+    `pieces` are the choices of each stream; `refused` maps routes to the error that they give;
+    `slow` are routes that do not answer in time. `called` are the routes that were called.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.failure = ""
+        self.called: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.pieces: list[dict[str, Any]] = []
+        self.refused: dict[str, str] = {}
+        self.slow: set[str] = set()
+        self.report = ""
+        self._folder = folder
+        self._runner: web.AppRunner | None = None
+        self._client: VllmClient | None = None
+
+    @property
+    def client(self) -> VllmClient:
+        assert self._client is not None
+        return self._client
+
+    def fail(self, why: str) -> None:
+        self.failure = self.failure or why
+
+    async def start(self, *, seconds: float) -> None:
+        application = web.Application()
+        application.router.add_post("/inference/v1/generate", self._generate)
+        application.router.add_post("/{route}", self._call)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        socket = self._folder / "stub.sock"
+        await web.UnixSite(self._runner, str(socket)).start()
+        self._client = VllmClient(socket)
+
+    async def close(self) -> None:
+        await self.client.close()
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _call(self, request: web.Request) -> web.Response:
+        route = f"/{request.match_info['route']}"
+        body = await request.json()
+        action = body.get("update_info", {})
+        self.called.append(" ".join([route, *filter(None, [action.get("action")])]))
+        if route in self.slow:
+            await asyncio.sleep(30)
+        if route in self.refused:
+            error = {"message": self.refused[route], "code": 500}
+            return web.json_response({"error": error}, status=500)
+        if action.get("action") == "prepare":
+            (Path(action["reports"]) / "0").write_text(self.report)
+        return web.json_response({})
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        self.bodies.append(await request.json())
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        for piece in self.pieces:
+            await stream.write(f"data: {json.dumps({'choices': [piece]})}\n\n".encode())
+        await stream.write(b"data: [DONE]\n\n")
+        return stream
+
+
+def piece(*tokens: int, logprob: float = -1.0, finish: str | None = None, **more: Any) -> Any:
+    """A choice of a stream: these tokens, and how the response ended, if it has."""
+    content = [{"token_id": token, "logprob": logprob} for token in tokens]
+    logprobs = {"content": content}
+    return {"index": 0, "token_ids": tokens, "logprobs": logprobs, "finish_reason": finish, **more}

@@ -1,0 +1,224 @@
+"""The engine `vllm` against recorded answers: all or nothing, and what a stream says.
+
+`make test-vllm` runs the same engine with a real vLLM.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.rollout.engines.vllm.client import VllmError
+from rollcall_runtime.rollout.engines.vllm.engine import VllmEngine
+from rollcall_runtime.rollout.inference_engine import (
+    GenerationRequest,
+    InferenceEngine,
+    NewTokens,
+    PauseMode,
+    WeightMismatchError,
+)
+from rollcall_runtime.vllm_plugin import BACKEND
+from rollcall_runtime.worker.errors import SpecError
+from tests.engines.tiny_models import write_tiny_model
+from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver, respond
+from tests.unit.rollcall_runtime.rollout.engines.vllm.stub_vllm import StubVllm, piece
+
+REQUEST = GenerationRequest((5, 6), SamplingConfig(max_tokens=4, stop=("x",)), seed=7)
+UPDATE = [
+    "/start_weight_update",
+    "/update_weights prepare",
+    "/update_weights wait",
+    "/pause",
+    "/finish_weight_update",
+    "/resume",
+]
+
+
+class Bench:
+    """The engine, the stub that it calls, and weights that fit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stub = StubVllm(folder)
+        path = str(write_tiny_model(folder / "model"))
+        self.engine = VllmEngine(model=path)
+        self.engine._server = self.stub  # type: ignore[assignment]
+        self.stub.pieces = [piece(1, finish="length")]
+        self.driver = EngineDriver(self.engine)
+        shapes = open_model(path).weights().shapes
+        self.weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
+
+    def update(self, version: int, **changes: Any) -> None:
+        values: dict[str, Any] = {"running": PauseMode.KEEP, "seconds": 5.0}
+        self.driver.run(
+            self.engine.update_weights(self.weights.items(), version=version, **(values | changes))
+        )
+
+    def pieces(self, request: GenerationRequest = REQUEST) -> list[NewTokens]:
+        async def every() -> list[NewTokens]:
+            return [piece async for piece in self.engine.generate(request)]
+
+        return self.driver.run(every())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.driver.close()
+
+
+def test_an_update_prepares_before_it_pauses(bench: Bench) -> None:
+    bench.update(3)
+    assert bench.stub.called == UPDATE
+    assert bench.engine.version == 3
+    bench.driver.run(bench.engine.prepare(bench.weights.items(), version=4))
+    assert bench.engine.version == 3, "until the update"
+    bench.update(4)
+    assert bench.stub.called == UPDATE * 2, "and it is prepared once"
+
+
+def test_a_request_says_what_it_wants_in_vllms_words(bench: Bench) -> None:
+    bench.update(3)
+    begun = Response((8,), (-1.0,), (2,))
+    bench.pieces(GenerationRequest((5, 6), REQUEST.sampling, seed=7, begun=begun))
+    body = bench.stub.bodies[-1]
+    assert body["token_ids"] == [5, 6, 8]
+    sampling = body["sampling_params"]
+    assert (sampling["max_tokens"], sampling["stop"], sampling["detokenize"]) == (3, ["x"], True)
+    assert sampling["logprobs"] == 0
+    assert sampling["seed"] != 7, "it would repeat its random numbers"
+
+
+def test_what_older_weights_left_in_the_prefix_cache_is_not_found(bench: Bench) -> None:
+    for version in (3, 4, 4):  # a restarted trainer gives numbers again
+        bench.update(version)
+        bench.pieces()
+        bench.pieces()
+    salts = [body["cache_salt"] for body in bench.stub.bodies if "cache_salt" in body]
+    assert salts[::2] == salts[1::2]
+    assert len(set(salts)) == 3
+
+
+def test_a_whole_response_is_not_asked_for_again(bench: Bench) -> None:
+    bench.update(3)
+    asked = len(bench.stub.bodies)
+    begun = Response((8,) * 4, (-1.0,) * 4, (2,) * 4)
+    whole = GenerationRequest((5, 6), REQUEST.sampling, seed=7, begun=begun)
+    assert bench.pieces(whole) == [NewTokens((), (), (), finished=True)]
+    assert len(bench.stub.bodies) == asked
+
+
+def test_vllms_own_versions_count_in_the_end(bench: Bench) -> None:
+    bench.update(3)
+    spans = [{"version": "2", "start": 0, "end": 1}, {"version": "3", "start": 1, "end": 3}]
+    bench.stub.pieces = [piece(7, 8), piece(9, finish="stop", weight_versions=spans)]
+    first, last = bench.pieces()
+    assert first == NewTokens((7, 8), (-1.0, -1.0), (3, 3))
+    assert (last.finished, last.all_versions) == (True, (2, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "problem"),
+    [
+        ([piece(7)], "ended before its response"),
+        ([piece(7, logprob=-9999.0, finish="stop")], "are the weights finite"),
+        (
+            [piece(7, finish="stop", weight_versions=[{"version": "2", "start": 0, "end": 4}])],
+            "the versions of 4 of 1 tokens",
+        ),
+    ],
+)
+def test_a_stream_that_cannot_be_right_is_an_error(
+    bench: Bench, pieces: list[Any], problem: str
+) -> None:
+    bench.update(3)
+    bench.stub.pieces = pieces
+    with pytest.raises(VllmError, match=problem):
+        bench.pieces()
+
+
+def test_an_aborted_response_is_not_finished(bench: Bench) -> None:
+    bench.update(3)
+    bench.stub.pieces = [piece(7), piece(8, finish="abort")]
+    response = bench.driver.run(respond(bench.engine, REQUEST))
+    assert (response.tokens, response.finished) == ((7, 8), False)
+
+
+def test_weights_that_do_not_fit_are_not_shown_to_vllm(bench: Bench) -> None:
+    name, tensor = next(iter(bench.weights.items()))
+    wrong: dict[str, Tensor] = {**bench.weights, name: tensor[:1], "extra": tensor}
+    with pytest.raises(WeightMismatchError, match=f"{name} has shape .*; unknown extra"):
+        bench.driver.run(bench.engine.prepare(wrong.items(), version=3))
+    assert bench.stub.called == []
+
+
+def test_weights_that_a_worker_cannot_load_leave_the_version_served(bench: Bench) -> None:
+    bench.update(3)
+    bench.stub.report = "KeyError: 'head'"
+    with pytest.raises(RuntimeError, match="rank 0: KeyError: 'head'"):
+        bench.update(4)
+    assert (bench.engine.version, bench.engine.failure) == (3, "")
+    bench.stub.report, bench.stub.called = "", []
+    bench.update(5)
+    assert bench.stub.called == UPDATE[1:], "in the update that its workers have begun"
+
+
+def test_a_pause_that_takes_too_long_is_taken_back(bench: Bench) -> None:
+    bench.update(3)
+    bench.stub.slow = {"/pause"}
+    with pytest.raises(TimeoutError, match=r"vLLM did not pause within 0\.2 s"):
+        bench.update(4, running=PauseMode.WAIT, seconds=0.2)
+    assert bench.stub.called[-2:] == ["/pause", "/resume"]
+    assert (bench.engine.version, bench.engine.failure) == (3, "")
+
+
+@pytest.mark.parametrize("route", ["/finish_weight_update", "/resume"])
+def test_an_update_that_may_be_half_made_takes_vllm_out_of_service(
+    bench: Bench, route: str
+) -> None:
+    bench.update(3)
+    bench.stub.refused = {route: "rank 1 failed"}
+    with pytest.raises(RuntimeError, match="rank 1 failed"):
+        bench.update(4)
+    assert "rank 1 failed" in bench.engine.failure
+    with pytest.raises(RuntimeError, match="rank 1 failed"):
+        bench.pieces()
+    if route == "/finish_weight_update":
+        assert bench.stub.called[-1] == route, "it is not resumed"
+
+
+def test_a_call_that_fails_on_a_rank_takes_vllm_out_of_service(bench: Bench) -> None:
+    bench.stub.refused = {"/start_weight_update": "no engine"}
+    with pytest.raises(RuntimeError, match="no engine"):
+        bench.update(3)
+    assert "no engine" in bench.engine.failure
+
+
+def test_it_serves_nothing_before_the_first_weights(bench: Bench) -> None:
+    assert bench.engine.version is None
+    with pytest.raises(RuntimeError, match="no weights"):
+        bench.pieces()
+
+
+def test_it_serves_no_builtin_model() -> None:
+    with pytest.raises(SpecError, match="vllm does not serve the model 'builtin:reverse-tiny'"):
+        VllmEngine(model="builtin:reverse-tiny")
+
+
+def test_vllm_is_started_as_the_pool_says(tmp_path: Path) -> None:
+    model = str(write_tiny_model(tmp_path / "model"))
+    config = {"dtype": "float32", "arguments": "--max-num-seqs=8", "tensorParallelSize": 2}
+    engine: InferenceEngine = VllmEngine(model=model, config=config)
+    assert isinstance(engine, VllmEngine)
+    command = engine._server.command
+    assert {"--dtype=float32", "--max-num-seqs=8", "--tensor-parallel-size=2"} <= set(command)
+    assert "--skip-tokenizer-init" not in command, "the model has one"
+    assert f"--model={model}" in command
+    assert not any("--host" in argument or "--port" in argument for argument in command)
+    assert BACKEND in " ".join(command)

@@ -1,0 +1,67 @@
+"""`engine.config` of a rollout pool whose inference engine is `vllm`."""
+
+import shlex
+from dataclasses import dataclass
+
+# What Rollcall says to vLLM itself, or what would open a second door to it.
+_TAKEN = (
+    "--model",
+    "--host",
+    "--port",
+    "--uds",
+    "--api-key",
+    "--load-format",
+    "--logprobs-mode",
+    "--weight-transfer-config",
+    "--tensor-parallel-size",
+    "-tp",
+    "--max-model-len",
+    "--dtype",
+    "--served-model-name",
+    "--headless",
+    "--grpc",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSettings:
+    """How the agent starts vLLM. Seconds bound the start, and how long vLLM may not answer.
+
+    `max_tokens`: of a response, unless the job says otherwise. `max_model_len`: tokens of a prompt
+    and its response; 0: as many as the model has positions. `dtype` of the weights that are served.
+    `cache_gibibytes`: of the key-value cache on a CPU; on an accelerator vLLM takes what is free.
+    `threads` of each process. `arguments`: more of `vllm serve`, as on a command line.
+    """
+
+    max_tokens: int = 256
+    max_model_len: int = 0
+    dtype: str = "auto"
+    tensor_parallel_size: int = 1
+    cache_gibibytes: int = 1
+    threads: int = 1
+    start_seconds: float = 600.0
+    silent_seconds: float = 60.0
+    arguments: str = ""
+
+    def __post_init__(self) -> None:
+        """ValueError says which setting is wrong, by the name that a user gives it."""
+        for name, value in (
+            ("maxTokens", self.max_tokens),
+            ("tensorParallelSize", self.tensor_parallel_size),
+            ("cacheGibibytes", self.cache_gibibytes),
+            ("threads", self.threads),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.max_model_len < 0:
+            raise ValueError("maxModelLen must be at least 0")
+        if not (0 < self.start_seconds <= 86_400 and 1 <= self.silent_seconds <= 3_600):
+            raise ValueError("startSeconds must be at most 86400, silentSeconds from 1 to 3600")
+        for argument in self.command_line():
+            name = argument.partition("=")[0]
+            if name in _TAKEN:
+                raise ValueError(f"arguments must not have {name}, which Rollcall sets")
+
+    def command_line(self) -> list[str]:
+        """`arguments`, one by one; ValueError for an unclosed quotation."""
+        return shlex.split(self.arguments)

@@ -1,0 +1,1 @@
+"""The inference engine `vllm`: an unmodified vLLM beside the agent, in processes of its own."""

@@ -1,0 +1,223 @@
+"""A second set of weights for a vLLM model, made beside the one that serves and then swapped in.
+
+vLLM's own reload writes into the weights that serve, so that a failure in its midst leaves a model
+of two versions (vLLM issue 57854). Here its layerwise reload runs on copies of the modules, which
+share everything with the model but the weights; what was loaded is exchanged with what serves in
+one go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import layerwise
+from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS, to_meta_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor, nn
+    from vllm.config import ModelConfig
+
+_OWN = ("_parameters", "_buffers", "_non_persistent_buffers_set")
+
+
+class IncompleteWeightsError(ValueError):
+    """The weights leave parameters of the model as they were."""
+
+
+@dataclass(slots=True)
+class _Pair:
+    """A module that serves, and its shadow. `before`: the shadow's attributes when it was made."""
+
+    serving: nn.Module
+    shadow: nn.Module
+    before: dict[str, Any]
+
+
+class ShadowModel:
+    """Weights for `model` that do not serve yet; after `exchange`, those that served before."""
+
+    def __init__(self, model: nn.Module, model_config: ModelConfig) -> None:
+        self._model_config = model_config
+        self._copies: dict[int, nn.Module] = {}
+        self._pairs: list[_Pair] = []
+        self._shadow = self._copy(model)
+
+    @torch.no_grad()
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Load `weights`, named and shaped as in a checkpoint; process them as vLLM serves them.
+
+        The tensors are copied. Raises what vLLM raises for an unknown name or another shape, and
+        IncompleteWeightsError.
+        """
+        shared = _shared_parameters(self._pairs)
+        layerwise.initialize_layerwise_reload(self._shadow)
+        served = self._forget_kernels()
+        shadow: Any = self._shadow
+        shadow.load_weights((name, tensor.clone()) for name, tensor in weights)
+        loaded = self._keep_what_was_not_loaded(served)
+        layerwise.finalize_layerwise_processing(self._shadow, self._model_config)
+        self._share_buffers(served, loaded)
+        self._tie(shared, loaded)
+
+    def exchange(self) -> None:
+        """Let the model serve these weights, and keep here those that it served. Again: undo it.
+
+        No request may run meanwhile.
+        """
+        for pair in self._pairs:
+            serving, shadow = pair.serving.__dict__, pair.shadow.__dict__
+            changed = [name for name in _OWN if name in serving]
+            changed += [
+                name
+                for name, value in shadow.items()
+                if name not in _OWN and name != "_modules" and pair.before.get(name) is not value
+            ]
+            for name in changed:
+                absent = object()
+                new, old = shadow[name], serving.get(name, absent)
+                serving[name] = new
+                if old is not absent:
+                    shadow[name] = old
+            pair.before = {**pair.before, **{name: serving[name] for name in changed}}
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _copy(self, module: nn.Module) -> nn.Module:
+        """A module that shares all attributes with `module` and may get weights of its own."""
+        known = self._copies.get(id(module))
+        if known is not None:
+            return known
+        shadow: nn.Module = object.__new__(type(module))
+        self._copies[id(module)] = shadow
+        attributes = dict(module.__dict__)
+        for name in _OWN:
+            attributes[name] = type(attributes[name])(attributes[name])
+        # vLLM's reload fills these in place, and leaves its loaders in them.
+        attributes["_parameters"] |= {
+            name: _copy_of(parameter)
+            for name, parameter in module._parameters.items()  # noqa: SLF001
+            if name in SKIP_TENSORS and parameter is not None
+        }
+        attributes["_modules"] = {
+            name: None if child is None else self._copy(child)
+            for name, child in module._modules.items()  # noqa: SLF001
+        }
+        shadow.__dict__ = attributes
+        info = layerwise.get_layerwise_info(module)
+        own = layerwise.get_layerwise_info(shadow)
+        # Its own: the reload leaves its loaders in these, which lead to the layer that it filled.
+        parameters, buffers = info.restore_metadata
+        own.restore_metadata = (_copies(parameters), _copies(buffers))
+        own.restore_device = info.restore_device
+        self._pairs.append(_Pair(module, shadow, dict(attributes)))
+        return shadow
+
+    def _forget_kernels(self) -> dict[nn.Module, Any]:
+        """Let vLLM copy nothing into the tensors that serve; returns these by shadow."""
+        served = {}
+        for pair in self._pairs:
+            info = layerwise.get_layerwise_info(pair.shadow)
+            served[pair.shadow] = (info.kernel_tensors, set(info.kernel_non_persistent_buffers))
+            info.kernel_tensors = None
+        return served
+
+    def _keep_what_was_not_loaded(self, served: dict[nn.Module, Any]) -> set[nn.Module]:
+        """Give shadows that nothing was loaded into what serves. Returns the others.
+
+        IncompleteWeightsError for a module of which only a part was loaded.
+        """
+        loaded, partial = set(), []
+        for pair in self._pairs:
+            info = layerwise.get_layerwise_info(pair.shadow)
+            if not info.can_load():  # processed already
+                loaded.add(pair.shadow)
+                continue
+            if info.load_numel > 0:
+                loaded.add(pair.shadow)
+                # The rows that pad a vocabulary are in no checkpoint.
+                if not isinstance(pair.shadow, (VocabParallelEmbedding, AttentionLayerBase)):
+                    partial.append(type(pair.shadow).__name__)
+            if info.load_numel <= 0 or is_deferred_attention_layer(pair.shadow):
+                info.kernel_tensors, info.kernel_non_persistent_buffers = served[pair.shadow]
+        if partial:
+            raise IncompleteWeightsError(f"only a part was loaded of {', '.join(sorted(partial))}")
+        return loaded
+
+    def _share_buffers(self, served: dict[nn.Module, Any], loaded: set[nn.Module]) -> None:
+        """Buffers that no checkpoint holds stay those that serve."""
+        for shadow in loaded:
+            kernels, non_persistent = served[shadow]
+            if kernels is None:
+                continue
+            for name, buffer in kernels[1].items():
+                if name in non_persistent and name in shadow._buffers:  # noqa: SLF001
+                    shadow._buffers[name] = buffer  # noqa: SLF001
+
+    def _tie(self, shared: dict[nn.Module, list[_Tie]], loaded: set[nn.Module]) -> None:
+        """Tie again what the model ties, and process it: vLLM's reload on CPUs forgets that.
+
+        IncompleteWeightsError for parameters that are neither loaded nor tied to one that is.
+        """
+        missing = []
+        for pair in self._pairs:
+            shadow = pair.shadow
+            if shadow in loaded or not _has_weights(shadow):
+                continue
+            ties = [tie for tie in shared.get(shadow, []) if tie.other in loaded]
+            if not ties:
+                missing.append(type(shadow).__name__)
+            for tie in ties:
+                shadow._parameters[tie.name] = tie.other._parameters[tie.other_name]  # noqa: SLF001
+            method = getattr(shadow, "quant_method", None)
+            if ties and method is not None:
+                method.process_weights_after_loading(shadow)
+        if missing:
+            raise IncompleteWeightsError(f"nothing was loaded into {', '.join(sorted(missing))}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tie:
+    """A parameter that is also `other_name` of `other`."""
+
+    name: str
+    other: nn.Module
+    other_name: str
+
+
+def _shared_parameters(pairs: list[_Pair]) -> dict[nn.Module, list[_Tie]]:
+    """The ties of each shadow's parameters, from the identity of those that serve."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for pair in pairs:
+        for name, parameter in pair.serving._parameters.items():  # noqa: SLF001
+            if parameter is not None:
+                places.setdefault(id(parameter), []).append((pair.shadow, name))
+    ties: dict[nn.Module, list[_Tie]] = {}
+    for found in places.values():
+        for shadow, name in found:
+            others = [_Tie(name, other, at) for other, at in found if other is not shadow]
+            ties.setdefault(shadow, []).extend(others)
+    return ties
+
+
+def _has_weights(module: nn.Module) -> bool:
+    parameters = module._parameters.values()  # noqa: SLF001
+    return any(parameter is not None and parameter.numel() for parameter in parameters)
+
+
+def _copy_of(parameter: Tensor) -> Tensor:
+    """A parameter of the same class, attributes and numbers."""
+    copy = parameter.data.clone()
+    copy.__class__ = parameter.__class__
+    copy.__dict__ = dict(parameter.__dict__)
+    return copy
+
+
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: to_meta_tensor(tensor) for name, tensor in tensors.items()}
