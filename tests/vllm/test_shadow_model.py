@@ -1,0 +1,90 @@
+"""Weights are prepared beside a model that serves, and then served, all or nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.vllm.served_model import Output, ServedModel, reference
+
+CLOSE = 1e-4  # of log-probabilities in float32: vLLM's kernels add up in another order
+
+
+def assert_close(served: Output, expected: Output) -> None:
+    for (tokens, logprobs), (right, expected_logprobs) in zip(served, expected, strict=True):
+        assert tokens == right
+        assert logprobs == pytest.approx(expected_logprobs, abs=CLOSE)
+
+
+@pytest.fixture(autouse=True)
+def _begin_with_the_first(served: ServedModel) -> None:
+    served.update(served.first, version=1)
+
+
+def test_an_update_serves_the_new_weights(served: ServedModel) -> None:
+    assert_close(served.greedy(), reference(served.first))
+    served.update(served.second, version=2)
+    assert_close(served.greedy(), reference(served.second))
+
+
+def test_the_same_weights_give_the_same_bits_again(served: ServedModel) -> None:
+    before = served.greedy()
+    served.update(served.second, version=2)
+    served.update(served.first, version=3)
+    assert served.greedy() == before
+
+
+def test_what_is_prepared_is_not_served(served: ServedModel) -> None:
+    before = served.greedy()
+    served.stage(served.second.named_parameters(), version=2)
+    assert served.greedy() == before
+
+
+def test_an_exchange_can_be_undone(served: ServedModel) -> None:
+    before = served.greedy()
+    served.update(served.second, version=2)
+    served.begin()
+    served.act(action="undo")
+    served.finish()
+    assert served.greedy() == before
+
+
+@pytest.mark.parametrize("fault", ["missing", "missing_part", "shape", "unknown"])
+def test_weights_that_do_not_fit_change_nothing(served: ServedModel, fault: str) -> None:
+    before = served.greedy()
+    weights = dict(served.second.named_parameters())
+    if fault == "missing":
+        del weights["model.layers.1.input_layernorm.weight"]
+    elif fault == "missing_part":  # vLLM keeps q, k and v in one tensor
+        del weights["model.layers.1.self_attn.k_proj.weight"]
+    elif fault == "shape":
+        weights["model.layers.1.mlp.up_proj.weight"] = torch.nn.Parameter(torch.zeros(3, 128))
+    else:
+        weights["model.layers.9.mlp.up_proj.weight"] = torch.nn.Parameter(torch.zeros(3, 128))
+    with pytest.raises((ValueError, RuntimeError, AssertionError, KeyError)):
+        served.stage(weights.items(), version=2)
+    assert served.greedy() == before
+    served.update(served.second, version=3)
+    assert_close(served.greedy(), reference(served.second))
+
+
+def test_a_finish_without_prepared_weights_changes_nothing(served: ServedModel) -> None:
+    before = served.greedy()
+    served.begin()
+    served.act(action="discard")
+    with pytest.raises(RuntimeError, match="no weights are prepared"):
+        served.finish()
+    assert served.greedy() == before
+
+
+def test_a_damaged_file_changes_nothing(
+    served: ServedModel, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = served.greedy()
+    path = tmp_path_factory.mktemp("damaged") / "weights"
+    path.write_bytes(b"\x10" + bytes(7) + b"no JSON at all..")
+    served.begin()
+    served.act(action="prepare", path=str(path))
+    with pytest.raises(ValueError, match="malformed"):
+        served.act(action="wait", seconds=10)
+    assert served.greedy() == before
