@@ -5,8 +5,25 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from rollcall_operator.api.rules import Model, Rule
-from rollcall_operator.api.scalars import Amount, Cap, Count, LearningRate, Share
+from rollcall_operator.api.scalars import (
+    Amount,
+    Cap,
+    Count,
+    LearningRate,
+    Ratio,
+    Share,
+    Temperature,
+)
 from rollcall_operator.api.training import nested
+from rollcall_protocol.sampling_config import (
+    MAX_COLUMN_LENGTH,
+    MAX_RESPONSE_TOKENS,
+    MAX_STOP_LENGTH,
+    MAX_STOP_TOKENS,
+    MAX_STOPS,
+    MAX_TOKEN_ID,
+    MAX_TOP_K,
+)
 
 
 class OptimizerSpec(Model):
@@ -86,6 +103,40 @@ class AlgorithmSettingsSpec(Model):
     """How far the updates on a batch move a critic's value; a decimal string. 0: no bound."""
 
 
+class SamplingSpec(Model):
+    """How rollouts sample a response."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_RESPONSE_TOKENS)] | None = None
+    """Number of tokens at which a response ends. Unset: the inference engine's own default."""
+    temperature: Temperature = "1.0"
+    """The logits are divided by it, in rollouts and in the trainer; a decimal string."""
+    top_p: Ratio = "1.0"
+    """Only the likeliest tokens with this total probability are sampled; a decimal string."""
+    top_k: Annotated[int, Field(ge=0, le=MAX_TOP_K)] = 0
+    """Only this number of the likeliest tokens is sampled. 0: all."""
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],
+        Field(
+            default_factory=list,
+            max_length=MAX_STOPS,
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        ),
+    ]
+    """Strings; a response ends after the token that completes one."""
+    stop_token_ids: Annotated[
+        list[Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]],
+        Field(
+            default_factory=list,
+            max_length=MAX_STOP_TOKENS,
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        ),
+    ]
+    """Tokens that end a response, beside the model's own end-of-sequence tokens."""
+    column: Annotated[str, Field(max_length=MAX_COLUMN_LENGTH)] = ""
+    """Column of the data that may hold an object with maxTokens and stop for its prompt. Empty:
+    none."""
+
+
 class AlgorithmSpec(Model):
     """The training algorithm: asynchronous reinforcement learning with bounded staleness."""
 
@@ -102,6 +153,7 @@ class AlgorithmSpec(Model):
     name: Literal["grpo", "dr-grpo", "rloo", "reinforce++", "ppo", "gspo", "cispo", "dapo"] = "grpo"
     """Algorithm, by the name of its paper; it stands for settings."""
     settings: AlgorithmSettingsSpec = nested(AlgorithmSettingsSpec)
+    sampling: SamplingSpec = nested(SamplingSpec)
     group_size: Annotated[int, Field(ge=1, le=1024)] = 16
     """Number of samples generated for each prompt; baselines of a group need 2 or more."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65_536)] = 16

@@ -6,20 +6,24 @@ from pydantic import Field
 
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import DataName
+from rollcall_protocol.data_config import MAX_TEMPLATE
 
 
 class RowsSpec(Model):
     """The rows of one file or data set."""
 
     name: DataName
-    """A builtin (builtin:reverse), the path of a JSONL or Parquet file, a directory that the
-    package datasets saved, or a Hugging Face data set id."""
+    """A builtin (builtin:reverse, builtin:first-letter), the path of a JSONL or Parquet file, a
+    directory that the package datasets saved, or a Hugging Face data set id."""
     subset: Annotated[str, Field(max_length=256)] = ""
     """Subset of a data set."""
     split: Annotated[str, Field(min_length=1, max_length=256)] = "train"
     """Split of a data set."""
     column: Annotated[str, Field(max_length=256)] = ""
     """Column that holds the prompt. Empty: messages, prompt or tokens, whichever there is."""
+    template: Annotated[str, Field(max_length=MAX_TEMPLATE)] = ""
+    """Text of the prompt, in which {name} stands for the row's column of that name, and {{ and }}
+    for braces. It is put into column, or else into prompt. Empty: the rows hold the prompt."""
     columns: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=256)]],
         Field(
@@ -50,8 +54,8 @@ class DataSpec(Model):
     )
 
     prompts: DataName | None = None
-    """The only source: a builtin (builtin:reverse), the path of a JSONL or Parquet file, a
-    directory that the package datasets saved, or a Hugging Face data set id."""
+    """The only source: a builtin (builtin:reverse, builtin:first-letter), the path of a JSONL or
+    Parquet file, a directory that the package datasets saved, or a Hugging Face data set id."""
     sources: (
         Annotated[
             list[DataSourceSpec],

@@ -29,7 +29,7 @@ class RolloutEngineSpec(Model):
     name: RolloutEngineName
     """A builtin engine, or one that the image registers by entry point (a qualified name)."""
     config: EngineConfig
-    """Settings of the engine. The pods validate them when they start."""
+    """Settings of the engine. Those of vllm are checked before a pod starts, others by the pods."""
 
 
 class DrainSpec(Model):

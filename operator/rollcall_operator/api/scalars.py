@@ -14,6 +14,7 @@ from rollcall_operator.api.quantity import (
     parse_quantity,
 )
 from rollcall_operator.api.rules import Rule
+from rollcall_protocol.sampling_config import MAX_TEMPERATURE
 from rollcall_protocol.train_settings import MAX_LEARNING_RATE
 
 JOB_NAME_MAX = 43
@@ -27,7 +28,7 @@ GROUP_NAME_MAX = 40
 _LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 TRAIN_ENGINES = ("fsdp2", "fsdp", "megatron", "torchtitan")
-ROLLOUT_ENGINES = ("tiny", "transformers")
+ROLLOUT_ENGINES = ("tiny", "transformers", "vllm")
 SYNC_ENGINES = ("auto", "gloo", "nccl", "hccl", "mooncake", "kimi", "nixl", "ray", "store")
 _QUALIFIED = "^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)+$"
 
@@ -117,6 +118,7 @@ Ratio = _decimal("0.0", "1.0", "0.2")
 Share = _decimal("0.0", "1.0", "0.2", with_low=True)
 Amount = _decimal("0.0", "1000.0", "0.5", with_low=True)
 Cap = _decimal("1.0", "1000.0", "5", with_low=True)
+Temperature = _decimal("0.0", str(MAX_TEMPERATURE), "0.7")
 LearningRate = _decimal("0.0", str(MAX_LEARNING_RATE), "1e-3")
 
 _NAME = "[A-Za-z0-9][-A-Za-z0-9._]*"

@@ -7,9 +7,11 @@ from pydantic import Field
 from rollcall_operator.api.rolloutpool import EngineConfig
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import (
+    Amount,
     Count,
     Device,
     Folder,
+    GroupName,
     ModelPath,
     Ratio,
     Share,
@@ -33,20 +35,89 @@ class ModelSpec(Model):
     Hugging Face id."""
 
 
+RewardName = Annotated[
+    str,
+    Field(min_length=1, max_length=512),
+    matches(
+        "^([A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*"
+        "|[a-z0-9]([-.a-z0-9]*[a-z0-9])?)$",
+        "must be module:callable, such as my_package.rewards:score, or the name of a builtin "
+        "reward, such as exact-match",
+    ),
+]
+
+
+def _settings_have_a_name(spec: "RewardSpec | RewardPartSpec") -> bool:
+    return not spec.config or ":" not in (spec.function or "")
+
+
+# Without CEL: it cannot see objects of unknown fields, as `config` is.
+_SETTINGS = Rule(
+    message="must be empty for module:callable, which takes no settings; read them in the module",
+    holds=_settings_have_a_name,
+    path=".config",
+)
+
+
+class RewardPartSpec(Model):
+    """One part of a reward that is a weighted sum."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (_SETTINGS,)
+
+    name: GroupName
+    """Name of the part, in metrics and errors."""
+    function: RewardName
+    """As spec.reward.function."""
+    weight: Amount = "1"
+    """What the part's number is multiplied by; a decimal string."""
+    config: EngineConfig
+    """Settings of a builtin reward."""
+
+
+def _names_differ(parts: list[RewardPartSpec]) -> bool:
+    return len({part.name for part in parts}) == len(parts)
+
+
 class RewardSpec(Model):
     """How responses are scored."""
 
-    function: Annotated[
-        str,
-        Field(min_length=1, max_length=512),
-        matches(
-            "^([A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*"
-            "|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$",
-            "must be module:callable, such as my_package.rewards:score, or the name of a verifier",
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message="must have exactly one of function and parts",
+            cel="has(self.function) != has(self.parts)",
+            holds=lambda v: (v.function is None) != (v.parts is None),
         ),
-    ]
-    """module:callable that the rollout containers can import, or the name of a builtin verifier. It
-    is called with prompt tokens and response tokens, and returns a number."""
+        _SETTINGS,
+        Rule(
+            message="must be empty with parts, each of which has settings of its own",
+            holds=lambda v: v.parts is None or not v.config,
+            path=".config",
+        ),
+    )
+
+    function: RewardName | None = None
+    """module:callable that the rollout containers can import, or the name of a builtin reward. It
+    is called with prompt and response, and returns a number."""
+    config: EngineConfig
+    """Settings of a builtin reward."""
+    parts: (
+        Annotated[
+            list[RewardPartSpec],
+            Field(
+                min_length=1,
+                max_length=8,
+                json_schema_extra={
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
+            ),
+            Rule(message="each name may occur once only", holds=_names_differ),
+        ]
+        | None
+    ) = None
+    """In place of function: the reward is the sum of the parts, each times its weight."""
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many samples each rollout scores at once, each in a process of its own."""
     on_error: Literal["Reject", "Zero", "Fail"] = "Reject"
     """What happens to a sample for which the function raises, hangs, ends its process, or returns
     anything but a finite number within 1e6. Reject: the samples of its prompt are not trained on.

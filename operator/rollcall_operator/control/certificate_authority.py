@@ -133,7 +133,7 @@ async def _load(client: KubeClient, *, namespace: str, name: str) -> Certificate
 def tls_secret(
     *, namespace: str, name: str, data: Object, owners: list[Object] | None = None
 ) -> Object:
-    """A Secret of type kubernetes.io/tls, as it is created."""
+    """The manifest of a Secret of type kubernetes.io/tls."""
     metadata: Object = {
         "name": name,
         "namespace": namespace,

@@ -10,6 +10,7 @@ from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus, SyncGro
 from rollcall_operator.plan.children.rollout import is_owned, pool
 from rollcall_operator.plan.failure import JobOutcome, TrainerRestarts
 from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
+from rollcall_operator.plan.rollout_settings import engine_errors
 from rollcall_operator.plan.validate import group_errors, name_errors, parse, template_errors
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState
 
@@ -231,6 +232,7 @@ def _pool(
             *_no_use_for_rollouts(job_spec),
             *name_errors(job_spec, observed.name, name),
             *group_errors(job_spec, spec, "spec"),
+            *engine_errors(job_spec, spec, "spec"),
             *template_errors(spec.template, labels.ROLLOUT, "spec.template"),
         )
     pods = [p for p in observed.pods if p.pool == name and p.role == labels.ROLLOUT]

@@ -24,6 +24,7 @@ from rollcall_operator.plan.children.pod_template import (
 )
 from rollcall_operator.plan.children.worker_config import CHECKPOINT_PATH
 from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.rollout_settings import engine_errors
 from rollcall_operator.plan.training_settings import (
     algorithm_errors,
     reference_errors,
@@ -96,6 +97,7 @@ def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
         if spec.reference.template is not None and rollout.name == labels.REFERENCE:
             found.append(f"{path}.name: {_TAKEN}")
         found.extend(group_errors(spec, rollout, path))
+        found.extend(engine_errors(spec, rollout, path))
         found.extend(template_errors(rollout.template, labels.ROLLOUT, f"{path}.template"))
     return tuple(found)
 

@@ -29,7 +29,10 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "unknown inference engine",
-        ("spec.rollouts[0].engine.name", "unknown inference engine; builtin: tiny, transformers"),
+        (
+            "spec.rollouts[0].engine.name",
+            "unknown inference engine; builtin: tiny, transformers, vllm",
+        ),
         {"spec.rollouts[0].engine.name": "tinny"},
     ),
     _apply(
@@ -220,6 +223,30 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             "valueClip",
         )
     ),
+    *(
+        _apply(
+            f"sampling with {name} {value!r:.20}",
+            (f"spec.algorithm.sampling.{name}", text),
+            {f"spec.algorithm.sampling.{name}": value},
+        )
+        for name, value, text in (
+            ("maxTokens", 0, "greater than or equal to 1"),
+            ("maxTokens", 1_048_577, "less than or equal to 1048576"),
+            ("temperature", "0", "above 0.0 and at most 10.0"),
+            ("temperature", "10.5", "above 0.0 and at most 10.0"),
+            ("topP", "0", "above 0.0 and at most 1.0"),
+            ("topK", -1, "greater than or equal to 0"),
+        )
+    ),
+    _apply(
+        "a template of more than 16384 characters",
+        ("spec.data.sources[0].template", "16384"),
+        {
+            "spec.data": {
+                "sources": [{"name": "/data/rows.jsonl", "template": "{question}" + " " * 16_384}]
+            }
+        },
+    ),
     _apply(
         "learning rate zero",
         ("spec.algorithm.optimizer.learningRate", 'such as "1e-3"'),
@@ -279,6 +306,42 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "unknown pause mode",
         ("spec.weightSync.pauseMode", 'supported values: "Abort", "Keep", "Wait"'),
         {"spec.weightSync.pauseMode": "Sleep"},
+    ),
+    _apply(
+        "a reward function and parts",
+        ("spec.reward", "must have exactly one of function and parts"),
+        {"spec.reward.parts": [{"name": "right", "function": "exact-match"}]},
+    ),
+    _apply(
+        "two parts of a reward with one name",
+        ("spec.reward.parts", 'duplicate entries for key [name="a"]'),
+        {
+            "spec.reward.function": DELETE,
+            "spec.reward.parts": [
+                {"name": "a", "function": "m:f"},
+                {"name": "a", "function": "m:g"},
+            ],
+        },
+    ),
+    *(
+        _apply(
+            f"a part of a reward with a wrong {field}",
+            (f"spec.reward.parts[0].{field}", says),
+            {
+                "spec.reward.function": DELETE,
+                "spec.reward.parts": [{"name": "a", "function": "m:f", field: value}],
+            },
+        )
+        for field, value, says in (
+            ("name", "A_1", "lower-case letters, digits and '-'"),
+            ("function", "Right Answer", "must be module:callable"),
+            ("weight", "-1", "must be a decimal string from 0.0 to 1000.0"),
+        )
+    ),
+    _apply(
+        "more samples scored at once than a rollout may",
+        ("spec.reward.concurrency", "should be less than or equal to 64"),
+        {"spec.reward.concurrency": 65},
     ),
     _apply(
         "reward that names no callable",
@@ -564,7 +627,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _pool(
         "pool: unknown inference engine",
-        ("spec.engine.name", "unknown inference engine; builtin: tiny, transformers"),
+        ("spec.engine.name", "unknown inference engine; builtin: tiny, transformers, vllm"),
         {"spec.engine.name": "tinny"},
     ),
     _pool(

@@ -39,6 +39,28 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         {"spec.tls": {"secretName": "mine", "caBundle": CA_BUNDLE}},
     ),
     _reported(
+        "settings of module:callable",
+        ("spec.reward.config", "must be empty for module:callable"),
+        {"spec.reward.config": {"column": "answer"}},
+    ),
+    _reported(
+        "settings of a part that is module:callable",
+        ("spec.reward.parts[0].config", "must be empty for module:callable"),
+        {
+            "spec.reward.function": DELETE,
+            "spec.reward.parts": [{"name": "a", "function": "m:f", "config": {"column": "b"}}],
+        },
+    ),
+    _reported(
+        "settings of a reward beside its parts",
+        ("spec.reward.config", "must be empty with parts"),
+        {
+            "spec.reward.function": DELETE,
+            "spec.reward.parts": [{"name": "right", "function": "exact-match"}],
+            "spec.reward.config": {"column": "answer"},
+        },
+    ),
+    _reported(
         "a request that does not parse",
         (f"{TRAINER}.containers[0].resources.requests.cpu", "'lots' is not a quantity"),
         {f"{TRAINER}.containers[0].resources.requests.cpu": "lots"},
@@ -109,6 +131,36 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         ("spec.trainer.engine.config", "is immutable while the job is not suspended"),
         {},
         then={"spec.trainer.engine.config": {"offload": "optimizer"}},
+    ),
+    _reported(
+        "a builtin model for vllm",
+        ("spec.rollouts[0].engine.name", "vllm does not serve builtin models"),
+        {"spec.rollouts[0].engine": {"name": "vllm"}},
+    ),
+    _reported(
+        "an unknown setting of vllm",
+        ("spec.rollouts[0].engine.config.maxLen", "unknown setting; known: arguments"),
+        {
+            "spec.model.path": "/model",
+            "spec.rollouts[0].engine": {"name": "vllm", "config": {"maxLen": 3}},
+        },
+    ),
+    _reported(
+        "an argument of vllm that Rollcall sets",
+        ("spec.rollouts[0].engine.config", "arguments must not have --port"),
+        {
+            "spec.model.path": "/model",
+            "spec.rollouts[0].engine": {"name": "vllm", "config": {"arguments": "--port 80"}},
+        },
+    ),
+    _reported(
+        "more ranks of vllm than accelerators",
+        ("spec.rollouts[0].engine.config", "tensorParallelSize 4 needs as many accelerators"),
+        {
+            "spec.model.path": "/model",
+            "spec.rollouts[0].engine": {"name": "vllm", "config": {"tensorParallelSize": 4}},
+            f"{ROLLOUT}.containers[0].resources": {"limits": {"nvidia.com/gpu": 2}},
+        },
     ),
     _reported(
         "an unknown setting of a training engine",

@@ -4,7 +4,7 @@ import json
 from typing import get_type_hints
 
 from rollcall_operator.api import labels
-from rollcall_operator.api.algorithm import AlgorithmSpec
+from rollcall_operator.api.algorithm import AlgorithmSpec, SamplingSpec
 from rollcall_operator.api.data import DataSpec, RowsSpec
 from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
@@ -18,6 +18,7 @@ from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import job_config as wire
 from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
+from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.json_codec import encode
 
@@ -36,7 +37,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         uid=uid,
         model=spec.model.path,
         data=_data(spec.data),
-        reward_function=spec.reward.function if spec.reward else "",
+        reward_function=(spec.reward.function or "") if spec.reward else "",
         trainer_replicas=spec.trainer.replicas,
         trainer_engine=wire.EngineRef(name=engine.name, config=engine.config),
         checkpoint=wire.CheckpointConfig(every_steps=checkpoint.every_steps, path=CHECKPOINT_PATH)
@@ -83,6 +84,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             learning_rate=float(parse_decimal(spec.critic.learning_rate)),
             warmup_steps=spec.critic.warmup_steps,
         ),
+        reward_scoring=_reward_scoring(spec.reward) if spec.reward else wire.RewardScoringConfig(),
         reward_errors=_reward_errors(spec.reward) if spec.reward else wire.RewardErrorConfig(),
         reward_model=_reward_model(spec.reward_model) if spec.reward_model else None,
         health=_health(spec.health),
@@ -126,6 +128,22 @@ def _supervised(spec: SupervisedSpec, data: DataSpec) -> SupervisedConfig:
         max_steps=spec.max_steps,
         evaluation=_rows(data, (_source(held_out.source),)) if held_out else None,
         evaluate_every=held_out.every_steps if held_out else 0,
+    )
+
+
+def _reward_scoring(spec: RewardSpec) -> wire.RewardScoringConfig:
+    return wire.RewardScoringConfig(
+        config=spec.config,
+        parts=tuple(
+            wire.RewardPart(
+                name=part.name,
+                function=part.function,
+                weight=float(parse_decimal(part.weight)),
+                config=part.config,
+            )
+            for part in spec.parts or ()
+        ),
+        concurrency=spec.concurrency,
     )
 
 
@@ -200,6 +218,19 @@ def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
         lease=float(spec.lease_seconds),
         deterministic=spec.deterministic,
         settings=settings,
+        sampling=_sampling(spec.sampling),
+    )
+
+
+def _sampling(spec: SamplingSpec) -> SamplingConfig:
+    return SamplingConfig(
+        max_tokens=spec.max_tokens or 0,
+        temperature=float(parse_decimal(spec.temperature)),
+        top_p=float(parse_decimal(spec.top_p)),
+        top_k=spec.top_k,
+        stop=tuple(spec.stop),
+        stop_token_ids=tuple(spec.stop_token_ids),
+        column=spec.column,
     )
 
 

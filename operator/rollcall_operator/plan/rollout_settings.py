@@ -1,0 +1,39 @@
+"""Errors of a pool's inference engine that show before its image is started."""
+
+from collections.abc import Iterator
+
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rolloutpool import RolloutBase
+from rollcall_operator.plan.children.trainer_ranks import accelerators
+from rollcall_protocol.settings_reader import SettingError, read_settings
+from rollcall_protocol.vllm_settings import VllmSettings
+
+_VLLM = "vllm"
+_OF_THE_AGENT = frozenset({"concurrency"})  # of each engine; the pods check it
+
+
+def engine_errors(spec: RLJobSpec, rollout: RolloutBase, path: str) -> Iterator[str]:
+    """What is wrong with the settings of vLLM; `path` leads to the pool's spec.
+
+    The pods check the settings of other engines.
+    """
+    if rollout.engine.name != _VLLM:
+        return
+    if spec.model.path.startswith("builtin:"):
+        yield f"{path}.engine.name: vllm does not serve builtin models; name tiny"
+    config = rollout.engine.config
+    try:
+        settings = read_settings(
+            VllmSettings, {key: config[key] for key in config.keys() - _OF_THE_AGENT}
+        )
+    except SettingError as error:
+        yield f"{path}.engine.config{'.' * bool(error.key)}{error.key}: {error.problem}"
+        return
+    asked = sum(accelerators(rollout.template, labels.ROLLOUT).values())
+    if 0 < asked < settings.tensor_parallel_size:
+        yield (
+            f"{path}.engine.config: tensorParallelSize {settings.tensor_parallel_size} needs as "
+            f"many accelerators, and the container asks for {asked}; lower the one, or raise the "
+            "other"
+        )
