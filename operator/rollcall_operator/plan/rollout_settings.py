@@ -7,9 +7,8 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutBase
 from rollcall_operator.plan.children.trainer_ranks import accelerators
 from rollcall_protocol.settings_reader import SettingError, read_settings
-from rollcall_protocol.vllm_settings import VllmSettings
+from rollcall_protocol.vllm_settings import VLLM, VllmSettings
 
-_VLLM = "vllm"
 _OF_THE_AGENT = frozenset({"concurrency"})  # of each engine; the pods check it
 
 
@@ -18,7 +17,7 @@ def engine_errors(spec: RLJobSpec, rollout: RolloutBase, path: str) -> Iterator[
 
     The pods check the settings of other engines.
     """
-    if rollout.engine.name != _VLLM:
+    if rollout.engine.name != VLLM:
         return
     if spec.model.path.startswith("builtin:"):
         yield f"{path}.engine.name: vllm does not serve builtin models; name tiny"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.images.cuda_stubs import write_stubs
+from images.cuda_stubs import write_stubs
 
 # Its functions have a version in libcublas and none in libnccl, as with NVIDIA's.
 USER = """\

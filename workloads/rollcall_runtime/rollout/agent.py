@@ -171,7 +171,12 @@ class Agent:
     async def run(self) -> None:
         """Work until stopped and drained."""
         address = self._environment.pod.address
-        metrics = MetricsServer(self._metrics, healthy=self._generator.stuck, ready=self._ready)
+        metrics = MetricsServer(
+            self._metrics,
+            healthy=self._generator.stuck,
+            ready=self._ready,
+            engines=self._dependencies.engine.metrics,
+        )
         server = AgentServer(
             doorkeeper=self._make_doorkeeper(),
             tickets=self._tickets,

@@ -162,6 +162,13 @@ class InferenceEngine(ABC):
         TimeoutError if requests that `running` waits for do not end within `seconds`.
         """
 
+    async def metrics(self) -> bytes:
+        """Metrics of the engine's own in Prometheus' text format, without the process's; maybe none.
+
+        OSError or RuntimeError if it cannot say them now.
+        """
+        return b""
+
     @property
     def failure(self) -> str:
         """Why the engine serves nothing any more and must be replaced, or an empty string."""

@@ -5,9 +5,10 @@ must not have the kubelet kill the worker.
 """
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -16,6 +17,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from rollcall_protocol.pod_contract import METRICS_PORT
 from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.telemetry import Metrics
+
+log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0
 START_SECONDS = 30.0
@@ -31,10 +34,19 @@ class MetricsServer:
     """/metrics, /healthz and /readyz on a pod's address.
 
     A worker whose own event loop has not run for STUCK_SECONDS is not healthy. Metrics are
-    collected in that loop.
+    collected in that loop; `engines` gives more of them, in Prometheus' text format, or an OSError
+    or RuntimeError.
     """
 
-    def __init__(self, metrics: Metrics, *, healthy: Check, ready: Check) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        healthy: Check,
+        ready: Check,
+        engines: Callable[[], Awaitable[bytes]] | None = None,
+    ) -> None:
+        self._engines = engines
         self._metrics, self._healthy, self._ready = metrics, healthy, ready
         self._worker: asyncio.AbstractEventLoop | None = None
         self._alive = 0.0
@@ -112,7 +124,14 @@ class MetricsServer:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _collect(self) -> bytes:
-        return generate_latest(self._metrics.registry)
+        own = generate_latest(self._metrics.registry)
+        if self._engines is None:
+            return own
+        try:
+            return own + await self._engines()
+        except (OSError, RuntimeError) as error:
+            log.warning("/metrics is without the engine's own: %s", error or type(error).__name__)
+            return own
 
 
 def _answer(check: Check) -> Callable[[web.Request], Any]:

@@ -10,14 +10,13 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
-TOKEN_VOLUME, TRUST_VOLUME, TLS_VOLUME, STATE_VOLUME, CHECKPOINT_VOLUME, TMP_VOLUME = (
-    "rollcall-token",
-    "rollcall-trust",
-    "rollcall-tls",
-    "rollcall-state",
-    "rollcall-checkpoints",
-    "rollcall-tmp",
-)
+TOKEN_VOLUME = "rollcall-token"  # noqa: S105 - a name
+TRUST_VOLUME = "rollcall-trust"
+TLS_VOLUME = "rollcall-tls"
+STATE_VOLUME = "rollcall-state"
+CHECKPOINT_VOLUME = "rollcall-checkpoints"
+TMP_VOLUME = "rollcall-tmp"
+SHARED_MEMORY_VOLUME = "rollcall-shm"
 RESERVED_VOLUMES = (
     TOKEN_VOLUME,
     TRUST_VOLUME,
@@ -25,6 +24,7 @@ RESERVED_VOLUMES = (
     STATE_VOLUME,
     CHECKPOINT_VOLUME,
     TMP_VOLUME,
+    SHARED_MEMORY_VOLUME,
 )
 TOKEN_PATH = "/var/run/rollcall/token"  # noqa: S105 - a folder
 TRUST_PATH = "/var/run/rollcall/trust"
@@ -33,8 +33,11 @@ TOKEN_SECONDS = 3600
 """The kubelet renews a token after 80 % of this."""
 STATE_PATH = "/var/lib/rollcall/state"
 TMP_PATH = "/tmp"  # noqa: S108 - a mount of the container's own
+SHARED_MEMORY_PATH = "/dev/shm"  # noqa: S108 - a mount of the container's own
 STATE_SIZE, TMP_SIZE = "64Mi", "10Gi"
 """A pod that writes more is evicted, before it fills the node's disk."""
+SHARED_MEMORY_SIZE = "10Gi"
+"""At most; it counts as memory of the container, whose limit bounds it, too."""
 LOST_NODE_SECONDS = 30
 """How long a worker stays on a node that does not respond; the default of Kubernetes is 300 s."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -43,7 +46,10 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 @dataclass(frozen=True, slots=True)
 class WorkerAdditions:
-    """What the operator adds to a template. `ports` are (name, number)."""
+    """What the operator adds to a template. `ports` are (name, number).
+
+    `shared_memory`: whether the worker's processes share more than the 64 MiB of a container.
+    """
 
     role: str
     job_uid: str
@@ -55,6 +61,7 @@ class WorkerAdditions:
     mounts: tuple[Manifest, ...]
     grace_seconds: int | None = None
     readiness_gate: str | None = None
+    shared_memory: bool = False
 
 
 def worker_container(template: Manifest, role: str) -> Manifest | None:
@@ -92,6 +99,9 @@ def worker_template(template: Manifest, extras: WorkerAdditions) -> Manifest:
     for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         _restrict(container, spec.get("securityContext") or {})
     _protect_root(worker, spec)
+    if extras.shared_memory:
+        medium = {"medium": "Memory", "sizeLimit": SHARED_MEMORY_SIZE}
+        _mount_own(worker, spec, SHARED_MEMORY_VOLUME, SHARED_MEMORY_PATH, medium)
     return result
 
 
@@ -225,6 +235,11 @@ def _protect_root(worker: Manifest, spec: Manifest) -> None:
     context = worker.get("securityContext") or {}
     if context.get("privileged") or not context.setdefault("readOnlyRootFilesystem", True):
         return
-    if all(mount.get("mountPath", "").rstrip("/") != TMP_PATH for mount in worker["volumeMounts"]):
-        spec["volumes"].append({"name": TMP_VOLUME, "emptyDir": {"sizeLimit": TMP_SIZE}})
-        worker["volumeMounts"].append({"name": TMP_VOLUME, "mountPath": TMP_PATH})
+    _mount_own(worker, spec, TMP_VOLUME, TMP_PATH, {"sizeLimit": TMP_SIZE})
+
+
+def _mount_own(worker: Manifest, spec: Manifest, name: str, path: str, empty_dir: Manifest) -> None:
+    """Mount an emptyDir of the pod's own at `path`, unless the worker has a mount there."""
+    if all(mount.get("mountPath", "").rstrip("/") != path for mount in worker["volumeMounts"]):
+        spec["volumes"].append({"name": name, "emptyDir": empty_dir})
+        worker["volumeMounts"].append({"name": name, "mountPath": path})

@@ -16,6 +16,7 @@ from rollcall_operator.plan.children.trainer import common_labels, owner
 from rollcall_operator.plan.children.worker_sets import worker_deployment
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
+from rollcall_protocol.vllm_settings import VLLM
 
 GRACE_BEYOND_DRAIN = 10
 """Seconds between the end of draining and the kill."""
@@ -125,4 +126,5 @@ def _extras(
         mounts=(token_mount, *mounts),
         grace_seconds=pool_spec.drain.timeout_seconds + GRACE_BEYOND_DRAIN,
         readiness_gate=pod_contract.READINESS_GATE,
+        shared_memory=pool_spec.engine.name == VLLM,
     )

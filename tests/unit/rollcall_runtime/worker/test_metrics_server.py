@@ -36,6 +36,32 @@ async def test_health_says_what_is_wrong(unused_tcp_port: int) -> None:
         await server.stop()
 
 
+@pytest.mark.parametrize("fails", [None, TimeoutError(), RuntimeError("vLLM is not started")])
+async def test_an_engines_own_metrics_stand_behind_the_workers(
+    unused_tcp_port: int, caplog: pytest.LogCaptureFixture, fails: Exception | None
+) -> None:
+    async def engines() -> bytes:
+        if fails is not None:
+            raise fails
+        return b"vllm:num_requests_running 3.0\n"
+
+    server = MetricsServer(
+        RolloutMetrics(pool="cpu", **JOB), healthy=lambda: "", ready=lambda: "", engines=engines
+    )
+    await server.start("127.0.0.1", unused_tcp_port)
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{unused_tcp_port}/metrics") as answer,
+        ):
+            lines = (await answer.text()).splitlines()
+    finally:
+        await server.stop()
+    assert any(line.startswith("rollcall_weight_version") for line in lines)
+    assert ("vllm:num_requests_running 3.0" in lines) == (fails is None)
+    assert ("without the engine's own" in caplog.text) == (fails is not None)
+
+
 async def test_a_worker_that_is_busy_is_healthy_until_it_is_stuck(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

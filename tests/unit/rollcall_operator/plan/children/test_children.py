@@ -352,6 +352,24 @@ def test_a_rollout_has_a_gate_and_time_to_drain() -> None:
     assert spec["terminationGracePeriodSeconds"] == 130
 
 
+VLLM = {"spec.rollouts[0].engine": {"name": "vllm"}, "spec.model.path": "/models/qwen"}
+SHARED_MEMORY = {"medium": "Memory", "sizeLimit": "10Gi"}
+
+
+def test_processes_of_vllm_share_memory_beyond_a_containers_64_mib() -> None:
+    spec = pod_spec(deployment(VLLM))
+    assert {"name": "rollcall-shm", "emptyDir": SHARED_MEMORY} in spec["volumes"]
+    mount = {"name": "rollcall-shm", "mountPath": "/dev/shm"}
+    assert mount in spec["containers"][0]["volumeMounts"]
+
+
+def test_shared_memory_of_the_users_own_stays() -> None:
+    mount = {"name": "mine", "mountPath": "/dev/shm"}
+    path = "spec.rollouts[0].template.spec.containers[0].volumeMounts"
+    assert "rollcall-shm" not in str(pod_spec(deployment({**VLLM, path: [mount]})))
+    assert "rollcall-shm" not in str(pod_spec(deployment())), "which engine tiny does not need"
+
+
 def test_a_longer_grace_period_of_the_users_stays() -> None:
     path = "spec.rollouts[0].template.spec.terminationGracePeriodSeconds"
     assert pod_spec(deployment({path: 600}))["terminationGracePeriodSeconds"] == 600

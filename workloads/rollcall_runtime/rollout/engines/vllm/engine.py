@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import tempfile
 import time
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from rollcall_protocol.vllm_settings import VllmSettings
 from rollcall_runtime.models.hugging_face import HuggingFaceSource
@@ -39,11 +42,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREPARE_SECONDS = 600.0  # to load weights beside serving
+METRICS_SECONDS = 5.0
 CALL_SECONDS = 30.0  # for a call that waits for no more than a decode step
 _LOOK_SECONDS = 0.01  # between two looks at whether all ranks have prepared
 _ANOTHER_SEED = 7919  # apart from the seed of a request that goes on where another ended
+# vLLM's sampler has a function compiled, which needs a C++ compiler and takes half a minute.
+_UNCOMPILED = {"TORCHDYNAMO_DISABLE": "1"}
 _MODES = {PauseMode.ABORT: "abort", PauseMode.KEEP: "keep", PauseMode.WAIT: "wait"}
 _FINISHED = frozenset({"stop", "length"})
+_OWN = re.compile(rb"(# (HELP|TYPE) )?vllm:")  # its Python's and its HTTP server's are left out
 
 
 class VllmEngine(InferenceEngine):
@@ -168,6 +175,10 @@ class VllmEngine(InferenceEngine):
         self._version = version  # no token is sampled during the pause
         await self._resume()
 
+    async def metrics(self) -> bytes:
+        exposed = await self._server.client.get("/metrics", seconds=METRICS_SECONDS)
+        return b"".join(line for line in exposed.splitlines(keepends=True) if _OWN.match(line))
+
     async def close(self) -> None:
         await self._server.close()
         if self._staged >= 0:
@@ -194,7 +205,7 @@ class VllmEngine(InferenceEngine):
         length = settings.max_model_len or self._source.positions
         if length is not None:
             arguments.append(f"--max-model-len={length}")
-        if self.device == "cpu":
+        if not torch.accelerator.is_available():
             arguments.append("--enforce-eager")
         return [*arguments, *settings.command_line()]
 
@@ -212,7 +223,7 @@ class VllmEngine(InferenceEngine):
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(self._settings.threads),
             "HF_HUB_OFFLINE": "1",
-        }
+        } | ({} if torch.accelerator.is_available() else _UNCOMPILED)
 
     def _sampling(self, request: GenerationRequest) -> tuple[dict[str, Any], int]:
         """The sampling parameters for vLLM, and the tokens that the response may still have."""

@@ -10,6 +10,22 @@ from aiohttp import web
 from rollcall_runtime.rollout.engines.vllm.client import VllmClient
 
 
+METRICS = """\
+# HELP python_gc_objects_collected_total Objects collected during gc
+# TYPE python_gc_objects_collected_total counter
+python_gc_objects_collected_total{generation="0"} 18843.0
+# HELP process_resident_memory_bytes Resident memory size in bytes.
+# TYPE process_resident_memory_bytes gauge
+process_resident_memory_bytes 1.5e+09
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="/models/qwen"} 3.0
+# HELP http_requests_total Total number of requests by method, status and handler.
+# TYPE http_requests_total counter
+http_requests_total{handler="/pause",method="POST",status="2xx"} 1.0
+"""
+
+
 class StubVllm:
     """In the place of `VllmServer`: answers on a Unix socket, in this process.
 
@@ -40,6 +56,7 @@ class StubVllm:
     async def start(self, *, seconds: float) -> None:
         application = web.Application()
         application.router.add_post("/inference/v1/generate", self._generate)
+        application.router.add_get("/metrics", self._metrics)
         application.router.add_post("/{route}", self._call)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -51,6 +68,9 @@ class StubVllm:
         await self.client.close()
         assert self._runner is not None
         await self._runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=METRICS)
 
     async def _call(self, request: web.Request) -> web.Response:
         route = f"/{request.match_info['route']}"

@@ -222,3 +222,12 @@ def test_vllm_is_started_as_the_pool_says(tmp_path: Path) -> None:
     assert f"--model={model}" in command
     assert not any("--host" in argument or "--port" in argument for argument in command)
     assert BACKEND in " ".join(command)
+
+
+def test_of_vllms_metrics_those_of_its_process_are_left_out(bench: Bench) -> None:
+    lines = bench.driver.run(bench.engine.metrics()).decode().splitlines()
+    assert [line.split("{")[0].split(" Number")[0] for line in lines] == [
+        "# HELP vllm:num_requests_running",
+        "# TYPE vllm:num_requests_running gauge",
+        "vllm:num_requests_running",
+    ]
