@@ -24,7 +24,8 @@ HERE = "not gpu and not alone"
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
 SHOW_SLOWEST = "--durations-cpu 20"
 LONGEST_E2E = " ".join(
-    f"tests/e2e/test_{name}.py" for name in ("elastic_rollouts", "day_two", "hugging_face_model")
+    f"tests/e2e/test_{name}.py"
+    for name in ("vllm_rollouts", "elastic_rollouts", "day_two", "hugging_face_model")
 )
 
 USUAL_E2E = "not alone and not every_engine"

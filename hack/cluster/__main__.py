@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _run_on_images(arguments: argparse.Namespace) -> None:
-    names, prefix, tag = arguments.name or images.DEFAULT, arguments.prefix, arguments.tag
+    names, prefix, tag = arguments.name or images.EVERY, arguments.prefix, arguments.tag
     match arguments.command:
         case "images":
             with progress.plan(images.steps(names, prefix=prefix, tag=tag)):
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(command, help=text)
         sub.add_argument("--prefix", default=images.PREFIX, help="what their names begin with")
         sub.add_argument("--tag", default=images.TAG)
-        sub.add_argument("name", nargs="*", help=f"some of: {', '.join(images.DEFAULT)}")
+        sub.add_argument("name", nargs="*", help=f"some of: {', '.join(images.EVERY)}")
     identity = commands.add_parser("image-id", help="print the id of a built image")
     identity.add_argument("image")
     load = commands.add_parser("load", help="put images into the cluster's nodes")

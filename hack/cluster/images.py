@@ -23,6 +23,9 @@ REPOSITORY_ROOT = Path(__file__).parents[2]
 PREFIX = "rollcall"
 TAG = "dev"
 DEFAULT = ("operator", "worker-cpu")
+"""What the local cluster always has."""
+EVERY = (*DEFAULT, "worker-vllm")
+"""What can be built on this machine, for users."""
 FOLDERS = ("images", "tests/images")
 BUILD_TIMEOUT_S = 1800.0
 PUSH_TIMEOUT_S = 3600.0
@@ -65,8 +68,15 @@ def build(names: Sequence[str], *, prefix: str = PREFIX, tag: str = TAG) -> list
         return list(built)
 
 
-def load(images: Iterable[str]) -> None:
+def load(images: Iterable[str], *, most: int | None = None) -> list[str]:
     """Puts images of the engine into the nodes of the kind cluster that take ordinary pods.
+
+    Args:
+        images: their full names.
+        most: into so many of the nodes at most; the same ones each time.
+
+    Returns:
+        The nodes that have them.
 
     Raises:
         ClusterError: the cluster is not ours, or the engine lacks an image.
@@ -77,9 +87,10 @@ def load(images: Iterable[str]) -> None:
             "can reach (`push --prefix REGISTRY/NAME`) and name them in the manifests"
         )
     chosen = _engine()
-    nodes = kind.schedulable_nodes(chosen)
+    nodes = sorted(kind.schedulable_nodes(chosen))[:most]
     for image in images:
         _load(chosen, image, nodes)
+    return nodes
 
 
 def identity(image: str) -> str:

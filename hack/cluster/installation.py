@@ -43,22 +43,25 @@ def ensure(namespace: str = "default") -> Kubectl:
     return kubectl
 
 
-def ensure_image(name: str) -> str:
-    """Build an image beyond the default ones and put it into the nodes; returns its full name.
+def ensure_image(name: str, *, most: int | None = None) -> list[str]:
+    """Build an image beyond the default ones and put it into nodes, `most` at most.
 
     On a cluster of one's own it is taken to be in the registry already.
+
+    Returns:
+        The nodes that have it; none on a cluster of one's own, where all can pull it.
 
     Raises:
         ClusterError: it could not be made.
     """
-    if not EXISTING:
-        # Tests that run side by side ask for it at the same time.
-        with (
-            cache.lock(f"image-{name}"),
-            progress.plan(images.steps([name], prefix=PREFIX, tag=TAG)),
-        ):
-            images.load(images.build([name], prefix=PREFIX, tag=TAG))
-    return images.full_name(name, prefix=PREFIX, tag=TAG)
+    if EXISTING:
+        return []
+    # Tests that run side by side ask for it at the same time.
+    with (
+        cache.lock(f"image-{name}"),
+        progress.plan(images.steps([name], prefix=PREFIX, tag=TAG)),
+    ):
+        return images.load(images.build([name], prefix=PREFIX, tag=TAG), most=most)
 
 
 def connect(namespace: str = "default") -> Kubectl:

@@ -15,12 +15,12 @@ from hack.cluster.errors import ClusterError
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE_IMAGE = "rollcall/worker-cpu:dev"
+EXAMPLE_IMAGE, EXAMPLE_VLLM_IMAGE = "rollcall/worker-cpu:dev", "rollcall/worker-vllm:dev"
 # On a cluster of one's own (ROLLCALL_USE_KUBECONFIG=1) images come from where `make push` put them.
 PREFIX = os.environ.get("IMAGE_PREFIX", "rollcall")
 TAG = os.environ.get("IMAGE_TAG", "dev")
 OPERATOR_IMAGE = f"{PREFIX}/operator:{TAG}"
-WORKER_IMAGE = f"{PREFIX}/worker-cpu:{TAG}"
+WORKER_IMAGE, VLLM_IMAGE = f"{PREFIX}/worker-cpu:{TAG}", f"{PREFIX}/worker-vllm:{TAG}"
 
 
 class KubectlError(ClusterError):
@@ -82,11 +82,11 @@ class Kubectl:
         self.run("apply", "--filename", "-", text=text)
 
     def metrics(self, pod: str) -> dict[str, float]:
-        """The rollcall_ metrics of a worker pod: name to value (labels: last one wins)."""
+        """Of a worker pod: rollcall_ and vllm: metrics, name to value (labels: last one wins)."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:9090/proxy/metrics"
         found: dict[str, float] = {}
         for line in self.run("get", "--raw", path, seconds=3).splitlines():
-            if line.startswith("rollcall_"):
+            if line.startswith(("rollcall_", "vllm:")):
                 name, value = line.rsplit(" ", 1)
                 found[name.split("{")[0]] = float(value)
         return found
@@ -127,7 +127,8 @@ def is_ready(pod: dict[str, Any]) -> bool:
 def example(name: str, **changes: Any) -> dict[str, Any]:
     """An object of examples/, with some of its metadata or spec.algorithm changed by keyword."""
     text = (ROOT / "examples" / name).read_text(encoding="utf-8")
-    manifest: dict[str, Any] = yaml.safe_load(text.replace(EXAMPLE_IMAGE, WORKER_IMAGE))
+    text = text.replace(EXAMPLE_IMAGE, WORKER_IMAGE).replace(EXAMPLE_VLLM_IMAGE, VLLM_IMAGE)
+    manifest: dict[str, Any] = yaml.safe_load(text)
     if "name" in changes:
         manifest["metadata"]["name"] = changes.pop("name")
     if changes:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.cluster import installation
-from hack.cluster.kubectl import Kubectl
+from hack.cluster import images, installation
+from hack.cluster.kubectl import PREFIX, TAG, Kubectl
 
 _INSTALLED = "ROLLCALL_E2E_INSTALLED"
 
@@ -31,7 +31,14 @@ def installed() -> Kubectl:
 @pytest.fixture(scope="session")
 def engines_image(installed: Kubectl) -> str:
     """The image that has every training engine; minutes if it must be built."""
-    return installation.ensure_image("worker-engines")
+    installation.ensure_image("worker-engines")
+    return images.full_name("worker-engines", prefix=PREFIX, tag=TAG)
+
+
+@pytest.fixture(scope="session")
+def vllm_nodes(installed: Kubectl) -> list[str]:
+    """Some nodes that have the image worker-vllm, of which one will do; minutes if it is absent."""
+    return installation.ensure_image("worker-vllm", most=1)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ one go.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
     from vllm.config import ModelConfig
+
+# At each update it warns of the modules that have no weights of their own; here IncompleteWeightsError
+# says what is missing.
+layerwise.logger.setLevel(logging.ERROR)
 
 _OWN = ("_parameters", "_buffers", "_non_persistent_buffers_set")
 

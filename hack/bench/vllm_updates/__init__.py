@@ -1,0 +1,1 @@
+"""Updates of vLLM's weights: pauses, faults, lost requests, log-probabilities, tokens a second."""

@@ -1,0 +1,116 @@
+"""Rollcall's weight-transfer engine with faults, and with vLLM's own update beside it.
+
+It runs in vLLM's processes, in the place of Rollcall's own. The file that FAULT_FILE names holds
+the next fault, as JSON: {"phase", "at", "kind"}. A fault happens once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.model_loader.reload import layerwise
+
+from rollcall_runtime.vllm_plugin import BACKEND, weight_transfer
+from rollcall_runtime.vllm_plugin.shadow_model import ShadowModel
+from rollcall_runtime.vllm_plugin.staged_file import StagedWeights, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+FAULT_FILE = "ROLLCALL_BENCH_FAULT"
+OWN_UPDATE = "own"
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+class MadeFaultError(Exception):
+    """The bench made it."""
+
+
+def register() -> None:
+    """Called by vLLM in each of its processes (entry point group `vllm.general_plugins`)."""
+    WeightTransferEngineFactory._registry.pop(BACKEND, None)  # noqa: SLF001 - it has no other way
+    WeightTransferEngineFactory.register_engine(BACKEND, __name__, "FaultyTransfer")
+
+
+class FaultyTransfer(weight_transfer.StagedWeightTransfer):
+    """Fails where it is asked to; the action `own` is vLLM's update in place, of a staged file."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        weight_transfer.read = _read
+        weight_transfer.ShadowModel = _FaultyShadow  # type: ignore[misc]
+        self._own_update = False
+
+    def receive_weights(self, update_info: weight_transfer.UpdateInfo) -> None:
+        _fault("call", update_info.action)
+        if update_info.action != OWN_UPDATE:
+            super().receive_weights(update_info)
+            return
+        self._own_update = True
+        model: Any = self.model
+        layerwise.initialize_layerwise_reload(model)
+        model.load_weights(iter(read(update_info.path).tensors))
+
+    def finish_weight_update(self) -> None:
+        _fault("finish", 0)
+        if not self._own_update:
+            super().finish_weight_update()
+            return
+        self._own_update = False
+        model: Any = self.model
+        layerwise.finalize_layerwise_processing(model, self.model_config)
+        if model.config.tie_word_embeddings:  # which vLLM 0.32 forgets on CPUs
+            dispatch_cpu_unquantized_gemm(model.lm_head, remove_weight=False)
+
+
+class _FaultyShadow(ShadowModel):
+    def exchange(self) -> None:
+        pairs = self._pairs
+        self._pairs = _Interrupted("exchange", pairs)
+        try:
+            super().exchange()
+        finally:
+            self._pairs = pairs
+
+
+class _Interrupted(list[Any]):
+    """A list that a fault may end early, or as it ends."""
+
+    def __init__(self, phase: str, entries: Any) -> None:
+        super().__init__(entries)
+        self._phase = phase
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, entry in enumerate(super().__iter__()):
+            _fault(self._phase, number)
+            yield entry
+        _fault(self._phase, len(self))
+
+
+def _read(path: str) -> StagedWeights:
+    _fault("read", 0)
+    staged = read(path)
+    tensors: Any = _Interrupted("load", staged.tensors)
+    return StagedWeights(staged.version, tensors)
+
+
+def _fault(phase: str, at: int | str) -> None:
+    path = Path(os.environ[FAULT_FILE])
+    try:
+        wanted = json.loads(path.read_text())
+    except FileNotFoundError:
+        return
+    if (wanted["phase"], wanted["at"]) != (phase, at):
+        return
+    path.unlink()
+    if wanted["kind"] == "raise":
+        raise MadeFaultError(f"in {phase} at {at}")
+    os.kill(os.getpid(), SIGNALS[wanted["kind"]])

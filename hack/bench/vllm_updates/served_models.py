@@ -1,0 +1,161 @@
+"""vLLM servers with the bench's plugin, and the random models whose weights they are given."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.rollout.engines.vllm.engine import VllmEngine, _body, _piece
+from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens, PauseMode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+
+    from torch import Tensor
+
+ROOT = Path(__file__).parents[3]
+FAULT_FILE = "ROLLCALL_BENCH_FAULT"  # as the plugin calls it, which this process cannot import
+POSITIONS = 512
+_PLUGIN = "hack.bench.vllm_updates.faulty_plugin:register"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """The widths of a random Qwen2."""
+
+    hidden: int
+    layers: int
+    vocabulary: int
+
+
+SMALL = ModelSize(hidden=128, layers=2, vocabulary=512)  # 0.7 million parameters
+LARGE = ModelSize(hidden=640, layers=10, vocabulary=16_000)  # 57 million, 229 MB in float32
+
+
+def random_model(size: ModelSize, *, seed: int, tied: bool) -> Qwen2ForCausalLM:
+    """In float32; no token ends a response."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=4 * size.hidden if size is LARGE else 2 * size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.hidden // 32,
+        num_key_value_heads=size.hidden // 64,
+        max_position_embeddings=POSITIONS,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+class Served:
+    """A vLLM that serves `models` in turn: version 1 has the weights of the second, and so on."""
+
+    def __init__(self, engine: VllmEngine, models: Sequence[Qwen2ForCausalLM], fault: Path) -> None:
+        self.engine, self.models, self._fault = engine, models, fault
+        self.version = 0
+
+    def model(self, version: int) -> Qwen2ForCausalLM:
+        return self.models[version % len(self.models)]
+
+    def weights(self, version: int) -> Iterator[tuple[str, Tensor]]:
+        return self.model(version).named_parameters()
+
+    async def update(self) -> None:
+        """Serve the next version; `version` stays if that fails."""
+        following = self.version + 1
+        await self.engine.prepare(self.weights(following), version=following)
+        await self.commit()
+
+    async def commit(self) -> None:
+        """Serve the next version, which is prepared."""
+        following = self.version + 1
+        await self.engine.update_weights(
+            self.weights(following), version=following, running=PauseMode.KEEP, seconds=60
+        )
+        self.version = following
+
+    async def respond(self, request: GenerationRequest) -> Response:
+        """RuntimeError, or ValueError, as the engine raises them."""
+        whole = Response()
+        async for piece in self.engine.generate(request):
+            whole = piece.after(whole)
+        return whole
+
+    def plan_fault(self, phase: str, at: int | str, kind: str) -> None:
+        """The plugin will fail there, once."""
+        scratch = self._fault.with_suffix(".new")
+        scratch.write_text(json.dumps({"phase": phase, "at": at, "kind": kind}))
+        scratch.rename(self._fault)
+
+    def fault_happened(self) -> bool:
+        """Whether the planned one did; forgets it otherwise."""
+        happened = not self._fault.exists()
+        self._fault.unlink(missing_ok=True)
+        return happened
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, models: Sequence[Qwen2ForCausalLM], *, silent_seconds: float = 60.0
+) -> AsyncIterator[Served]:
+    """A server in `folder`, which is made, with version 1."""
+    folder.mkdir(parents=True)
+    models[0].save_pretrained(folder / "model")
+    fault = folder / "fault.json"
+    os.environ |= {FAULT_FILE: str(fault), "PYTHONPATH": f"{ROOT}:{_write_plugin(folder)}"}
+    config = {"dtype": "float32", "silentSeconds": silent_seconds}
+    engine = VllmEngine(model=str(folder / "model"), config=config)
+    try:
+        await engine.start()
+        found = Served(engine, models, fault)
+        await found.update()
+        yield found
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def loaded_from_disk(folder: Path, model: Qwen2ForCausalLM) -> AsyncIterator[Served]:
+    """A server that reads the weights by itself, as version 0."""
+    model.save_pretrained(folder / "model")
+    engine = _FromDisk(model=str(folder / "model"), config={"dtype": "float32"})
+    try:
+        await engine.start()
+        engine._version = 0  # noqa: SLF001 - it got no version from Rollcall
+        yield Served(engine, [model], folder / "fault.json")
+    finally:
+        await engine.close()
+
+
+class _FromDisk(VllmEngine):
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[NewTokens, None]:
+        """The same requests; vLLM has no number for weights that it loaded by itself."""
+        sampling, _ = self._sampling(request)
+        async for choice in self._server.client.stream(_body(list(request.prompt), sampling)):
+            choice.pop("weight_versions", None)
+            yield _piece(choice, 0, [])
+
+    def _arguments(self, directory: Path) -> list[str]:
+        given = super()._arguments(directory)
+        return ["--load-format=auto" if a == "--load-format=dummy" else a for a in given]
+
+
+def _write_plugin(folder: Path) -> Path:
+    """A distribution that has nothing but the entry point of the bench's plugin."""
+    path = folder / "plugin"
+    info = path / "rollcall_bench_plugin-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rollcall-bench-plugin\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\nrollcall-bench = {_PLUGIN}\n")
+    return path
