@@ -1,6 +1,7 @@
 """Errors of a pool's inference engine that show before its image is started."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
@@ -12,6 +13,11 @@ from rollcall_protocol.vllm_settings import VLLM, VllmSettings
 _OF_THE_AGENT = frozenset({"concurrency"})  # of each engine; the pods check it
 
 
+def vllm_settings(config: Mapping[str, Any]) -> VllmSettings:
+    """What `engine.config` of a pool on vLLM says; SettingError."""
+    return read_settings(VllmSettings, {key: config[key] for key in config.keys() - _OF_THE_AGENT})
+
+
 def engine_errors(spec: RLJobSpec, rollout: RolloutBase, path: str) -> Iterator[str]:
     """What is wrong with the settings of vLLM; `path` leads to the pool's spec.
 
@@ -21,11 +27,8 @@ def engine_errors(spec: RLJobSpec, rollout: RolloutBase, path: str) -> Iterator[
         return
     if spec.model.path.startswith("builtin:"):
         yield f"{path}.engine.name: vllm does not serve builtin models; name tiny"
-    config = rollout.engine.config
     try:
-        settings = read_settings(
-            VllmSettings, {key: config[key] for key in config.keys() - _OF_THE_AGENT}
-        )
+        settings = vllm_settings(rollout.engine.config)
     except SettingError as error:
         yield f"{path}.engine.config{'.' * bool(error.key)}{error.key}: {error.problem}"
         return

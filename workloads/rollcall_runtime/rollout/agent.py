@@ -147,6 +147,7 @@ class Agent:
             names=self._names,
             tls=environment.trust.client_context,
         )
+        self._starting = True
         self._drain = Drain(
             timeout=environment.pool.drain_timeout,
             generator=self._generator,
@@ -173,7 +174,7 @@ class Agent:
         address = self._environment.pod.address
         metrics = MetricsServer(
             self._metrics,
-            healthy=self._generator.stuck,
+            healthy=self._health,
             ready=self._ready,
             engines=self._dependencies.engine.metrics,
         )
@@ -195,6 +196,7 @@ class Agent:
             await metrics.start(address)
             # Which may take minutes; a rollout that is stopped meanwhile leaves at once.
             await first_of(self._dependencies.engine.start(), self._stopped.wait())
+            self._starting = False
             await server.start(*{address, self._sync_address})
             await first_of(self._follow(), self._generator.run(), self._sender.run(), self._leave())
 
@@ -352,6 +354,10 @@ class Agent:
         self._stream.close()
         await self._stopped.wait()
         await asyncio.sleep(CLOSE_SECONDS)  # `run` ends earlier if the stream does
+
+    def _health(self) -> str:
+        # The startup probe fails meanwhile, so that the operator does not take it for absent.
+        return "the inference engine is starting" if self._starting else self._generator.stuck()
 
     def _ready(self) -> str:
         if self._drain.draining:

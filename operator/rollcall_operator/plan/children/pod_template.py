@@ -40,6 +40,7 @@ SHARED_MEMORY_SIZE = "10Gi"
 """At most; it counts as memory of the container, whose limit bounds it, too."""
 LOST_NODE_SECONDS = 30
 """How long a worker stays on a node that does not respond; the default of Kubernetes is 300 s."""
+STARTUP_SECONDS = 300
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
@@ -49,6 +50,7 @@ class WorkerAdditions:
     """What the operator adds to a template. `ports` are (name, number).
 
     `shared_memory`: whether the worker's processes share more than the 64 MiB of a container.
+    `startup_seconds`: how long it may take to load what it needs, before the kubelet restarts it.
     """
 
     role: str
@@ -62,6 +64,7 @@ class WorkerAdditions:
     grace_seconds: int | None = None
     readiness_gate: str | None = None
     shared_memory: bool = False
+    startup_seconds: int = STARTUP_SECONDS
 
 
 def worker_container(template: Manifest, role: str) -> Manifest | None:
@@ -187,8 +190,9 @@ def _complete(worker: Manifest, extras: WorkerAdditions) -> None:
     ]
     worker["volumeMounts"] = [*(worker.get("volumeMounts") or ()), *extras.mounts]
     worker.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    # Readiness is seen within a second, starting may take 5 minutes, a hang is seen after one.
-    worker.setdefault("startupProbe", _probe("/healthz", period=1, failures=300))
+    # Readiness is seen within a second, a hang after a minute.
+    startup = _probe("/healthz", period=1, failures=extras.startup_seconds)
+    worker.setdefault("startupProbe", startup)
     worker.setdefault("livenessProbe", _probe("/healthz", period=10, failures=6))
     worker.setdefault("readinessProbe", _probe("/readyz", period=1, failures=3))
 

@@ -1,12 +1,14 @@
 """RolloutPools that a job owns, and the Deployment of each pool."""
 
 import copy
+from math import ceil
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec, RolloutSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.plan.children import worker_config
 from rollcall_operator.plan.children.pod_template import (
+    STARTUP_SECONDS,
     WorkerAdditions,
     common_volumes,
     token_volume,
@@ -15,11 +17,14 @@ from rollcall_operator.plan.children.pod_template import (
 from rollcall_operator.plan.children.trainer import common_labels, owner
 from rollcall_operator.plan.children.worker_sets import worker_deployment
 from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.rollout_settings import vllm_settings
 from rollcall_protocol import pod_contract
 from rollcall_protocol.vllm_settings import VLLM
 
 GRACE_BEYOND_DRAIN = 10
 """Seconds between the end of draining and the kill."""
+BEYOND_VLLMS_START = 60
+"""Seconds that a rollout has for its own start before, and to say why vLLM's failed after."""
 
 
 def is_owned(pool: Manifest, job_uid: str) -> bool:
@@ -127,4 +132,11 @@ def _extras(
         grace_seconds=pool_spec.drain.timeout_seconds + GRACE_BEYOND_DRAIN,
         readiness_gate=pod_contract.READINESS_GATE,
         shared_memory=pool_spec.engine.name == VLLM,
+        startup_seconds=_startup_seconds(pool_spec),
     )
+
+
+def _startup_seconds(pool_spec: RolloutPoolSpec) -> int:
+    if pool_spec.engine.name != VLLM:
+        return STARTUP_SECONDS
+    return ceil(vllm_settings(pool_spec.engine.config).start_seconds) + BEYOND_VLLMS_START

@@ -170,9 +170,9 @@ class Bench:
                 self.task.cancel()
                 await asyncio.gather(self.task, return_exceptions=True)
 
-    async def probe(self) -> tuple[int, str]:
+    async def probe(self, what: str = "readyz") -> tuple[int, str]:
         """What the probe answers the kubelet."""
-        url = f"http://{self.address}:{pod_contract.METRICS_PORT}/readyz"
+        url = f"http://{self.address}:{pod_contract.METRICS_PORT}/{what}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, (await answer.text()).strip()
 
@@ -404,6 +404,18 @@ class SlowlyStartingEngine(FakeEngine):
 
     async def start(self) -> None:
         await asyncio.Event().wait()
+
+
+async def test_a_rollout_is_not_healthy_before_its_engine_has_started() -> None:
+    bench = Bench(SlowlyStartingEngine())
+    async with bench.coordinator.listening(), asyncio.timeout(10):
+        task = asyncio.create_task(bench.agent.run())
+        await asyncio.sleep(0.3)
+        assert await bench.probe("healthz") == (503, "the inference engine is starting")
+        bench.agent.stop("SIGTERM")
+        await task
+    async with Bench(FakeEngine()).running() as bench:
+        assert await bench.probe("healthz") == (200, "ok")
 
 
 async def test_a_rollout_that_is_stopped_while_its_engine_starts_leaves_at_once() -> None:

@@ -363,6 +363,14 @@ def test_processes_of_vllm_share_memory_beyond_a_containers_64_mib() -> None:
     assert mount in spec["containers"][0]["volumeMounts"]
 
 
+def test_vllm_has_as_long_to_start_as_its_settings_say() -> None:
+    slow = {"spec.rollouts[0].engine": {"name": "vllm", "config": {"startSeconds": 1800}}}
+    for changes, seconds in ((VLLM | slow, 1860), (VLLM, 660), ({}, 300)):
+        (container,) = pod_spec(deployment(changes))["containers"]
+        probe = container["startupProbe"]
+        assert probe["failureThreshold"] * probe["periodSeconds"] == seconds
+
+
 def test_shared_memory_of_the_users_own_stays() -> None:
     mount = {"name": "mine", "mountPath": "/dev/shm"}
     path = "spec.rollouts[0].template.spec.containers[0].volumeMounts"

@@ -75,6 +75,7 @@ class VllmEngine(InferenceEngine):
             variables=self._variables(),
             silent_seconds=self._settings.silent_seconds,
         )
+        self._started = False
         self._version: int | None = None
         self._updates = 0  # that were made: version numbers may repeat
         self._prepared: int | None = None
@@ -91,6 +92,7 @@ class VllmEngine(InferenceEngine):
 
     async def start(self) -> None:
         await self._server.start(seconds=self._settings.start_seconds)
+        self._started = True
         began = time.monotonic()
         async with aclosing(self._server.client.stream(_body([0], {"max_tokens": 1}))) as pieces:
             async for _ in pieces:  # with no weights yet: what it says does not matter
@@ -176,6 +178,8 @@ class VllmEngine(InferenceEngine):
         await self._resume()
 
     async def metrics(self) -> bytes:
+        if not self._started:
+            return b""
         exposed = await self._server.client.get("/metrics", seconds=METRICS_SECONDS)
         return b"".join(line for line in exposed.splitlines(keepends=True) if _OWN.match(line))
 
