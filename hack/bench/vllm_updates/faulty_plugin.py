@@ -23,8 +23,6 @@ from rollcall_runtime.vllm_plugin.staged_file import StagedWeights, read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Tensor
-
 FAULT_FILE = "ROLLCALL_BENCH_FAULT"
 OWN_UPDATE = "own"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -36,7 +34,7 @@ class MadeFaultError(Exception):
 
 def register() -> None:
     """Called by vLLM in each of its processes (entry point group `vllm.general_plugins`)."""
-    WeightTransferEngineFactory._registry.pop(BACKEND, None)  # noqa: SLF001 - it has no other way
+    WeightTransferEngineFactory._registry.pop(BACKEND, None)
     WeightTransferEngineFactory.register_engine(BACKEND, __name__, "FaultyTransfer")
 
 
@@ -45,8 +43,8 @@ class FaultyTransfer(weight_transfer.StagedWeightTransfer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        weight_transfer.read = _read
-        weight_transfer.ShadowModel = _FaultyShadow  # type: ignore[misc]
+        replaced: Any = weight_transfer
+        replaced.read, replaced.ShadowModel = _read, _FaultyShadow
         self._own_update = False
 
     def receive_weights(self, update_info: weight_transfer.UpdateInfo) -> None:

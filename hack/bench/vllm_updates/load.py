@@ -1,4 +1,4 @@
-"""Requests that run one after the other on each of several streams, while something else happens."""
+"""Streams of requests, one after the other on each, while something else happens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rollcall_protocol.sampling_config import SamplingConfig
@@ -40,7 +41,7 @@ class Load:
             max(
                 (
                     after - before
-                    for before, after in zip(times, times[1:], strict=False)
+                    for before, after in pairwise(times)
                     if after >= first and before <= last
                 ),
                 default=0.0,

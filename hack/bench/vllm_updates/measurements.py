@@ -75,7 +75,7 @@ async def pauses(folder: Path, *, rounds: int) -> Figures:
 
 async def _vllms_own_update(found: Served) -> tuple[float, float]:
     """Begin and end, by the clock. The version goes on as with an update of Rollcall's."""
-    client, following = found.engine._server.client, found.version + 1  # noqa: SLF001
+    client, following = found.engine._server.client, found.version + 1
     staged = os.memfd_create("own")
     try:
         await asyncio.to_thread(
@@ -94,7 +94,7 @@ async def _vllms_own_update(found: Served) -> tuple[float, float]:
         return began, time.monotonic()
     finally:
         os.close(staged)
-        found.engine._version = found.version = following  # noqa: SLF001
+        found.engine._version = found.version = following
 
 
 async def updates_under_load(folder: Path, *, updates: int, tied: bool) -> Figures:

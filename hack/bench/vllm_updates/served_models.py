@@ -55,7 +55,7 @@ def random_model(size: ModelSize, *, seed: int, tied: bool) -> Qwen2ForCausalLM:
         bos_token_id=None,
         eos_token_id=None,
     )
-    return Qwen2ForCausalLM(config).eval()
+    return Qwen2ForCausalLM(config)  # it has no dropout
 
 
 class Served:
@@ -113,7 +113,10 @@ async def served(
     folder.mkdir(parents=True)
     models[0].save_pretrained(folder / "model")
     fault = folder / "fault.json"
-    os.environ |= {FAULT_FILE: str(fault), "PYTHONPATH": f"{ROOT}:{_write_plugin(folder)}"}
+    os.environ |= {
+        FAULT_FILE: str(fault),
+        "PYTHONPATH": f"{ROOT}:{ROOT}/workloads:{_write_plugin(folder)}",
+    }
     config = {"dtype": "float32", "silentSeconds": silent_seconds}
     engine = VllmEngine(model=str(folder / "model"), config=config)
     try:
@@ -132,7 +135,7 @@ async def loaded_from_disk(folder: Path, model: Qwen2ForCausalLM) -> AsyncIterat
     engine = _FromDisk(model=str(folder / "model"), config={"dtype": "float32"})
     try:
         await engine.start()
-        engine._version = 0  # noqa: SLF001 - it got no version from Rollcall
+        engine._version = 0
         yield Served(engine, [model], folder / "fault.json")
     finally:
         await engine.close()
@@ -156,6 +159,7 @@ def _write_plugin(folder: Path) -> Path:
     path = folder / "plugin"
     info = path / "rollcall_bench_plugin-0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rollcall-bench-plugin\nVersion: 0\n")
+    metadata = "Metadata-Version: 2.1\nName: rollcall-bench-plugin\nVersion: 0\n"
+    (info / "METADATA").write_text(metadata)
     (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\nrollcall-bench = {_PLUGIN}\n")
     return path

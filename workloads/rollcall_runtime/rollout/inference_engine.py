@@ -163,7 +163,7 @@ class InferenceEngine(ABC):
         """
 
     async def metrics(self) -> bytes:
-        """Metrics of the engine's own in Prometheus' text format, without the process's; maybe none.
+        """The engine's own metrics in Prometheus' text format, without the process's; maybe none.
 
         OSError or RuntimeError if it cannot say them now.
         """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from vllm.config import ModelConfig
 
-# At each update it warns of the modules that have no weights of their own; here IncompleteWeightsError
+# At each update it warns of the modules that have no weights of their own; IncompleteWeightsError
 # says what is missing.
 layerwise.logger.setLevel(logging.ERROR)
 

@@ -217,17 +217,22 @@ class VllmEngine(InferenceEngine):
         return any(directory.glob("tokenizer*")) or (directory / "vocab.json").exists()
 
     def _variables(self) -> dict[str, str]:
-        home = os.environ.get("HOME", "")
-        # vLLM keeps caches there; the root file system of a pod may be read-only.
-        own = {} if home and os.access(home, os.W_OK) else {"HOME": str(self._folder)}
-        return own | {
-            "VLLM_SERVER_DEV_MODE": "1",  # pause, resume and updates; the socket is the agent's own
+        variables = {
+            # Pause, resume and updates; the socket is the agent's own.
+            "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": str(self._settings.cache_gibibytes),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(self._settings.threads),
             "HF_HUB_OFFLINE": "1",
-        } | ({} if torch.accelerator.is_available() else _UNCOMPILED)
+        }
+        if not torch.accelerator.is_available():
+            variables |= _UNCOMPILED
+        home = os.environ.get("HOME", "")
+        if not (home and os.access(home, os.W_OK)):
+            # vLLM keeps caches there; the root file system of a pod may be read-only.
+            variables["HOME"] = str(self._folder)
+        return variables
 
     def _sampling(self, request: GenerationRequest) -> tuple[dict[str, Any], int]:
         """The sampling parameters for vLLM, and the tokens that the response may still have."""

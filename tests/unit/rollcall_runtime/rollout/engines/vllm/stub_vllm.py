@@ -9,7 +9,6 @@ from aiohttp import web
 
 from rollcall_runtime.rollout.engines.vllm.client import VllmClient
 
-
 METRICS = """\
 # HELP python_gc_objects_collected_total Objects collected during gc
 # TYPE python_gc_objects_collected_total counter
