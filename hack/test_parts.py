@@ -24,11 +24,10 @@ HERE = "not gpu and not alone"
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
 SHOW_SLOWEST = "--durations-cpu 20"
 LONGEST_E2E = " ".join(
-    f"tests/e2e/test_{name}.py"
-    for name in ("vllm_rollouts", "elastic_rollouts", "day_two", "hugging_face_model")
+    f"tests/e2e/test_{name}.py" for name in ("elastic_rollouts", "day_two", "hugging_face_model")
 )
 
-USUAL_E2E = "not alone and not every_engine"
+USUAL_E2E = "not every_engine and not vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,19 +109,26 @@ PARTS = (
         minutes=7.5,
         # The longest tests first: begun last, they would run on alone.
         commands=(
-            f"pytest {LONGEST_E2E} tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} -m '{USUAL_E2E}'",
+            f"pytest {LONGEST_E2E} tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone and {USUAL_E2E}'",
         ),
     ),
     Part(
         name="e2e-alone",
         minutes=4,
-        commands=("pytest tests/e2e -m 'alone and not every_engine'",),
+        commands=(f"pytest tests/e2e -m 'alone and {USUAL_E2E}'",),
     ),
     # Builds an image with every training engine, and puts it into the nodes.
     Part(
         name="e2e-engines",
         minutes=11,
         commands=("pytest tests/e2e -m every_engine",),
+        named_only=True,
+    ),
+    # Builds the image with vLLM, and puts it into a node.
+    Part(
+        name="e2e-vllm",
+        minutes=12,  # an estimate: measured in two pieces, on a slow machine
+        commands=("pytest tests/e2e -m vllm",),
         named_only=True,
     ),
     Part(

@@ -13,7 +13,7 @@ STEPS_TO_LEARN = 150  # it takes about 80
 CONTROL_STEPS = 60  # by when the job that learns is well above 0.5
 
 # Without the fixtures: one of them may build an image.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.timeout(900, func_only=True)]
 
 
 def job_of(nodes: list[str], **algorithm: Any) -> dict[str, Any]:

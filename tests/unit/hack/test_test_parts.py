@@ -49,9 +49,12 @@ def test_the_quick_tests_of_training_engines_run_always_and_the_slow_ones_when_n
     assert (runs("tests/engines"), runs("tests/engines", "slow")) == (2, 1)
 
 
-def test_end_to_end_tests_that_need_the_image_of_every_engine_run_when_named() -> None:
-    assert {part.name: part for part in PARTS}["e2e-engines"].named_only
-    assert runs("tests/e2e", "every_engine") == runs("tests/e2e", "every_engine", "alone") == 1
+@pytest.mark.parametrize(("mark", "name"), [("every_engine", "e2e-engines"), ("vllm", "e2e-vllm")])
+def test_end_to_end_tests_that_need_an_image_of_their_own_run_when_named(
+    mark: str, name: str
+) -> None:
+    assert {part.name: part for part in PARTS}[name].named_only
+    assert runs("tests/e2e", mark) == runs("tests/e2e", mark, "alone") == 1
 
 
 def test_each_test_of_the_local_cluster_runs_in_one_part() -> None:

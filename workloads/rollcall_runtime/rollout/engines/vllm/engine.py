@@ -48,6 +48,9 @@ _LOOK_SECONDS = 0.01  # between two looks at whether all ranks have prepared
 _ANOTHER_SEED = 7919  # apart from the seed of a request that goes on where another ended
 # vLLM's sampler has a function compiled, which needs a C++ compiler and takes half a minute.
 _UNCOMPILED = {"TORCHDYNAMO_DISABLE": "1"}
+# On CPUs vLLM gives even a single rank a process of its own, which imports vLLM again, in order to
+# set its threads; these are set here.
+_IN_ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 _MODES = {PauseMode.ABORT: "abort", PauseMode.KEEP: "keep", PauseMode.WAIT: "wait"}
 _FINISHED = frozenset({"stop", "length"})
 _OWN = re.compile(rb"(# (HELP|TYPE) )?vllm:")  # its Python's and its HTTP server's are left out
@@ -228,6 +231,8 @@ class VllmEngine(InferenceEngine):
         }
         if not torch.accelerator.is_available():
             variables |= _UNCOMPILED
+            if self._settings.tensor_parallel_size == 1:
+                variables |= _IN_ONE_PROCESS
         home = os.environ.get("HOME", "")
         if not (home and os.access(home, os.W_OK)):
             # vLLM keeps caches there; the root file system of a pod may be read-only.
