@@ -14,7 +14,7 @@ STAMP := .venv/.stamp
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery chaos liar attacks lock venv
+.PHONY: help demo test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-vllm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -76,6 +76,10 @@ bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and d
 
 bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"; into results/
 	$(BIN)/python -m hack.bench.recovery --trials $(TRIALS) $(ARGS)
+
+bench-vllm: $(VLLM_STAMP) $(STAMP) ## Measure updates of vLLM's weights on this machine's CPU, with faults, and draw their chart; into results/
+	.venv-vllm/bin/python -m hack.bench.vllm_updates --out results/vllm_updates.json $(ARGS)
+	@$(BIN)/python -m hack.bench.vllm_updates.chart results/vllm_updates.json results/vllm_updates.svg
 
 chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1); prints JSON
 	$(BIN)/python -m hack.soak --seconds $(SECONDS) --seed $(SEED)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hack.bench.vllm_updates import measurements
 from hack.bench.vllm_updates.measurements import Figures
+from hack.bench.vllm_updates.summary import summary
 
 Measurement = Callable[[Path], Awaitable[Figures]]
 
@@ -36,7 +37,7 @@ def main() -> None:
     found = asyncio.run(_measure(chosen))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(_summary(found)))
+    print(json.dumps(summary(found)))
 
 
 def _measurements(given: argparse.Namespace) -> dict[str, Measurement]:
@@ -68,20 +69,6 @@ async def _measure(chosen: dict[str, Measurement]) -> dict[str, Figures]:
         found[name]["seconds"] = round(time.monotonic() - began, 1)
         print(f"{name}: {json.dumps(found[name])}", flush=True)
     return found
-
-
-def _summary(found: dict[str, Figures]) -> Figures:
-    """The figures by themselves: the worse one, where tied and untied heads were measured."""
-    merged: Figures = {}
-    for figures in found.values():
-        for name, value in figures.items():
-            if isinstance(value, (bool, int, float)) and name != "seconds":
-                merged[name] = max(merged[name], value) if name in merged else value
-    if "mixed_outputs_by_faults" in merged:
-        merged["mixed_outputs"] = merged.get("mixed_outputs", 0) + merged.pop(
-            "mixed_outputs_by_faults"
-        )
-    return merged
 
 
 if __name__ == "__main__":
