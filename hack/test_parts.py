@@ -28,7 +28,7 @@ LONGEST_E2E = " ".join(
 )
 
 USUAL_E2E = "not every_engine and not vllm"
-E2E_BESIDE_OTHERS = f"-m 'not alone and {USUAL_E2E}'"
+E2E_SIDE_BY_SIDE = f"-n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone and {USUAL_E2E}'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +109,7 @@ PARTS = (
         name="e2e",
         minutes=7.5,
         # The longest tests first: begun last, they would run on alone.
-        commands=(
-            f"pytest {LONGEST_E2E} tests/e2e -n 3 --dist loadgroup {SHOW_SLOWEST} {E2E_BESIDE_OTHERS}",
-        ),
+        commands=(f"pytest {LONGEST_E2E} tests/e2e {E2E_SIDE_BY_SIDE}",),
     ),
     Part(
         name="e2e-alone",
