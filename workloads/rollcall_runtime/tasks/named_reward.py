@@ -36,6 +36,7 @@ named_rewards: Registry[NamedReward] = Registry(
     base=NamedReward,  # type: ignore[type-abstract]
     builtins={
         "exact-match": "rollcall_runtime.tasks.builtin_rewards.exact_match:ExactMatch",
+        "http": "rollcall_runtime.tasks.builtin_rewards.http_service:HttpReward",
         "regex": "rollcall_runtime.tasks.builtin_rewards.regex:RegexMatch",
     },
 )
