@@ -42,10 +42,16 @@ async def _serve(environment: RolloutEnvironment, log_fields: dict[str, Any]) ->
     engine = _inference_engine(environment)
     directory = open_model(job.model).directory
     stop = job.reward_errors.on_error != "Zero"
-    reward = RewardProcesses(job, directory=directory, stop_at_error=stop)
+    metrics = RolloutMetrics(
+        namespace=job.namespace,
+        job=job.job,
+        pool=environment.pool.pool,
+        group=environment.pool.sync_group,
+    )
+    reward = RewardProcesses(job, directory=directory, stop_at_error=stop, of_parts=metrics.scored)
     await reward.start()
     try:
-        await _run_agent(environment, engine, reward, log_fields)
+        await _run_agent(environment, engine, reward, metrics, log_fields)
     finally:
         await reward.close()
 
@@ -54,6 +60,7 @@ async def _run_agent(
     environment: RolloutEnvironment,
     engine: InferenceEngine,
     reward: RewardScorer,
+    metrics: RolloutMetrics,
     log_fields: dict[str, Any],
 ) -> None:
     pod = environment.pod
@@ -61,7 +68,7 @@ async def _run_agent(
     agent = Agent(
         environment=environment,
         member=member,
-        dependencies=_open_dependencies(environment, member, engine, reward, log_fields),
+        dependencies=_open_dependencies(environment, member, engine, reward, metrics, log_fields),
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,6 +82,7 @@ def _open_dependencies(
     member: MemberId,
     engine: InferenceEngine,
     reward: RewardScorer,
+    metrics: RolloutMetrics,
     log_fields: dict[str, Any],
 ) -> AgentDependencies:
     job, pool = environment.job, environment.pool
@@ -94,9 +102,7 @@ def _open_dependencies(
         engine=engine,
         log_fields=log_fields,
         bounds=SampleBounds(model.vocabulary, model.positions),
-        metrics=RolloutMetrics(
-            namespace=job.namespace, job=job.job, pool=pool.pool, group=pool.sync_group
-        ),
+        metrics=metrics,
     )
 
 

@@ -82,7 +82,8 @@ def _score(
     row: dict[str, Any],
 ) -> dict[str, Any]:
     try:
-        return {"reward": reward(prompt, response, row)}
+        answer: dict[str, Any] = {"reward": reward(prompt, response, row)}
+        return answer | ({"parts": reward.numbers} if isinstance(reward, WeightedSum) else {})
     except UnusableRewardError as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)

@@ -40,6 +40,7 @@ _MAIN = "import rollcall_runtime.tasks.reward_child as m; m.main()"
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 Score = float | RewardError
+OfParts = Callable[[Mapping[str, float]], None]
 
 
 class RewardScorer(Protocol):
@@ -72,6 +73,7 @@ class RewardProcess:
     that ended or was killed is started again for the next response. It may allocate half of what
     `free` bytes say that the container has left when it starts. `config` are the settings of a
     function that has a name, `parts` stand in its place; `directory` has the model's tokenizer.
+    `of_parts` gets the numbers of the parts of each sample that has a reward.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class RewardProcess:
         config: Mapping[str, Any] = _NO_CONFIG,
         parts: Sequence[RewardPart] = (),
         directory: Path | None = None,
+        of_parts: OfParts = lambda _: None,
     ) -> None:
+        self._of_parts, self._part_names = of_parts, [part.name for part in parts]
         self._function = function or ", ".join(part.function for part in parts)
         self._named, self._timeout = named(function, config, parts, directory), timeout
         self._stop_at_error, self._free = stop_at_error, free
@@ -134,7 +138,10 @@ class RewardProcess:
             running.writer.write(request(prompt, responses, row, stop=self._stop_at_error))
             for sample in range(first, first + len(responses)):
                 async with asyncio.timeout(self._timeout):
-                    scores.append(_score(await _answer(running), sample))
+                    answer = await _answer(running)
+                scores.append(_score(answer, sample))
+                if self._part_names and not isinstance(scores[-1], RewardError):
+                    self._of_parts(_parts(answer, self._part_names))
                 if self._stop_at_error and isinstance(scores[-1], RewardError):
                     break
         except (TimeoutError, _ProcessDiedError, SpecError) as error:
@@ -239,6 +246,18 @@ def _score(answer: Mapping[str, Any], sample: int) -> Score:
     if kind_of_number(reward) is not None:
         raise _ProcessDiedError(f"it sent the reward {reward}")
     return reward
+
+
+def _parts(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    """The number of each part; _ProcessDiedError for what it cannot have meant."""
+    try:
+        numbers = {name: float(answer["parts"][name]) for name in names}
+    except (KeyError, TypeError, ValueError) as error:
+        raise _ProcessDiedError(f"it sent no numbers of the parts: {error!r}") from error
+    for name, number in numbers.items():
+        if kind_of_number(number) is not None:
+            raise _ProcessDiedError(f"it sent the number {number} for the part {name}")
+    return numbers
 
 
 async def _kill(running: _Running) -> None:

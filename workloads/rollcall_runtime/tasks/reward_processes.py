@@ -8,7 +8,7 @@ from typing import Any
 
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.reward_errors import RewardError
-from rollcall_runtime.tasks.reward_process import RewardProcess, Score
+from rollcall_runtime.tasks.reward_process import OfParts, RewardProcess, Score
 from rollcall_runtime.worker.container_memory import free_memory
 
 
@@ -17,10 +17,17 @@ class RewardProcesses:
 
     The first begins with `start`, the others when a sample waits for them. What a sample does to
     its process harms no other sample. Together they may allocate half of the container's free
-    memory.
+    memory. `of_parts`: see RewardProcess.
     """
 
-    def __init__(self, job: JobConfig, *, directory: Path | None, stop_at_error: bool) -> None:
+    def __init__(
+        self,
+        job: JobConfig,
+        *,
+        directory: Path | None,
+        stop_at_error: bool,
+        of_parts: OfParts = lambda _: None,
+    ) -> None:
         number = job.reward_scoring.concurrency
         self._stop_at_error = stop_at_error
         self._all = [
@@ -32,6 +39,7 @@ class RewardProcesses:
                 parts=job.reward_scoring.parts,
                 config=job.reward_scoring.config,
                 directory=directory,
+                of_parts=of_parts,
             )
             for _ in range(number)
         ]

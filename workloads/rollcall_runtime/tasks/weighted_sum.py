@@ -10,20 +10,25 @@ from rollcall_runtime.tasks.reward_function import RewardFunction, UnusableRewar
 
 
 class WeightedSum:
-    """Adds the numbers of its parts, each times its weight."""
+    """Adds the numbers of its parts, each times its weight.
+
+    `numbers` are those of the last call by the parts' names, without the weights.
+    """
 
     def __init__(self, parts: Sequence[tuple[RewardPart, RewardFunction]]) -> None:
         self._parts = tuple(parts)
         self.file, self.line = "", 0
+        self.numbers: dict[str, float] = {}
 
     def __call__(
         self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any], /
     ) -> float:
         """The sum; UnusableRewardError names the part that has no usable number."""
-        total = 0.0
+        self.numbers, total = {}, 0.0
         for part, function in self._parts:
             try:
-                total += part.weight * function(prompt, response, row)
+                self.numbers[part.name] = function(prompt, response, row)
+                total += part.weight * self.numbers[part.name]
             except UnusableRewardError as error:
                 text = f"part {part.name}: {error.value}"
                 raise UnusableRewardError(error.kind, text, error.file, error.line) from error

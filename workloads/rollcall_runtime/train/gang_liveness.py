@@ -59,11 +59,17 @@ class _Stream:
 
     async def _beat(self, leaving: asyncio.Event) -> None:
         while not leaving.is_set():
-            await self._socket.send_str(_BEAT)
+            await self._send(_BEAT)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._heartbeat):
                     await leaving.wait()
-        await self._socket.send_str(_BYE)
+        await self._send(_BYE)
+
+    async def _send(self, text: str) -> None:
+        try:
+            await self._socket.send_str(text)
+        except ConnectionError as error:  # as `_listen` says it, whichever is first to see it
+            raise ConnectionResetError("connection lost") from error
 
     async def _listen(self) -> None:
         async for frame in self._socket:

@@ -39,6 +39,11 @@ class Metrics:
             **self.labels
         )
 
+    def gauges(self, name: str, help_text: str, *by: str) -> Callable[..., Gauge]:
+        """Gauges with further labels: `metric(part="right").set(0.5)`."""
+        parent = Gauge(PREFIX + name, help_text, (*self.labels, *by), registry=self.registry)
+        return lambda **values: parent.labels(**self.labels, **values)
+
     def counter(self, name: str, help_text: str) -> Counter:
         """A counter; `_total` is added to the name."""
         return self.counters(name, help_text)()
@@ -107,6 +112,11 @@ class RolloutMetrics(Metrics):
         self.reward = self.gauge(
             "rollout_reward", f"Mean reward of the rollout's last {REWARD_WINDOW} samples."
         )
+        self.reward_part = self.gauges(
+            "rollout_reward_part",
+            f"Mean number of a part of the reward in the rollout's last {REWARD_WINDOW} samples.",
+            "part",
+        )
         self.drain_seconds = self.gauge("drain_seconds", "Seconds that the drain took.")
         self.epoch = self.gauge("epoch", "Epoch of the rollout's session.")
         self.session_attempt = self.gauge("session_attempt", "Attempt of the session in its epoch.")
@@ -122,6 +132,7 @@ class RolloutMetrics(Metrics):
             "refused", "Requests that the rollout refused, by reason.", "what"
         )
         self._window: deque[float] = deque(maxlen=REWARD_WINDOW)
+        self._parts: dict[str, deque[float]] = {}  # as many as the job's reward has
         self.weight_version.set(-1)
         self.reward.set(math.nan)
 
@@ -133,6 +144,13 @@ class RolloutMetrics(Metrics):
         self.tokens.inc(tokens)
         if self._window:
             self.reward.set(math.fsum(self._window) / len(self._window))
+
+    def scored(self, parts: Mapping[str, float]) -> None:
+        """Record the numbers of the parts of a sample's reward, before their weights."""
+        for part, number in parts.items():
+            window = self._parts.setdefault(part, deque(maxlen=REWARD_WINDOW))
+            window.append(number)
+            self.reward_part(part=part).set(math.fsum(window) / len(window))
 
 
 class TrainerMetrics(Metrics):

@@ -21,6 +21,9 @@ def slow(prompt, response):
     time.sleep(0.5)
     return len(response)
 
+def infinite(prompt, response):
+    return 1e300 * 1e300 if len(response) == 2 else 1.0
+
 def two_is_bad(prompt, response):
     if len(response) == 2:
         time.sleep(60) if prompt else os._exit(3)
@@ -93,3 +96,22 @@ async def test_parts_of_a_reward_reach_the_process_with_their_fields() -> None:
     scorer = RewardProcesses(job, directory=None, stop_at_error=False)
     with pytest.raises(SpecError, match=r"^spec.reward.parts\[0\].function: the reward needs text"):
         await scorer.start()
+
+
+async def test_the_numbers_of_the_parts_of_good_samples_are_passed_on() -> None:
+    parts = (
+        RewardPart("length", "several_rewards:slow", 0.5),
+        RewardPart("finite", "several_rewards:infinite"),
+    )
+    job = replace(job_config(), reward_scoring=RewardScoringConfig(parts=parts))
+    seen: list[dict[str, float]] = []
+    scorer = RewardProcesses(
+        job, directory=None, stop_at_error=False, of_parts=lambda found: seen.append(dict(found))
+    )
+    try:
+        first, error, third = await scorer.score((), [(5,), (5, 5), (5, 5, 5)], {})
+    finally:
+        await scorer.close()
+    assert (first, third) == (1.5, 2.5)
+    assert isinstance(error, RewardError)
+    assert seen == [{"length": 1.0, "finite": 1.0}, {"length": 3.0, "finite": 1.0}]

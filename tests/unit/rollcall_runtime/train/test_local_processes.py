@@ -27,7 +27,12 @@ def run(script: str, count: int, tmp_path: Path) -> tuple[int, str]:
 
 def test_each_rank_gets_its_number_and_a_common_place_to_meet(tmp_path: Path) -> None:
     names = [getattr(local_processes, name) for name in ("SIZE", "HOST", "PORT", "SECRET", "RANK")]
-    script = f"import os; print(*[os.environ[name] for name in {names}], flush=True)"
+    # At once: with PYTHONUNBUFFERED print would write each word by itself.
+    script = (
+        "import os\n"
+        f"line = ' '.join(os.environ[name] for name in {names})\n"
+        "os.write(1, f'{line}\\n'.encode())"
+    )
     code, printed = run(script, 3, tmp_path)
     lines = sorted(line.split() for line in printed.splitlines())
     assert code == 0
