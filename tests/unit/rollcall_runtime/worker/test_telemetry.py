@@ -40,8 +40,8 @@ def test_each_part_of_a_reward_has_a_mean_of_its_own() -> None:
     metrics.scored({"right": 1.0, "form": 0.0})
     metrics.scored({"right": 0.5, "form": 0.0})
     values = served(metrics)
-    assert values["rollcall_rollout_reward_part{cpu}{right}"] == 0.75
-    assert values["rollcall_rollout_reward_part{cpu}{form}"] == 0
+    assert values["rollcall_rollout_reward_part{right}{cpu}"] == 0.75
+    assert values["rollcall_rollout_reward_part{form}{cpu}"] == 0
 
 
 def test_the_ledgers_totals_are_read_when_asked_for() -> None:
