@@ -256,7 +256,7 @@ def publish(
         done(future)
 
 
-def settled(member: MemberProcess, what: str, value: int, *, seconds: float = 5.0) -> float:
+def settled(member: MemberProcess, what: str, value: int, *, seconds: float = 30.0) -> float:
     """Wait until a count of the member has this value; returns how long that took."""
     began = time.monotonic()
     while member.do("counts")[what] != value:

@@ -32,10 +32,10 @@ def test_every_tensor_arrives_byte_for_byte(trio: list[MemberProcess]) -> None:
     for number, bucket_bytes in ((1, MIB), (2, 1000), (3, 64 * MIB)):
         manifest = sender.do("snapshot", seed=number, megabytes=3, bucket_bytes=bucket_bytes)
         futures = [
-            member.start("receive", group=GROUP, number=number, manifest=manifest, timeout=5)
+            member.start("receive", group=GROUP, number=number, manifest=manifest, timeout=30)
             for member in receivers
         ]
-        sender.do("publish", group=GROUP, timeout=5)
+        sender.do("publish", group=GROUP, timeout=30)
         for member, future in zip(receivers, futures, strict=True):
             done(future)
             assert member.do("commit", number=number) == sender.do("digests")
