@@ -42,12 +42,12 @@ UPDATES = 10
 class Served:
     """The engine, and its models by version."""
 
-    def __init__(self, folder: Path, *, tensor_parallel: int = 1) -> None:
+    def __init__(self, folder: Path, *, tensor_parallel: int = 1, **more: Any) -> None:
         self.models = [make_model(seed, tied=True) for seed in range(2)]
         self.models[0].generation_config.eos_token_id = None
         self.models[0].config.eos_token_id = None
         self.models[0].save_pretrained(folder)
-        config = {"dtype": "float32", "tensorParallelSize": tensor_parallel}
+        config = {"dtype": "float32", "tensorParallelSize": tensor_parallel, **more}
         self.engine = VllmEngine(model=str(folder), config=config)
         self.driver = EngineDriver(self.engine)
         self.version = 0
@@ -101,13 +101,19 @@ def requests(sampling: SamplingConfig, *, count: int = 4) -> list[GenerationRequ
     return [GenerationRequest(PROMPTS[0], sampling, seed=seed) for seed in range(count)]
 
 
-@torch.no_grad()
 def logprobs(served: Served, request: GenerationRequest, response: Response) -> list[float]:
     """The model's own, of tokens that were all sampled by one version."""
     (version,) = set(response.versions)
-    tokens = [*request.prompt, *response.tokens]
-    found = served.model(version)(torch.tensor([tokens])).logits[0].log_softmax(-1)
-    first = len(request.prompt) - 1
+    return plain_logprobs(served.model(version), request.prompt, response)
+
+
+@torch.no_grad()
+def plain_logprobs(
+    model: PreTrainedModel, prompt: tuple[int, ...], response: Response
+) -> list[float]:
+    """What these weights say of each token, with keys and values of their own."""
+    found = model(torch.tensor([[*prompt, *response.tokens]])).logits[0].log_softmax(-1)
+    first = len(prompt) - 1
     return [float(found[first + at, token]) for at, token in enumerate(response.tokens)]
 
 
@@ -147,6 +153,37 @@ def test_responses_go_on_over_updates_and_each_token_says_its_version(served: Se
     assert any(len(set(response.versions)) > 1 for response in responses)
     for response in responses:
         assert list(response.versions) == sorted(response.versions)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_keys_and_values_after_an_update_are_those_of_the_former_weights_or_recomputed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, recompute: bool
+) -> None:
+    monkeypatch.setattr(engine_driver, "SECONDS", 200.0)
+    served = Served(tmp_path / "model", recomputeCache=recompute)
+
+    async def updated() -> Response:
+        (request,) = requests(LONG, count=1)
+        running = asyncio.create_task(respond(served.engine, request))
+        await asyncio.sleep(0.3)
+        await served.updating()
+        return await running
+
+    try:
+        response = served.driver.run(updated())
+        assert len(set(response.versions)) == 2
+        new = served.version
+        plain = plain_logprobs(served.model(new), PROMPTS[0], response)
+        after = [
+            abs(logprob - expected)
+            for logprob, expected, version in zip(
+                response.logprobs, plain, response.versions, strict=True
+            )
+            if version == new
+        ]
+        assert (max(after) < 1e-4) == recompute, max(after)
+    finally:
+        served.driver.close()
 
 
 def test_an_update_that_aborts_ends_responses_unfinished_and_they_go_on(served: Served) -> None:

@@ -33,7 +33,8 @@ class VllmSettings:
     `max_tokens`: of a response, unless the job says otherwise. `max_model_len`: tokens of a prompt
     and its response; 0: as many as the model has positions. `dtype` of the weights that are served.
     `cache_gibibytes`: of the key-value cache on a CPU; on an accelerator vLLM takes what is free.
-    `threads` of each process. `arguments`: more of `vllm serve`, as on a command line.
+    `threads` of each process. `recompute_cache`: whether responses that go on after an update
+    compute their keys and values again. `arguments`: more of `vllm serve`, as on a command line.
     """
 
     max_tokens: int = 256
@@ -42,6 +43,7 @@ class VllmSettings:
     tensor_parallel_size: int = 1
     cache_gibibytes: int = 1
     threads: int = 1
+    recompute_cache: bool = False
     start_seconds: float = 600.0
     silent_seconds: float = 60.0
     arguments: str = ""

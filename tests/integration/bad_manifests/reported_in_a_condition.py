@@ -369,7 +369,7 @@ REPORTED_WHEN_PODS_RUN: tuple[Case, ...] = (
     ),
     _reported(
         "a trainer command that exits at once",
-        ("the trainer restarted 1 times", "exit code 3: out of ideas", "spec.failurePolicy"),
+        ("the trainer restarted", "exit code 3: out of ideas", "spec.failurePolicy"),
         {
             "spec.failurePolicy.maxRestarts": 0,
             f"{TRAINER}.containers[0].command": [

@@ -78,6 +78,7 @@ class VllmEngine(InferenceEngine):
             variables=self._variables(),
             silent_seconds=self._settings.silent_seconds,
         )
+        self._clear_cache = "true" if self._settings.recompute_cache else "false"
         self._started = False
         self._version: int | None = None
         self._updates = 0  # that were made: version numbers may repeat
@@ -159,7 +160,7 @@ class VllmEngine(InferenceEngine):
         try:
             await self._server.client.post(
                 "/pause",
-                parameters={"mode": _MODES[running], "clear_cache": "false"},
+                parameters={"mode": _MODES[running], "clear_cache": self._clear_cache},
                 seconds=seconds,
             )
         except TimeoutError:

@@ -36,6 +36,7 @@ class StubVllm:
         self.failure = ""
         self.called: list[str] = []
         self.bodies: list[dict[str, Any]] = []
+        self.queries: dict[str, dict[str, str]] = {}
         self.pieces: list[dict[str, Any]] = []
         self.refused: dict[str, str] = {}
         self.slow: set[str] = set()
@@ -75,6 +76,7 @@ class StubVllm:
         route = f"/{request.match_info['route']}"
         body = await request.json()
         action = body.get("update_info", {})
+        self.queries[route] = dict(request.query)
         self.called.append(" ".join([route, *filter(None, [action.get("action")])]))
         if route in self.slow:
             await asyncio.sleep(30)

@@ -43,10 +43,10 @@ UPDATE = [
 class Bench:
     """The engine, the stub that it calls, and weights that fit."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **config: Any) -> None:
         self.stub = StubVllm(folder)
         path = str(write_tiny_model(folder / "model"))
-        self.engine = VllmEngine(model=path)
+        self.engine = VllmEngine(model=path, config=config)
         self.engine._server = self.stub  # type: ignore[assignment]
         self.stub.pieces = [piece(1, finish="length")]
         self.driver = EngineDriver(self.engine)
@@ -231,3 +231,13 @@ def test_of_vllms_metrics_those_of_its_process_are_left_out(bench: Bench) -> Non
         "# TYPE vllm:num_requests_running gauge",
         "vllm:num_requests_running",
     ]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_caches_are_emptied_at_an_update_where_that_is_asked_for(
+    tmp_path: Path, *, recompute: bool
+) -> None:
+    bench = Bench(tmp_path, recomputeCache=recompute)
+    bench.update(3)
+    bench.driver.close()
+    assert bench.stub.queries["/pause"] == {"mode": "keep", "clear_cache": str(recompute).lower()}
