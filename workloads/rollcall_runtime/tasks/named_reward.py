@@ -37,6 +37,7 @@ named_rewards: Registry[NamedReward] = Registry(
     builtins={
         "exact-match": "rollcall_runtime.tasks.builtin_rewards.exact_match:ExactMatch",
         "http": "rollcall_runtime.tasks.builtin_rewards.http_service:HttpReward",
+        "math-verify": "rollcall_runtime.tasks.builtin_rewards.math_verify:MathVerify",
         "regex": "rollcall_runtime.tasks.builtin_rewards.regex:RegexMatch",
     },
 )
