@@ -37,6 +37,12 @@ def test_digits_say_how_close_a_number_must_be() -> None:
     assert score("0.333333", "0.333334", digits=6) == 0
 
 
+def test_each_row_has_its_own_answer() -> None:
+    reward = MathVerify({}, field="spec.reward.config")
+    rewards = [reward((), (), row={"answer": n}, response_text="2") for n in (1, 2, 2, 3)]
+    assert rewards == [0, 1, 1, 0]
+
+
 def test_a_row_without_an_answer_is_an_error_of_the_sample() -> None:
     reward = MathVerify({"column": "solution"}, field="spec.reward.config")
     with pytest.raises(KeyError, match="no column 'solution'; it has: answer"):
