@@ -25,8 +25,10 @@ from rollcall_runtime.rollout.inference_engine import GenerationRequest
 from rollcall_runtime.vllm_plugin import staged_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
+
+    from transformers import Qwen2ForCausalLM
 
     from hack.bench.vllm_updates.served_models import Served
     from rollcall_protocol.wire.partial_responses import Response
@@ -44,33 +46,48 @@ async def pauses(folder: Path, *, rounds: int) -> Figures:
     """How long streams stand still for an update of 229 MB: by Rollcall, and by vLLM itself.
 
     vLLM's own is its in-place reload of the same file in shared memory, so without any transport.
+    Each has a server, one after the other.
     """
-    ours, own = [], []
     models = [random_model(LARGE, seed=seed, tied=False) for seed in range(2)]
+    ours = await _pauses_of(_rollcalls_update, folder / "ours", models, rounds)
+    own = await _pauses_of(_vllms_own_update, folder / "own", models, rounds)
+    return {
+        "pause_ratio": statistics.median(ours) / statistics.median(own),
+        "pause_ms": [round(1000 * seconds, 1) for seconds in ours],
+        "vllms_pause_ms": [round(1000 * seconds, 1) for seconds in own],
+    }
+
+
+async def _pauses_of(
+    update: Callable[[Served], Awaitable[tuple[float, float]]],
+    folder: Path,
+    models: Sequence[Qwen2ForCausalLM],
+    rounds: int,
+) -> list[float]:
+    """Of each round: the median over the streams of their longest gap."""
+    pauses = []
     async with (
         served(folder, models) as found,
         load(found, streams=STREAMS, tokens=200) as running,
     ):
         await asyncio.sleep(3)
         for _ in range(rounds):
-            following = found.version + 1
-            await found.engine.prepare(found.weights(following), version=following)
-            await asyncio.sleep(1)
-            began = time.monotonic()
-            await found.commit()
-            ended = time.monotonic()
+            began, ended = await update(found)
             await asyncio.sleep(1.5)
-            ours.append(statistics.median(running.longest_gaps(began, ended)))
-            began, ended = await _vllms_own_update(found)
-            await asyncio.sleep(1.5)
-            own.append(statistics.median(running.longest_gaps(began, ended)))
+            pauses.append(statistics.median(running.longest_gaps(began, ended)))
     if running.failures:
         raise RuntimeError(running.failures[0])
-    return {
-        "pause_ratio": statistics.median(ours) / statistics.median(own),
-        "pause_ms": [round(1000 * seconds, 1) for seconds in ours],
-        "vllms_pause_ms": [round(1000 * seconds, 1) for seconds in own],
-    }
+    return pauses
+
+
+async def _rollcalls_update(found: Served) -> tuple[float, float]:
+    """Begin and end of its commit, by the clock."""
+    following = found.version + 1
+    await found.engine.prepare(found.weights(following), version=following)
+    await asyncio.sleep(1)
+    began = time.monotonic()
+    await found.commit()
+    return began, time.monotonic()
 
 
 async def _vllms_own_update(found: Served) -> tuple[float, float]:
