@@ -285,7 +285,8 @@ async def _one_fault(found: Served, fault: Fault, counts: FaultCounts) -> None:
         try:
             await found.update()
         except (RuntimeError, TimeoutError):
-            pass
+            if found.engine.failure:  # as the agent does; paused requests would wait for ever
+                await found.engine.close()
         else:
             found.fault_happened()
             counts.not_made.append(f"{fault.phase} {fault.at} {fault.kind}")
