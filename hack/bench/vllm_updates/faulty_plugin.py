@@ -1,21 +1,17 @@
 """Rollcall's weight-transfer engine with faults, and with vLLM's own update beside it.
 
-It runs in vLLM's processes, in the place of Rollcall's own. The file that FAULT_FILE names holds
-the next fault, as JSON: {"phase", "at", "kind"}. A fault happens once.
+It runs in vLLM's processes, in the place of Rollcall's own.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.reload import layerwise
 
+from hack.bench.vllm_updates.fault_file import make
 from rollcall_runtime.vllm_plugin import BACKEND, weight_transfer
 from rollcall_runtime.vllm_plugin.shadow_model import ShadowModel
 from rollcall_runtime.vllm_plugin.staged_file import StagedWeights, read
@@ -23,13 +19,7 @@ from rollcall_runtime.vllm_plugin.staged_file import StagedWeights, read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FAULT_FILE = "ROLLCALL_BENCH_FAULT"
 OWN_UPDATE = "own"
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-
-
-class MadeFaultError(Exception):
-    """The bench made it."""
 
 
 def register() -> None:
@@ -48,7 +38,7 @@ class FaultyTransfer(weight_transfer.StagedWeightTransfer):
         self._own_update = False
 
     def receive_weights(self, update_info: weight_transfer.UpdateInfo) -> None:
-        _fault("call", update_info.action)
+        make("call", update_info.action)
         if update_info.action != OWN_UPDATE:
             super().receive_weights(update_info)
             return
@@ -58,7 +48,7 @@ class FaultyTransfer(weight_transfer.StagedWeightTransfer):
         model.load_weights(iter(read(update_info.path).tensors))
 
     def finish_weight_update(self) -> None:
-        _fault("finish", 0)
+        make("finish", 0)
         if not self._own_update:
             super().finish_weight_update()
             return
@@ -88,27 +78,13 @@ class _Interrupted(list[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         for number, entry in enumerate(super().__iter__()):
-            _fault(self._phase, number)
+            make(self._phase, number)
             yield entry
-        _fault(self._phase, len(self))
+        make(self._phase, len(self))
 
 
 def _read(path: str) -> StagedWeights:
-    _fault("read", 0)
+    make("read", 0)
     staged = read(path)
     tensors: Any = _Interrupted("load", staged.tensors)
     return StagedWeights(staged.version, tensors)
-
-
-def _fault(phase: str, at: int | str) -> None:
-    path = Path(os.environ[FAULT_FILE])
-    try:
-        wanted = json.loads(path.read_text())
-    except FileNotFoundError:
-        return
-    if (wanted["phase"], wanted["at"]) != (phase, at):
-        return
-    path.unlink()
-    if wanted["kind"] == "raise":
-        raise MadeFaultError(f"in {phase} at {at}")
-    os.kill(os.getpid(), SIGNALS[wanted["kind"]])

@@ -80,6 +80,7 @@ async def _stream(
                 found.times[number].extend([time.monotonic()] * len(piece.tokens))
         except (RuntimeError, OSError, ValueError) as error:
             found.failures.append(f"{type(error).__name__}: {error}")
+            found.responses.append((prompt, whole))  # what came before the failure
             return
         found.unfinished += not whole.finished or len(whole.tokens) != tokens
         found.responses.append((prompt, whole))

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hack.bench.vllm_updates import replay
+from hack.bench.vllm_updates.fault_file import Fault, FaultFile
 from hack.bench.vllm_updates.load import PROMPT, load
 from hack.bench.vllm_updates.served_models import (
+    FAULT,
     LARGE,
     SMALL,
     loaded_from_disk,
@@ -208,15 +210,6 @@ async def _answers(found: Served) -> Answers:
     return answers
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`at`: the number of a tensor, of a module, or the name of a call."""
-
-    phase: str
-    at: int | str
-    kind: str
-
-
 def plan_faults(count: int, *, restarts: int, tensors: int, modules: int, seed: int) -> list[Fault]:
     """Faults of which at most `restarts` end the server, in an order by `seed`."""
     rng = random.Random(seed)
@@ -265,8 +258,9 @@ async def faults(folder: Path, *, count: int, restarts: int, seed: int) -> Figur
     while left:
         servers += 1
         async with served(folder / str(servers), models, silent_seconds=2.0) as found:
+            planned = FaultFile(folder / str(servers) / FAULT)
             while left and not found.engine.failure:
-                await _one_fault(found, left.pop(), counts)
+                await _one_fault(found, planned, left.pop(), counts)
     return {
         "faults": sum(counts.made.values()),
         "faults_by_kind": dict(sorted(counts.made.items())),
@@ -277,9 +271,9 @@ async def faults(folder: Path, *, count: int, restarts: int, seed: int) -> Figur
     }
 
 
-async def _one_fault(found: Served, fault: Fault, counts: FaultCounts) -> None:
+async def _one_fault(found: Served, planned: FaultFile, fault: Fault, counts: FaultCounts) -> None:
     before, version = await _answers(found), found.version
-    found.plan_fault(fault.phase, fault.at, fault.kind)
+    planned.plan(fault)
     async with load(found, streams=2, tokens=40) as running:
         await asyncio.sleep(0.05)
         try:
@@ -287,15 +281,17 @@ async def _one_fault(found: Served, fault: Fault, counts: FaultCounts) -> None:
         except (RuntimeError, TimeoutError):
             if found.engine.failure:  # as the agent does; paused requests would wait for ever
                 await found.engine.close()
-        else:
-            found.fault_happened()
-            counts.not_made.append(f"{fault.phase} {fault.at} {fault.kind}")
-            return
-    counts.made[f"{fault.phase} {fault.kind}"] += 1
-    found.fault_happened()
+    made = not planned.take_back()
+    if made:
+        counts.made[f"{fault.phase} {fault.kind}"] += 1
+    else:
+        counts.not_made.append(f"{fault.phase} {fault.at} {fault.kind}")
     counts.mixed += _mixed_tokens(found, running.responses)
     if found.engine.failure:
         counts.out_of_service += 1
+        return
+    if found.version != version:  # the update was made
+        counts.bad_ready += made
         return
     if found.engine.version != version or await _answers(found) != before:
         counts.bad_ready += 1

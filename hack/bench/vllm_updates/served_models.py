@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from hack.bench.vllm_updates import fault_file
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.engines.vllm.engine import VllmEngine, _body, _piece
 from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens, PauseMode
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+FAULT = "fault.json"
+"""The file of faults in a server's folder."""
 ROOT = Path(__file__).parents[3]
-FAULT_FILE = "ROLLCALL_BENCH_FAULT"  # as the plugin calls it, which this process cannot import
 POSITIONS = 512
 _PLUGIN = "hack.bench.vllm_updates.faulty_plugin:register"
 
@@ -61,8 +62,8 @@ def random_model(size: ModelSize, *, seed: int, tied: bool) -> Qwen2ForCausalLM:
 class Served:
     """A vLLM that serves `models` in turn: version 1 has the weights of the second, and so on."""
 
-    def __init__(self, engine: VllmEngine, models: Sequence[Qwen2ForCausalLM], fault: Path) -> None:
-        self.engine, self.models, self._fault = engine, models, fault
+    def __init__(self, engine: VllmEngine, models: Sequence[Qwen2ForCausalLM]) -> None:
+        self.engine, self.models = engine, models
         self.version = 0
 
     def model(self, version: int) -> Qwen2ForCausalLM:
@@ -92,18 +93,6 @@ class Served:
             whole = piece.after(whole)
         return whole
 
-    def plan_fault(self, phase: str, at: int | str, kind: str) -> None:
-        """The plugin will fail there, once."""
-        scratch = self._fault.with_suffix(".new")
-        scratch.write_text(json.dumps({"phase": phase, "at": at, "kind": kind}))
-        scratch.rename(self._fault)
-
-    def fault_happened(self) -> bool:
-        """Whether the planned one did; forgets it otherwise."""
-        happened = not self._fault.exists()
-        self._fault.unlink(missing_ok=True)
-        return happened
-
 
 @asynccontextmanager
 async def served(
@@ -112,16 +101,15 @@ async def served(
     """A server in `folder`, which is made, with version 1."""
     folder.mkdir(parents=True)
     models[0].save_pretrained(folder / "model")
-    fault = folder / "fault.json"
     os.environ |= {
-        FAULT_FILE: str(fault),
+        fault_file.VARIABLE: str(folder / FAULT),
         "PYTHONPATH": f"{ROOT}:{ROOT}/workloads:{_write_plugin(folder)}",
     }
     config = {"dtype": "float32", "silentSeconds": silent_seconds}
     engine = VllmEngine(model=str(folder / "model"), config=config)
     try:
         await engine.start()
-        found = Served(engine, models, fault)
+        found = Served(engine, models)
         await found.update()
         yield found
     finally:
@@ -136,7 +124,7 @@ async def loaded_from_disk(folder: Path, model: Qwen2ForCausalLM) -> AsyncIterat
     try:
         await engine.start()
         engine._version = 0
-        yield Served(engine, [model], folder / "fault.json")
+        yield Served(engine, [model])
     finally:
         await engine.close()
 
