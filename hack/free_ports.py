@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import socket
 
-# Below the ports that the kernel gives to outgoing connections and to whoever asks for any port:
-# one of those could take it before the server does, or between two runs of the same server.
+# Below those that the kernel gives to outgoing connections and to sockets that bind port 0: one of
+# them could take the port before the server does, or between two runs of the same server.
 _PORTS = range(20000, 32000)
 
 

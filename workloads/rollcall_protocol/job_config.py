@@ -314,6 +314,10 @@ class JobConfig:
         return self.trainer_replicas * self.trainer_processes
 
 
+AGENT_SETTINGS = frozenset({"concurrency"})
+"""Keys of a pool's `engine.config` that the agent reads; the rest is the engine's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
     """Settings of the rollouts of one pool."""

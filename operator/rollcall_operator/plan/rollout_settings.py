@@ -7,15 +7,14 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutBase
 from rollcall_operator.plan.children.trainer_ranks import accelerators
+from rollcall_protocol.job_config import AGENT_SETTINGS
 from rollcall_protocol.settings_reader import SettingError, read_settings
 from rollcall_protocol.vllm_settings import VLLM, VllmSettings
-
-_OF_THE_AGENT = frozenset({"concurrency"})  # of each engine; the pods check it
 
 
 def vllm_settings(config: Mapping[str, Any]) -> VllmSettings:
     """What `engine.config` of a pool on vLLM says; SettingError."""
-    return read_settings(VllmSettings, {key: config[key] for key in config.keys() - _OF_THE_AGENT})
+    return read_settings(VllmSettings, {key: config[key] for key in config.keys() - AGENT_SETTINGS})
 
 
 def engine_errors(spec: RLJobSpec, rollout: RolloutBase, path: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ import logging
 import signal
 from typing import Any
 
-from rollcall_protocol.job_config import GroupConfig
+from rollcall_protocol.job_config import AGENT_SETTINGS, GroupConfig
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.models.open_model import open_model
@@ -27,8 +27,6 @@ from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
-
-AGENT_KEYS = frozenset({"concurrency"})
 
 
 def run(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
@@ -86,7 +84,7 @@ def _open_dependencies(
     log_fields: dict[str, Any],
 ) -> AgentDependencies:
     job, pool = environment.job, environment.pool
-    own = {key: value for key, value in pool.engine.config.items() if key in AGENT_KEYS}
+    own = {key: value for key, value in pool.engine.config.items() if key in AGENT_SETTINGS}
     model = open_model(job.model)
     return AgentDependencies(
         settings=read_settings(AgentSettings, own, field=f"{FIELD}.config"),
@@ -121,6 +119,6 @@ def _inference_engine(environment: RolloutEnvironment) -> InferenceEngine:
         problem = f"{mode!r} is not one of {', '.join(modes)}"
         raise SpecError("spec.weightSync.pauseMode", problem)
     chosen = environment.pool.engine
-    config = {key: value for key, value in chosen.config.items() if key not in AGENT_KEYS}
+    config = {key: value for key, value in chosen.config.items() if key not in AGENT_SETTINGS}
     found = inference_engines.get(chosen.name)
     return found(model=environment.job.model, config=config)

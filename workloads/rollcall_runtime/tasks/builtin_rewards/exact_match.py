@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in
 from rollcall_runtime.tasks.builtin_rewards.patterns import compiled
 from rollcall_runtime.tasks.named_reward import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
@@ -46,9 +47,7 @@ class ExactMatch(NamedReward):
         row: Mapping[str, Any],
         response_text: str,
     ) -> float:
-        column = self._settings.column
-        if column not in row:
-            raise KeyError(f"the row has no column {column!r}; it has: {', '.join(row) or 'none'}")
+        answer = answer_in(row, self._settings.column)
         found: str | None = response_text
         if self._extract is not None:
             found = None
@@ -56,7 +55,7 @@ class ExactMatch(NamedReward):
                 found = match.group(1)
         if found is None:
             return 0.0
-        return float(self._alike(found) == self._alike(str(row[column])))
+        return float(self._alike(found) == self._alike(answer))
 
     def _alike(self, text: str) -> str:
         text = text.strip() if self._settings.strip else text

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in
 from rollcall_runtime.tasks.named_reward import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
@@ -58,10 +59,7 @@ class MathVerify(NamedReward):
         row: Mapping[str, Any],
         response_text: str,
     ) -> float:
-        column = self._settings.column
-        if column not in row:
-            raise KeyError(f"the row has no column {column!r}; it has: {', '.join(row) or 'none'}")
-        gold = self._gold_of(str(row[column]))
+        gold = self._gold_of(answer_in(row, self._settings.column))
         found = self._parse(response_text, parsing_timeout=None)
         same = self._verify(gold, found, float_rounding=self._settings.digits, timeout_seconds=None)
         return float(same)
