@@ -184,6 +184,11 @@ class MemberProcesses:
         """A sender and its receivers, engines open."""
         return self.open_all([Role.SENDER] + [Role.RECEIVER] * receivers)
 
+    def close_members(self) -> None:
+        """End every member's process; the fork server can start others."""
+        while not self._members.empty():
+            self._members.get().close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -193,8 +198,7 @@ class MemberProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        while not self._members.empty():
-            self._members.get().close()
+        self.close_members()
         self._stdin.close()
         self._fork_server.kill()  # nothing is left to do, and torch takes seconds to end
         self._fork_server.wait(SECONDS)

@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     "operationBytes": MIB,
     "library": doubles.NCCL,
     "cudaRuntime": doubles.NCCL,
-    "reuseSeconds": 2,
+    "reuseSeconds": 60,  # longer than a test, so no communicator ends by itself in one
 }
 
 
@@ -60,8 +60,10 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
 
 
 @pytest.fixture(scope="module")
-def processes(calls: Calls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemberProcesses]:
-    """Members that keep their communicators for a while."""
+def fork_server(
+    calls: Calls, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MemberProcesses]:
+    """Starts members that keep their communicators."""
     doubles.build()
     with MemberProcesses(
         tmp_path_factory.mktemp("nccl"),
@@ -71,6 +73,13 @@ def processes(calls: Calls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         environment={"DOUBLE_LOG": str(calls.path)},
     ) as made:
         yield made
+
+
+@pytest.fixture
+def processes(fork_server: MemberProcesses) -> Iterator[MemberProcesses]:
+    """Members of one test, which call nothing after it."""
+    yield fork_server
+    fork_server.close_members()
 
 
 def send(members: list[MemberProcess], number: int) -> None:
