@@ -1,7 +1,8 @@
 """What a job trains on: `spec.data`, as the workers read it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class TooLong(StrEnum):
@@ -17,12 +18,13 @@ class TooLong(StrEnum):
 class DataSource:
     """One source of rows.
 
-    `name`: a builtin (builtin:reverse), the path of a JSONL or Parquet file, a directory that
-    `datasets` saved or can load, or the id of a data set; `subset` and `split` choose within the
-    last two. `weight`: how many of `sum of weights` successive prompts come from this source.
-    `column` holds the prompt; empty: `messages`, `prompt` or `tokens`, whichever there is.
+    `name`: a builtin (builtin:reverse, or REASONING_GYM and a data set), the path of a JSONL or
+    Parquet file, a directory that `datasets` saved or can load, or the id of a data set; `subset`
+    and `split` choose within the last two. `weight`: how many of `sum of weights` successive
+    prompts come from this source. `column` holds the prompt; empty: `messages`, `prompt` or `tokens`, whichever there is.
     `columns` go to the reward function beside it; empty: all. `template` makes the prompt of other
     columns, whose names stand between braces, and puts it into `column`, or else `prompt`.
+    `config`: settings of a data set of reasoning-gym.
     """
 
     name: str
@@ -32,6 +34,7 @@ class DataSource:
     column: str = ""
     columns: tuple[str, ...] = ()
     template: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """ValueError says what is wrong."""
@@ -48,6 +51,7 @@ class DataSource:
         return self.column or ("prompt" if self.template else "")
 
 
+REASONING_GYM = "builtin:reasoning-gym/"
 MAX_WEIGHT = 10_000
 MAX_TEMPLATE = 16_384
 

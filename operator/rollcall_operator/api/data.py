@@ -4,17 +4,31 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from rollcall_operator.api.rolloutpool import EngineConfig
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import DataName
-from rollcall_protocol.data_config import MAX_TEMPLATE
+from rollcall_protocol.data_config import MAX_TEMPLATE, REASONING_GYM
 
 
 class RowsSpec(Model):
     """The rows of one file or data set."""
 
+    # Without CEL: it cannot see objects of unknown fields, as `config` is.
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message=f"must be empty but for {REASONING_GYM}<data set>, whose settings it holds",
+            holds=lambda rows: not rows.config or rows.name.startswith(REASONING_GYM),
+            path=".config",
+        ),
+    )
+
     name: DataName
-    """A builtin (builtin:reverse, builtin:first-letter), the path of a JSONL or Parquet file, a
-    directory that the package datasets saved, or a Hugging Face data set id."""
+    """A builtin (builtin:reverse, builtin:first-letter, builtin:reasoning-gym/<data set>), the
+    path of a JSONL or Parquet file, a directory that the package datasets saved, or a Hugging Face
+    data set id."""
+    config: EngineConfig
+    """Settings of a data set of reasoning-gym, such as min_terms of chain_sum, and its seed and
+    size (100000): so many questions are there."""
     subset: Annotated[str, Field(max_length=256)] = ""
     """Subset of a data set."""
     split: Annotated[str, Field(min_length=1, max_length=256)] = "train"
@@ -54,8 +68,9 @@ class DataSpec(Model):
     )
 
     prompts: DataName | None = None
-    """The only source: a builtin (builtin:reverse, builtin:first-letter), the path of a JSONL or
-    Parquet file, a directory that the package datasets saved, or a Hugging Face data set id."""
+    """The only source: a builtin (builtin:reverse, builtin:first-letter,
+    builtin:reasoning-gym/<data set>), the path of a JSONL or Parquet file, a directory that the
+    package datasets saved, or a Hugging Face data set id."""
     sources: (
         Annotated[
             list[DataSourceSpec],

@@ -136,7 +136,7 @@ DataName = Annotated[
     str,
     Field(min_length=1, max_length=512),
     matches(
-        f"^(builtin:{_NAME}|(/[^/]+)*/([^/]+[.](jsonl|parquet)|[^/.]+)|{_NAME}(/{_NAME})?)$",
+        f"^(builtin:{_NAME}(/{_NAME})?|(/[^/]+)*/([^/]+[.](jsonl|parquet)|[^/.]+)|{_NAME}(/{_NAME})?)$",
         "must be builtin:<name>, an absolute path that ends in .jsonl or .parquet or is a "
         "directory, or a data set id such as org/prompts",
     ),

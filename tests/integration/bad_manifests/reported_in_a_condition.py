@@ -39,6 +39,17 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         {"spec.tls": {"secretName": "mine", "caBundle": CA_BUNDLE}},
     ),
     _reported(
+        "settings of a source that takes none",
+        (
+            "spec.data.sources[0].config",
+            "must be empty but for builtin:reasoning-gym/<data set>, whose settings it holds",
+        ),
+        {
+            "spec.data.prompts": DELETE,
+            "spec.data.sources": [{"name": "org/sums", "config": {"min_terms": 2}}],
+        },
+    ),
+    _reported(
         "settings of module:callable",
         ("spec.reward.config", "must be empty for module:callable"),
         {"spec.reward.config": {"column": "answer"}},

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from rollcall_protocol.data_config import REASONING_GYM
 from rollcall_runtime.data.row_order import nth_row, weighted_choice
 from rollcall_runtime.worker.errors import SpecError
 
@@ -95,11 +96,12 @@ def open_mix(
         for number, source in enumerate(data.sources):
             alone = len(data.sources) == 1
             place = "spec.data.prompts" if alone else f"spec.data.sources[{number}].name"
-            if source.name.startswith("builtin:"):
+            name = source.name
+            if name.startswith("builtin:") and not name.startswith(REASONING_GYM):
                 problem = f"unknown {source.name!r}"
                 advice = (
                     "built in: builtin:reverse and builtin:first-letter, each as the only "
-                    "source of prompts"
+                    f"source of prompts, and {REASONING_GYM}<data set>"
                 )
                 raise SpecError(field or place, f"{problem}; {advice}")
             readers.append(open_reader(source, field or place))

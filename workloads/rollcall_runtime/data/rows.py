@@ -1,11 +1,13 @@
-"""Rows of files and data sets by number, whatever the format."""
+"""Rows of files, data sets and generators by number, whatever the format."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rollcall_protocol.data_config import REASONING_GYM
 from rollcall_runtime.data.json_lines import JsonLines
+from rollcall_runtime.data.reasoning_gym_rows import ReasoningGymRows
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Rows(Protocol):
         """Row `number`, from 0."""
 
     def scan(self, column: str) -> Iterator[dict[str, Any]]:
-        """All rows in their order, with `column` at least."""
+        """All rows in their order, with `column` at least; of rows that are made, some."""
 
     def place(self, number: int) -> str:
         """Where row `number` is, for messages: file and line, or data set and row."""
@@ -42,8 +44,13 @@ class Rows(Protocol):
 def open_rows(source: DataSource, *, field: str) -> Rows:
     """The rows of `source`, as they are stored; SpecError at `field` says why not."""
     path = Path(source.name)
-    if path.suffix == ".jsonl":
-        rows: Rows = JsonLines(path, field=field)
+    if source.config and not source.name.startswith(REASONING_GYM):
+        problem = f"config is for {REASONING_GYM}... alone"
+        raise SpecError(field, f"{problem}; {source.name!r} takes none")
+    if source.name.startswith(REASONING_GYM):
+        rows: Rows = ReasoningGymRows(source, field=field)
+    elif path.suffix == ".jsonl":
+        rows = JsonLines(path, field=field)
     elif path.suffix == ".parquet":
         # These import packages that not every image has.
         from rollcall_runtime.data.arrow_rows import open_parquet  # noqa: PLC0415

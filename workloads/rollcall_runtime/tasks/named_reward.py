@@ -38,6 +38,9 @@ named_rewards: Registry[NamedReward] = Registry(
         "exact-match": "rollcall_runtime.tasks.builtin_rewards.exact_match:ExactMatch",
         "http": "rollcall_runtime.tasks.builtin_rewards.http_service:HttpReward",
         "math-verify": "rollcall_runtime.tasks.builtin_rewards.math_verify:MathVerify",
+        "reasoning-gym": (
+            "rollcall_runtime.tasks.builtin_rewards.reasoning_gym_score:ReasoningGymScore"
+        ),
         "regex": "rollcall_runtime.tasks.builtin_rewards.regex:RegexMatch",
     },
 )

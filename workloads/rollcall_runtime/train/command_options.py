@@ -20,18 +20,23 @@ def source(text: str) -> DataSource:
     """A source of rows: its name, and fields of DataSource such as `weight=3,split=test`."""
     name, *settings = text.split(",")
     values: dict[str, Any] = {}
-    known = [item.name for item in fields(DataSource) if item.name != "name"]
+    known = [item.name for item in fields(DataSource) if item.name not in ("name", "config")]
+    config: dict[str, Any] = {}
     for setting_text in settings:
         key, equals, value = setting_text.partition("=")
+        if equals and key.startswith("config."):
+            inner, parsed = setting(setting_text.removeprefix("config."))
+            config[inner] = parsed
+            continue
         if not equals or key not in known:
-            problem = f"{setting_text!r} is not KEY=VALUE with one of {', '.join(known)}"
+            problem = f"{setting_text!r} is not KEY=VALUE with one of {', '.join(known)}, config.*"
             raise argparse.ArgumentTypeError(problem)
         try:
             values[key] = _READERS[key](value) if key in _READERS else value
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{setting_text!r}: {error}") from error
     try:
-        return DataSource(name, **values)
+        return DataSource(name, config=config, **values)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -82,8 +87,9 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=source,
         metavar=_SOURCE,
-        help="a .jsonl or .parquet file, a directory or an id of datasets; keys: weight, subset, "
-        "split, column, columns (joined by +)",
+        help="a .jsonl or .parquet file, a directory or an id of datasets, or "
+        "builtin:reasoning-gym/<data set>; keys: weight, subset, split, column, columns (joined by "
+        "+), template, config.<setting>",
     )
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the order (default: 0)")
     parser.add_argument(

@@ -13,6 +13,9 @@ def test_a_source_is_a_name_and_its_settings() -> None:
     assert source("org/math,weight=3,split=test,subset=main,column=q,columns=a+b") == DataSource(
         "org/math", weight=3, split="test", subset="main", column="q", columns=("a", "b")
     )
+    assert source("builtin:reasoning-gym/sums,config.min_terms=2,config.kind=a") == DataSource(
+        "builtin:reasoning-gym/sums", config={"min_terms": 2, "kind": "a"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,7 @@ def test_a_source_is_a_name_and_its_settings() -> None:
         ("p.jsonl,weight=many", "'weight=many': invalid literal"),
         ("p.jsonl,weight=0", "a weight must be from 1 to 10000, not 0"),
         (",weight=1", "a source needs a name"),
+        ("builtin:a/b,config.=1", "'=1' is not KEY=VALUE"),
     ],
 )
 def test_a_source_that_cannot_be_read_is_refused(text: str, message: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in
-from rollcall_runtime.tasks.builtin_rewards.patterns import compiled
+from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
 from rollcall_runtime.tasks.named_reward import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 
@@ -27,8 +27,8 @@ class ExactMatchSettings:
         """ValueError says what is wrong."""
         if not self.column:
             raise ValueError("column must not be empty")
-        if self.extract and compiled(self.extract, "extract").groups < 1:
-            raise ValueError(f"extract {self.extract!r} has no group ( ), which would be compared")
+        if self.extract:
+            extractor(self.extract, "extract")
 
 
 class ExactMatch(NamedReward):
@@ -37,7 +37,7 @@ class ExactMatch(NamedReward):
     def __init__(self, config: Mapping[str, Any], *, field: str) -> None:
         self._settings = read_settings(ExactMatchSettings, config, field=field)
         extract = self._settings.extract
-        self._extract = compiled(extract, "extract") if extract else None
+        self._extract = extractor(extract, "extract") if extract else None
 
     def __call__(
         self,
@@ -48,11 +48,8 @@ class ExactMatch(NamedReward):
         response_text: str,
     ) -> float:
         answer = answer_in(row, self._settings.column)
-        found: str | None = response_text
-        if self._extract is not None:
-            found = None
-            for match in self._extract.finditer(response_text):
-                found = match.group(1)
+        extract = self._extract
+        found = response_text if extract is None else last_group(extract, response_text)
         if found is None:
             return 0.0
         return float(self._alike(found) == self._alike(answer))
