@@ -21,10 +21,10 @@ class DataSource:
     `name`: a builtin (builtin:reverse, or REASONING_GYM and a data set), the path of a JSONL or
     Parquet file, a directory that `datasets` saved or can load, or the id of a data set; `subset`
     and `split` choose within the last two. `weight`: how many of `sum of weights` successive
-    prompts come from this source. `column` holds the prompt; empty: `messages`, `prompt` or `tokens`, whichever there is.
-    `columns` go to the reward function beside it; empty: all. `template` makes the prompt of other
-    columns, whose names stand between braces, and puts it into `column`, or else `prompt`.
-    `config`: settings of a data set of reasoning-gym.
+    prompts come from this source. `column` holds the prompt; empty: `messages`,
+    `prompt` or `tokens`, whichever there is. `columns` go to the reward function beside it; empty:
+    all. `template` makes the prompt of other columns, whose names stand between braces, and puts it
+    into `column`, or else `prompt`. `config`: settings of a data set of reasoning-gym.
     """
 
     name: str
