@@ -14,12 +14,15 @@ STAMP := .venv/.stamp
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-vllm chaos liar attacks lock venv
+.PHONY: help demo demo-llm test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-vllm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
 demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, and a verdict
 	$(BIN)/python -m hack.demo
+
+demo-llm: $(STAMP) ## All set-up, then a language model that learns on vLLM rollouts, with a scale-up and a kill; into results/
+	$(BIN)/python -m hack.demo.language_model
 
 test: $(STAMP) ## All set-up, then everything that CI runs; PARTS="unit e2e" runs these parts alone
 	$(BIN)/python -m hack.test_parts $(PARTS)

@@ -26,7 +26,7 @@ DEFAULT = ("operator", "worker-cpu")
 """What the local cluster always has."""
 EVERY = (*DEFAULT, "worker-vllm")
 """What can be built on this machine, for users."""
-FOLDERS = ("images", "tests/images")
+FOLDERS = ("images", "tests/images", "examples/smollm")
 BUILD_TIMEOUT_S = 1800.0
 PUSH_TIMEOUT_S = 3600.0
 _PASSED_ON = (

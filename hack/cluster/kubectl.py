@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,12 +16,11 @@ from hack.cluster.errors import ClusterError
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE_IMAGE, EXAMPLE_VLLM_IMAGE = "rollcall/worker-cpu:dev", "rollcall/worker-vllm:dev"
 # On a cluster of one's own (ROLLCALL_USE_KUBECONFIG=1) images come from where `make push` put them.
 PREFIX = os.environ.get("IMAGE_PREFIX", "rollcall")
 TAG = os.environ.get("IMAGE_TAG", "dev")
 OPERATOR_IMAGE = f"{PREFIX}/operator:{TAG}"
-WORKER_IMAGE, VLLM_IMAGE = f"{PREFIX}/worker-cpu:{TAG}", f"{PREFIX}/worker-vllm:{TAG}"
+WORKER_IMAGE = f"{PREFIX}/worker-cpu:{TAG}"
 
 
 class KubectlError(ClusterError):
@@ -124,11 +124,15 @@ def is_ready(pod: dict[str, Any]) -> bool:
     return conditions.get("Ready") == "True"
 
 
+def with_images(text: str) -> str:
+    """A manifest of examples/ with the images that IMAGE_PREFIX and IMAGE_TAG name."""
+    return re.sub(r"\brollcall/([-a-z0-9]+):dev\b", rf"{PREFIX}/\1:{TAG}", text)
+
+
 def example(name: str, **changes: Any) -> dict[str, Any]:
     """An object of examples/, with some of its metadata or spec.algorithm changed by keyword."""
     text = (ROOT / "examples" / name).read_text(encoding="utf-8")
-    text = text.replace(EXAMPLE_IMAGE, WORKER_IMAGE).replace(EXAMPLE_VLLM_IMAGE, VLLM_IMAGE)
-    manifest: dict[str, Any] = yaml.safe_load(text)
+    manifest: dict[str, Any] = yaml.safe_load(with_images(text))
     if "name" in changes:
         manifest["metadata"]["name"] = changes.pop("name")
     if changes:

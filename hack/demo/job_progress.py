@@ -65,13 +65,44 @@ def read_progress(kubectl: Kubectl, job: str) -> JobProgress:
     return seen
 
 
-class JobWatcher:
-    """Prints what changes in one job: each epoch once, each new progress line once."""
+@dataclass(slots=True)
+class Pace:
+    """How fast steps follow each other since the second one, and when the last will be done."""
 
-    def __init__(self, kubectl: Kubectl, job: str, *, say: Callable[[str], None] = print) -> None:
+    began: tuple[float, int] | None = None  # seconds, step
+
+    def words(self, seen: JobProgress, *, now: float) -> str:
+        """Such as `, 5.2 steps/min, 4 min left`; nothing before there is a pace."""
+        if seen.phase != "Running" or seen.step < 1:
+            return ""
+        began, first = self.began = self.began or (now, seen.step)
+        if seen.step <= first or now <= began:
+            return ""
+        per_second = (seen.step - first) / (now - began)
+        left = (seen.max_steps - seen.step) / per_second
+        time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
+        return f"  {per_second * 60:.1f} steps/min, {time_left} left"
+
+
+class JobWatcher:
+    """Prints what changes in one job: each epoch once, each new progress line once.
+
+    `look` gets all that is read.
+    """
+
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        job: str,
+        *,
+        say: Callable[[str], None] = print,
+        look: Callable[[JobProgress], None] | None = None,
+    ) -> None:
         self._kubectl, self._job, self._say = kubectl, job, say
+        self._look = look
         self._epoch = 0
         self._line = ""
+        self._pace = Pace()
 
     def until(self, happened: Callable[[JobProgress], bool], *, seconds: float) -> JobProgress:
         """Read the job's progress once a second until `happened(progress)` is true; returns it.
@@ -83,7 +114,9 @@ class JobWatcher:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             seen = read_progress(self._kubectl, self._job)
-            self._report(seen)
+            if self._look is not None:
+                self._look(seen)
+            self._report(seen, self._pace.words(seen, now=time.monotonic()))
             if happened(seen):
                 return seen
             if seen.phase == "Failed":
@@ -91,7 +124,7 @@ class JobWatcher:
             time.sleep(1)
         raise TimeoutError(f"{self._job}: not within {seconds:.0f} s; {describe(seen)}")
 
-    def _report(self, seen: JobProgress) -> None:
+    def _report(self, seen: JobProgress, pace: str) -> None:
         for entry in seen.history:
             if entry["epoch"] > self._epoch:
                 self._epoch = entry["epoch"]
@@ -99,7 +132,7 @@ class JobWatcher:
                 self._say(f"  epoch {self._epoch} opened, {why}")
         if seen.line() != self._line:
             self._line = seen.line()
-            self._say(self._line)
+            self._say(f"{self._line}{pace}")
 
 
 def describe(seen: JobProgress) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hack.cluster.kubectl import EXAMPLE_IMAGE, ROOT, WORKER_IMAGE, Kubectl
+from hack.cluster.kubectl import ROOT, Kubectl, with_images
 from hack.demo.job_progress import JobProgress, JobWatcher
 
 JOB = "own-task"
@@ -12,12 +12,8 @@ LEARNED = 0.7  # chance is 0.07; the example reaches it after some 150 of its 30
 @pytest.mark.cluster
 @pytest.mark.timeout(500)
 def test_the_rollouts_learn_a_task_from_a_config_map(kubectl: Kubectl) -> None:
-    folder = str(ROOT / "examples" / "own-task")
-    if WORKER_IMAGE == EXAMPLE_IMAGE:
-        kubectl.run("apply", "--kustomize", folder)
-    else:
-        rendered = kubectl.run("kustomize", folder).replace(EXAMPLE_IMAGE, WORKER_IMAGE)
-        kubectl.run("apply", "--filename", "-", text=rendered)
+    rendered = kubectl.run("kustomize", str(ROOT / "examples" / "own-task"))
+    kubectl.run("apply", "--filename", "-", text=with_images(rendered))
     job = JobWatcher(kubectl, JOB)
     first = job.until(lambda seen: len(seen.rewards) == 2, seconds=180)
     assert max(first.rewards.values()) < LEARNED

@@ -38,7 +38,16 @@ def test_the_output_is_deterministic() -> None:
     assert children(text, namespace="n") == children(text, namespace="n")
 
 
-@pytest.mark.parametrize("name", ["reverse.yaml", "reverse-no-sync.yaml", "own-task/rljob.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reverse.yaml",
+        "reverse-no-sync.yaml",
+        "reverse-vllm.yaml",
+        "own-task/rljob.yaml",
+        "smollm/first-letter.yaml",
+    ],
+)
 def test_examples_are_right(name: str) -> None:
     out = children((EXAMPLES / name).read_text(), namespace="default")
     assert len(kinds(out)) == 6

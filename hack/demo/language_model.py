@@ -1,0 +1,124 @@
+"""`make demo-llm`: SmolLM2 learns on vLLM rollouts, of which one comes and one is killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hack.cluster import installation
+from hack.cluster.kubectl import ROOT, Kubectl, example, name_of, wait_for
+from hack.cluster.progress import say
+from hack.demo.command import demo, remove_job
+from hack.demo.job_progress import JobProgress, JobWatcher
+from hack.demo.learning_checks import check_epochs
+from hack.demo.learning_curve import LearningCurve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB, POOL, TRAINER = "smollm", "smollm-vllm", "smollm-trainer-0"
+MANIFEST = "smollm/first-letter.yaml"
+REPORT = ROOT / "results" / "smollm.svg"
+SCALE_UP_STEP, KILL_STEP = 6, 16
+RISE = 0.4  # of the mean reward of rollouts' own samples
+WORDS = ("nurse", "umbrella", "rocket", "velvet")  # none is trained on
+
+# Greedy answers of the model in a folder; run in the trainer's container.
+_ANSWER = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from rollcall_runtime.tasks.first_letter import EXAMPLES
+folder, *words = sys.argv[1:]
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+answers = {}
+for word in words:
+    asked = tokenizer(f"{EXAMPLES}{word}:", return_tensors="pt")
+    said = model.generate(**asked, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    answers[word] = tokenizer.decode(said[0, asked.input_ids.shape[1]:]).partition("\\n")[0].strip()
+print(json.dumps(answers))
+"""
+
+
+def run(kubectl: Kubectl) -> None:
+    """Train with a scale-up and a kill, and compare the model's answers before and after.
+
+    Raises:
+        AssertionError: it did not learn.
+        TimeoutError: something did not happen in time.
+    """
+    nodes = installation.ensure_image("worker-vllm", most=1)
+    installation.ensure_image("model-smollm2")
+    remove_job(kubectl, JOB)
+    say(f"kubectl apply -f examples/{MANIFEST}")
+    kubectl.apply(manifest(nodes))
+    curve = LearningCurve()
+    job = JobWatcher(kubectl, JOB, say=say, look=curve.add)
+    job.until(lambda s: s.phase == "Running", seconds=400)
+    before = answers(kubectl, "/models/smollm2")
+    first = job.until(lambda s: bool(s.rewards), seconds=300)
+    start = mean_reward(first)
+
+    job.until(lambda s: s.step >= SCALE_UP_STEP, seconds=600)
+    say(f"kubectl scale rolloutpool/{POOL} --replicas=2")
+    kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=2")
+    job.until(lambda s: s.ready >= 2 and s.step >= KILL_STEP, seconds=900)
+
+    victim = name_of(kubectl.rollouts(JOB)[0])
+    say(f"kubectl delete pod {victim} --grace-period=0 --force")
+    kubectl.run("delete", "pod", victim, "--grace-period=0", "--force")
+    last = job.until(lambda s: s.phase == "Succeeded", seconds=1800)
+    after = wait_for("the exported model", lambda: answers(kubectl, "/export/smollm2"), seconds=120)
+    report(curve, start=start, last=last, before=before, after=after, into=REPORT)
+
+
+def manifest(nodes: list[str]) -> dict[str, Any]:
+    """The example, with rollouts on nodes that have vLLM's image."""
+    found = example(MANIFEST)
+    (pool,) = found["spec"]["rollouts"]
+    if nodes:
+        pool["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": nodes[0]}
+    return found
+
+
+def answers(kubectl: Kubectl, folder: str) -> dict[str, str]:
+    """What the model in a folder of the trainer's container answers, by word. KubectlError."""
+    command = ("exec", TRAINER, "--", "python3", "-c", _ANSWER, folder, *WORDS)
+    found: dict[str, str] = json.loads(kubectl.run(*command, seconds=240).splitlines()[-1])
+    return found
+
+
+def mean_reward(seen: JobProgress) -> float:
+    """Of the samples that the rollouts generated themselves."""
+    return sum(seen.rewards.values()) / len(seen.rewards)
+
+
+def report(
+    curve: LearningCurve,
+    *,
+    start: float,
+    last: JobProgress,
+    before: dict[str, str],
+    after: dict[str, str],
+    into: Path,
+) -> None:
+    """Print what was learned and draw it. AssertionError if too little was."""
+    curve.draw(into, title="SmolLM2-135M-Instruct learns first letters, with rollouts on vLLM")
+    for word, answer in before.items():
+        say(f"{word}: {answer!r} before, {after[word]!r} after")
+    end = mean_reward(last)
+    say(f"mean reward of the rollouts' own samples: {start:.2f}, then {end:.2f}")
+    say(f"the curve: {into}")
+    if end - start < RISE:
+        raise AssertionError(f"the reward rose by {end - start:.2f}, not by {RISE}")
+    right = sum(answer == word[0] for word, answer in after.items())
+    if right < len(after) - 1:
+        raise AssertionError(f"the exported model answers {right} of {len(after)} words right")
+    check_epochs(last, least=3)
+    say(f"LEARNED over {last.epoch} epochs; the job and the cluster stay, for a look:")
+    print("export KUBECONFIG=$(make -s kubeconfig); kubectl get rljob,rolloutpool,pods")
+
+
+if __name__ == "__main__":
+    sys.exit(demo(run, job=JOB))

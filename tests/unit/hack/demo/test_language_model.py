@@ -1,0 +1,58 @@
+"""When the demo of a language model says that it learned."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.demo.job_progress import JobProgress
+from hack.demo.language_model import WORDS, manifest, report
+from hack.demo.learning_curve import LearningCurve
+from rollcall_runtime.tasks.first_letter import WORDS as TRAINED_ON
+
+RIGHT = {word: word[0] for word in WORDS}
+WRONG = dict.fromkeys(WORDS, "the")
+
+
+def told(tmp_path: Path, *, end: float = 0.95, after: dict[str, str] = RIGHT) -> None:
+    last = JobProgress(
+        rollouts={"a": {"rollcall_rollout_reward": end}},
+        history=[{"epoch": number, "cause": "MembersJoined"} for number in (1, 2, 3)],
+    )
+    curve = LearningCurve()
+    curve.add(last)
+    report(curve, start=0.3, last=last, before=WRONG, after=after, into=tmp_path / "curve.svg")
+
+
+def test_it_learned_if_rewards_rose_and_the_export_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(tmp_path)
+    said = capsys.readouterr().err
+    assert "nurse: 'the' before, 'n' after" in said
+    assert "mean reward of the rollouts' own samples: 0.30, then 0.95" in said
+    assert "LEARNED" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"end": 0.6}, "the reward rose by 0.30, not by 0.4"),
+        ({"after": WRONG}, "the exported model answers 0 of 4 words right"),
+    ],
+)
+def test_it_did_not_learn_otherwise(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        told(tmp_path, **changes)
+
+
+def test_the_words_that_are_asked_are_not_trained_on() -> None:
+    assert not set(WORDS) & set(TRAINED_ON)
+
+
+def test_rollouts_go_where_the_image_is() -> None:
+    (pool,) = manifest(["node-2"])["spec"]["rollouts"]
+    spec = pool["template"]["spec"]
+    assert spec["nodeSelector"] == {"kubernetes.io/hostname": "node-2"}
+    (pool,) = manifest([])["spec"]["rollouts"]
+    assert "nodeSelector" not in pool["template"]["spec"]
