@@ -35,6 +35,7 @@ named_rewards: Registry[NamedReward] = Registry(
     field="spec.reward.function",
     base=NamedReward,  # type: ignore[type-abstract]
     builtins={
+        "code": "rollcall_runtime.tasks.builtin_rewards.code:CodeReward",
         "exact-match": "rollcall_runtime.tasks.builtin_rewards.exact_match:ExactMatch",
         "http": "rollcall_runtime.tasks.builtin_rewards.http_service:HttpReward",
         "math-verify": "rollcall_runtime.tasks.builtin_rewards.math_verify:MathVerify",
