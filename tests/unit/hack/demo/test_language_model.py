@@ -14,7 +14,7 @@ RIGHT = {word: word[0] for word in WORDS}
 WRONG = dict.fromkeys(WORDS, "the")
 
 
-def told(tmp_path: Path, *, end: float = 0.95, after: dict[str, str] = RIGHT) -> None:
+def report_of(tmp_path: Path, *, end: float = 0.95, after: dict[str, str] = RIGHT) -> None:
     last = JobProgress(
         rollouts={"a": {"rollcall_rollout_reward": end}},
         history=[{"epoch": number, "cause": "MembersJoined"} for number in (1, 2, 3)],
@@ -27,7 +27,7 @@ def told(tmp_path: Path, *, end: float = 0.95, after: dict[str, str] = RIGHT) ->
 def test_it_learned_if_rewards_rose_and_the_export_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told(tmp_path)
+    report_of(tmp_path)
     said = capsys.readouterr().err
     assert "nurse: 'the' before, 'n' after" in said
     assert "mean reward of the rollouts' own samples: 0.30, then 0.95" in said
@@ -43,7 +43,7 @@ def test_it_learned_if_rewards_rose_and_the_export_answers(
 )
 def test_it_did_not_learn_otherwise(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(AssertionError, match=problem):
-        told(tmp_path, **changes)
+        report_of(tmp_path, **changes)
 
 
 def test_the_words_that_are_asked_are_not_trained_on() -> None:
