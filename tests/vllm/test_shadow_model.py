@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -47,6 +49,34 @@ def test_an_exchange_can_be_undone(served: ServedModel) -> None:
     served.act(action="undo")
     served.finish()
     assert served.greedy() == before
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_updates_leave_no_weights_behind(served: ServedModel, *, failing: bool) -> None:
+    def update(version: int) -> None:
+        served.update(served.second, version=version)
+        if failing:
+            weights = dict(served.second.named_parameters())
+            weights["model.layers.9.mlp.up_proj.weight"] = torch.nn.Parameter(torch.zeros(3, 128))
+            with pytest.raises((ValueError, KeyError)):
+                served.stage(weights.items(), version=version)
+
+    update(2)
+    gc.collect()
+    before = tensor_bytes()
+    gc.disable()  # where little is allocated it hardly ever runs
+    try:
+        for version in range(3, 7):
+            update(version)
+    finally:
+        gc.enable()
+    assert tensor_bytes() == before
+
+
+def tensor_bytes() -> int:
+    """Of all tensors of this process."""
+    tensors = [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
+    return sum({t.data_ptr(): t.nbytes for t in tensors if t.device.type == "cpu"}.values())
 
 
 @pytest.mark.parametrize("fault", ["missing", "missing_part", "shape", "unknown"])

@@ -46,6 +46,7 @@ def test_the_output_is_deterministic() -> None:
         "reverse-vllm.yaml",
         "own-task/rljob.yaml",
         "smollm/first-letter.yaml",
+        "smollm/chain-sum.yaml",
     ],
 )
 def test_examples_are_right(name: str) -> None:

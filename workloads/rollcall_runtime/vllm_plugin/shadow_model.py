@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,15 +62,15 @@ class ShadowModel:
         The tensors are copied. Raises what vLLM raises for an unknown name or another shape, and
         IncompleteWeightsError.
         """
-        shared = _shared_parameters(self._pairs)
-        layerwise.initialize_layerwise_reload(self._shadow)
-        served = self._forget_kernels()
-        shadow: Any = self._shadow
-        shadow.load_weights((name, tensor.clone()) for name, tensor in weights)
-        loaded = self._keep_what_was_not_loaded(served)
-        layerwise.finalize_layerwise_processing(self._shadow, self._model_config)
-        self._share_buffers(served, loaded)
-        self._tie(shared, loaded)
+        try:
+            self._load(weights)
+        except BaseException:
+            for pair in self._pairs:
+                for name in _OWN:
+                    pair.shadow.__dict__[name].clear()
+            raise
+        finally:
+            self._let_go()
 
     def exchange(self) -> None:
         """Let the model serve these weights, and keep here those that it served. Again: undo it.
@@ -93,6 +94,32 @@ class ShadowModel:
             pair.before = {**pair.before, **{name: serving[name] for name in changed}}
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        shared = _shared_parameters(self._pairs)
+        layerwise.initialize_layerwise_reload(self._shadow)
+        served = self._forget_kernels()
+        shadow: Any = self._shadow
+        shadow.load_weights((name, tensor.clone()) for name, tensor in weights)
+        loaded = self._keep_what_was_not_loaded(served)
+        layerwise.finalize_layerwise_processing(self._shadow, self._model_config)
+        self._share_buffers(served, loaded)
+        self._tie(shared, loaded)
+
+    def _let_go(self) -> None:
+        """Leave nothing that leads to the shadows but this object.
+
+        vLLM's table of modules would keep them for ever. A parameter leads to its module by its
+        loader: those that serve would keep the shadow, and so the weights that served before, and
+        these the ones before them.
+        """
+        for pair in self._pairs:
+            layerwise.LAYERWISE_INFO.pop(pair.shadow, None)
+            own = pair.shadow.__dict__
+            for tensor in (*own["_parameters"].values(), *own["_buffers"].values()):
+                for name, value in vars(tensor).items() if tensor is not None else ():
+                    if isinstance(value, MethodType) and value.__self__ is pair.shadow:
+                        setattr(tensor, name, MethodType(value.__func__, pair.serving))
 
     def _copy(self, module: nn.Module) -> nn.Module:
         """A module that shares all attributes with `module` and may get weights of its own."""

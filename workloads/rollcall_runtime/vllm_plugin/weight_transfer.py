@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,7 +125,8 @@ class StagedWeightTransfer(
                 shadow.load(read(path).tensors)
             self._prepared = shadow
         except BaseException as error:  # noqa: BLE001 - `wait` raises it
-            self._error = error
+            log.warning("weights cannot be prepared: %s", traceback.format_exc())
+            self._error = error.with_traceback(None)  # its frames hold weights
         log.info("prepared weights in %.3f s", time.monotonic() - began)
         if reports:
             failed = self._error
