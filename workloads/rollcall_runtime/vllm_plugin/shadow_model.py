@@ -65,12 +65,9 @@ class ShadowModel:
         try:
             self._load(weights)
         except BaseException:
-            for pair in self._pairs:
-                for name in _OWN:
-                    pair.shadow.__dict__[name].clear()
+            self.free()
             raise
-        finally:
-            self._let_go()
+        self._let_go()
 
     def exchange(self) -> None:
         """Let the model serve these weights, and keep here those that it served. Again: undo it.
@@ -92,6 +89,18 @@ class ShadowModel:
                 if old is not absent:
                     shadow[name] = old
             pair.before = {**pair.before, **{name: serving[name] for name in changed}}
+
+    def free(self) -> None:
+        """Give its weights back at once; it cannot be used any more. Harmless twice.
+
+        Modules and what vLLM made of their weights lead to each other in circles, and the garbage
+        collector of a server that only generates hardly ever runs.
+        """
+        for pair in self._pairs:
+            layerwise.LAYERWISE_INFO.pop(pair.shadow, None)
+            pair.shadow.__dict__.clear()
+        self._pairs.clear()
+        self._copies.clear()
 
     # --- inside --------------------------------------------------------------------------------
 

@@ -106,6 +106,7 @@ class StagedWeightTransfer(
         if prepared is None or self._running:
             raise RuntimeError("no weights are prepared")
         prepared.exchange()
+        self._forget_former()
         self._former = prepared
 
     def shutdown(self) -> None:
@@ -119,7 +120,7 @@ class StagedWeightTransfer(
     def _prepare(self, path: str, reports: str) -> None:
         began = time.monotonic()
         try:
-            self._former = None  # before as much memory is taken again
+            self._forget_former()  # before as much memory is taken again
             shadow = ShadowModel(self.model, self.model_config)
             with set_current_vllm_config(self.vllm_config):
                 shadow.load(read(path).tensors)
@@ -154,7 +155,14 @@ class StagedWeightTransfer(
     def _discard(self) -> None:
         if self._thread is not None:
             self._thread.join()  # bounded by the size of the weights: it only copies memory
+        if self._prepared is not None:
+            self._prepared.free()
         self._thread = self._prepared = self._error = None
+
+    def _forget_former(self) -> None:
+        if self._former is not None:
+            self._former.free()
+        self._former = None
 
     def _undo(self) -> None:
         """Prepare what served before the last exchange: the finish serves it again."""
