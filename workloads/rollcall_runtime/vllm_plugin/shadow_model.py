@@ -70,7 +70,7 @@ class ShadowModel:
         self._let_go()
 
     def exchange(self) -> None:
-        """Let the model serve these weights, and keep here those that it served. Again: undo it.
+        """Let the model serve these weights, and keep here those that it served.
 
         No request may run meanwhile.
         """
@@ -88,7 +88,6 @@ class ShadowModel:
                 serving[name] = new
                 if old is not absent:
                     shadow[name] = old
-            pair.before = {**pair.before, **{name: serving[name] for name in changed}}
 
     def free(self) -> None:
         """Give its weights back at once; it cannot be used any more. Harmless twice.

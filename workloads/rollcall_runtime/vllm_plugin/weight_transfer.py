@@ -3,8 +3,7 @@
 The agent calls, through vLLM's own routes: start_weight_update; update_weights with `prepare`,
 which returns at once, since a worker serves nothing while it handles a call; with `wait` once all
 ranks have reported that they are prepared; pause; finish_weight_update; resume. A failure before
-the finish leaves what serves untouched, and another `prepare` may follow. `undo` prepares what
-served before, for another finish.
+the finish leaves what serves untouched, and another `prepare` may follow.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class InitInfo(WeightTransferInitInfo):  # type: ignore[misc,unused-ignore]
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc,unused-ignore]
-    """`action`: prepare, wait, discard or undo. `seconds`: how long `wait` waits.
+    """`action`: prepare or wait. `seconds`: how long `wait` waits.
 
     For prepare, `path` is that of the staged file. In the folder `reports`, if it is named, each
     rank leaves a file of its number when it is done: empty, or with what failed.
@@ -66,7 +65,6 @@ class StagedWeightTransfer(
         self._thread: threading.Thread | None = None
         self._prepared: ShadowModel | None = None
         self._error: BaseException | None = None
-        self._former: ShadowModel | None = None  # what served before the last exchange
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Nothing to do."""
@@ -93,12 +91,8 @@ class StagedWeightTransfer(
             self._thread.start()
         elif action == "wait":
             self._wait(update_info.seconds)
-        elif action == "discard":
-            self._discard()
-        elif action == "undo":
-            self._undo()
         else:
-            raise ValueError(f"update_info.action is {action!r}: prepare, wait, discard or undo")
+            raise ValueError(f"update_info.action is {action!r}: prepare or wait")
 
     def finish_weight_update(self) -> None:
         """Serve what was prepared. RuntimeError if nothing is."""
@@ -106,8 +100,9 @@ class StagedWeightTransfer(
         if prepared is None or self._running:
             raise RuntimeError("no weights are prepared")
         prepared.exchange()
-        self._forget_former()
-        self._former = prepared
+        # In a thread, since requests are paused until this returns.
+        self._thread = threading.Thread(target=prepared.free, name="free", daemon=True)
+        self._thread.start()
 
     def shutdown(self) -> None:
         """Free what is prepared."""
@@ -120,7 +115,6 @@ class StagedWeightTransfer(
     def _prepare(self, path: str, reports: str) -> None:
         began = time.monotonic()
         try:
-            self._forget_former()  # before as much memory is taken again
             shadow = ShadowModel(self.model, self.model_config)
             with set_current_vllm_config(self.vllm_config):
                 shadow.load(read(path).tensors)
@@ -154,19 +148,7 @@ class StagedWeightTransfer(
 
     def _discard(self) -> None:
         if self._thread is not None:
-            self._thread.join()  # bounded by the size of the weights: it only copies memory
+            self._thread.join()  # bounded by the size of the weights: it copies or frees memory
         if self._prepared is not None:
             self._prepared.free()
         self._thread = self._prepared = self._error = None
-
-    def _forget_former(self) -> None:
-        if self._former is not None:
-            self._former.free()
-        self._former = None
-
-    def _undo(self) -> None:
-        """Prepare what served before the last exchange: the finish serves it again."""
-        if self._former is None:
-            raise RuntimeError("no exchange to undo")
-        self._discard()
-        self._prepared, self._former = self._former, None
