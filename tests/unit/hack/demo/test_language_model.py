@@ -10,11 +10,10 @@ from hack.demo.language_model import WORDS, manifest, report
 from hack.demo.learning_curve import LearningCurve
 from rollcall_runtime.tasks.first_letter import WORDS as TRAINED_ON
 
-RIGHT = {word: word[0] for word in WORDS}
-WRONG = dict.fromkeys(WORDS, "the")
+RIGHT, WRONG = dict.fromkeys(WORDS, 31), dict.fromkeys(WORDS, 6)
 
 
-def report_of(tmp_path: Path, *, end: float = 0.95, after: dict[str, str] = RIGHT) -> None:
+def report_of(tmp_path: Path, *, end: float = 0.95, after: dict[str, int] = RIGHT) -> None:
     last = JobProgress(
         rollouts={"a": {"rollcall_rollout_reward": end}},
         history=[{"epoch": number, "cause": "MembersJoined"} for number in (1, 2, 3)],
@@ -29,7 +28,7 @@ def test_it_learned_if_rewards_rose_and_the_export_answers(
 ) -> None:
     report_of(tmp_path)
     said = capsys.readouterr().err
-    assert "nurse: 'the' before, 'n' after" in said
+    assert "nurse: 6 of 32 answers right before, 31 after" in said
     assert "mean reward of the rollouts' own samples: 0.30, then 0.95" in said
     assert "LEARNED" in said
 
@@ -38,7 +37,7 @@ def test_it_learned_if_rewards_rose_and_the_export_answers(
     ("changes", "problem"),
     [
         ({"end": 0.6}, "the reward rose by 0.30, not by 0.4"),
-        ({"after": WRONG}, "the exported model answers 0 of 4 words right"),
+        ({"after": WRONG}, "answers of the exported model rose by 0.00"),
     ],
 )
 def test_it_did_not_learn_otherwise(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
