@@ -38,10 +38,14 @@ class LearningCurve:
         axes = figure.subplots()
         for pod, points in self.rewards.items():
             axes.plot(*zip(*points, strict=True), label=pod, linewidth=1.6)
+        grey = "#7f7f7f"
+        causes: dict[int, list[str]] = {}
         for step, cause in self.epochs:
-            axes.axvline(step, color="#7f7f7f", linewidth=0.8, linestyle=":")
+            causes.setdefault(step, []).append(cause)
+        for step, found in causes.items():
+            axes.axvline(step, color=grey, linewidth=0.8, linestyle=":")
             axes.annotate(
-                cause, (step, 1.02), rotation=90, fontsize=7, color="#7f7f7f", va="top", ha="right"
+                ", ".join(found), (step, 0.02), rotation=90, fontsize=7, color=grey, ha="right"
             )
         axes.set(ylim=(0, 1.05), xlabel="step", title=title)
         axes.set_ylabel("mean reward of a rollout's last 256 samples")
