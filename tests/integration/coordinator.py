@@ -3,10 +3,12 @@
 It listens where the pod of trainer rank 0 would, and refuses rosters by the protocol's own rules.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
@@ -80,6 +82,12 @@ class Coordinator:
         self._stream.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        # aiohttp knows none whose TLS handshake has not ended.
+        loop: Any = asyncio.get_running_loop()
+        for transport in list(loop._transports.values()):
+            if (transport.get_extra_info("sockname") or ("",))[0] == self.address:
+                transport.abort()
+        await asyncio.sleep(0)
 
     async def start_again(self) -> None:
         """Listen after `stop`, with the roster that it held."""
