@@ -14,7 +14,7 @@ TOKEN = f"{TOKEN_PATH}/{TOKEN_FILE}"
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1000)
 def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
     kubectl.apply(example("reverse.yaml"))
     job = JobWatcher(kubectl, JOB)
@@ -24,7 +24,7 @@ def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
         assert kubectl.run("exec", pod, "--", "stat", "-L", "-c", "%a %u", TOKEN) == "600 65532\n"
 
     kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=4")
-    seen = job.until(lambda s: s.ready >= 4, seconds=120)
+    seen = job.until(lambda s: s.ready >= 4, seconds=240)
     newcomers = dict(seen.rollouts)
     seen = job.until(
         lambda s: all(_samples(s.rollouts[pod]) > 0 for pod in newcomers if pod in s.rollouts),
@@ -34,12 +34,12 @@ def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
 
     victim = name_of(kubectl.rollouts(JOB)[0])
     kubectl.run("delete", "pod", victim, "--grace-period=0", "--force")
-    job.until(lambda s: s.ready >= 4 and victim not in s.rollouts, seconds=120)
+    job.until(lambda s: s.ready >= 4 and victim not in s.rollouts, seconds=240)
 
     kubectl.apply(example("extra-pool.yaml"))
-    extra = wait_for("a rollout of the lent pool", lambda: _ready(kubectl, "extra"), seconds=90)
+    extra = wait_for("a rollout of the lent pool", lambda: _ready(kubectl, "extra"), seconds=180)
     kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=2")
-    seen = job.until(lambda s: s.phase == "Succeeded", seconds=400)
+    seen = job.until(lambda s: s.phase == "Succeeded", seconds=700)
     seen = job.until(lambda s: len(s.rollouts) == 3 and s.ready == 3, seconds=60)
 
     check_learned(seen, max_staleness=MAX_STALENESS)
@@ -53,11 +53,11 @@ def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1000)
 def test_without_weight_sync_the_verdict_fails(kubectl: Kubectl) -> None:
     kubectl.apply(example("reverse-no-sync.yaml"))
     job = JobWatcher(kubectl, "reverse-no-sync")
-    seen = job.until(lambda s: s.phase == "Succeeded", seconds=400)
+    seen = job.until(lambda s: s.phase == "Succeeded", seconds=700)
     assert len(seen.rewards) == 2
     assert all(reward < 0.3 for reward in seen.rewards.values()), seen.rewards
     with pytest.raises(AssertionError, match="reward of its own samples"):
