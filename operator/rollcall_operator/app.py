@@ -26,6 +26,7 @@ from rollcall_operator.control.leader_election import (
     LeadershipLostError,
 )
 from rollcall_operator.control.node_watch import NodeWatch
+from rollcall_operator.control.object_watches import ObjectWatches
 from rollcall_operator.control.operator_tokens import OperatorTokens
 from rollcall_operator.control.reconciler import Reconciler
 from rollcall_operator.control.startup import may_watch_nodes, wait_for_definitions
@@ -194,12 +195,19 @@ class Operator:
 
         node_rights = _start(stack, may_watch_nodes(client), "node rights")
         await self._race(node_rights, *vital)
+        watches = ObjectWatches(
+            client,
+            namespaces=settings.namespaces,
+            enqueue=queue.add,
+            seen=self._metrics.event_seen,
+            node_seen=nodes.seen if node_rights.result() else None,
+        )
+        vital.append(_start(stack, watches.run(), "watches"))
         watching = handlers.watch(
             connection=connection,
             namespaces=settings.namespaces,
             enqueue=lambda namespace, name: queue.add((namespace, name)),
             seen=self._metrics.event_seen,
-            node_seen=nodes.seen if node_rights.result() else None,
             started=self._watching,
             stop=kopf_stop,
         )

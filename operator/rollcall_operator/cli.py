@@ -1,4 +1,4 @@
-"""rollcall-operator run | crds | plan | version.
+"""rollcall-operator run | crds | reference | plan | version.
 
 `run` brings its heavy imports with it; the others answer without them.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rollcall_operator import config
 from rollcall_operator.api.crd import rendered
+from rollcall_operator.api.reference import reference
 from rollcall_operator.plan_command import InvalidManifestError, children
 from rollcall_protocol import __version__
 
@@ -21,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "run":
         return _run(options)
     if options.command == "crds":
-        return _crds(options.dir, check=options.check, write=options.write)
+        return _generated(rendered(), options)
+    if options.command == "reference":
+        return _generated({"reference.md": reference()}, options)
     if options.command == "plan":
         return _plan(options.filename, namespace=options.namespace)
     print(__version__)
@@ -35,16 +38,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     config.add_arguments(commands.add_parser("run", help="run the operator"))
-    crds = commands.add_parser("crds", help="print, check or write the custom resource definitions")
-    crds.add_argument(
-        "--check",
-        action="store_true",
-        help="exit with 1 if the files in --dir differ from the models",
-    )
-    crds.add_argument("--write", action="store_true", help="write the files into --dir")
-    crds.add_argument(
-        "--dir", type=Path, default=Path("crds"), help="directory of the files (default: crds)"
-    )
+    for command, what, folder in (
+        ("crds", "custom resource definitions", Path("crds")),
+        ("reference", "reference of their fields, docs/reference.md", Path("docs")),
+    ):
+        generated = commands.add_parser(command, help=f"print, check or write the {what}")
+        generated.add_argument(
+            "--check",
+            action="store_true",
+            help="exit with 1 if the files in --dir differ from the models",
+        )
+        generated.add_argument("--write", action="store_true", help="write the files into --dir")
+        generated.add_argument(
+            "--dir", type=Path, default=folder, help=f"directory of the files (default: {folder})"
+        )
     plan = commands.add_parser(
         "plan",
         help="print the objects that the operator would create for a manifest, without a cluster",
@@ -76,20 +83,21 @@ def _run(options: argparse.Namespace) -> int:
     return app.run(settings)
 
 
-def _crds(folder: Path, *, check: bool, write: bool) -> int:
-    files = rendered()
-    if write:
+def _generated(files: dict[str, str], options: argparse.Namespace) -> int:
+    """Print the files, write them, or compare them with those that are there."""
+    folder: Path = options.dir
+    if options.write:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
-    elif check:
-        return _check(folder, files)
+    elif options.check:
+        return _check(folder, files, command=options.command)
     else:
         print("---\n".join(files.values()), end="")
     return 0
 
 
-def _check(folder: Path, files: dict[str, str]) -> int:
+def _check(folder: Path, files: dict[str, str], *, command: str) -> int:
     """Exit code 1 and the first lines of a difference when a file is not as generated."""
     stale = False
     for name, text in files.items():
@@ -104,7 +112,7 @@ def _check(folder: Path, files: dict[str, str]) -> int:
         print("\n".join(list(lines)[:40]), file=sys.stderr)
     if stale:
         print(
-            f"{folder} differs from the models; run `rollcall-operator crds --write`",
+            f"{folder} differs from the models; run `rollcall-operator {command} --write`",
             file=sys.stderr,
         )
     return int(stale)

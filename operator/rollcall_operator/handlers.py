@@ -1,4 +1,4 @@
-"""The only file that knows kopf: watch events in, keys of jobs out.
+"""The only file that knows kopf: events of RLJobs and RolloutPools in, keys of jobs out.
 
 kopf lists and watches; each handler only names the job that an event belongs to. kopf writes
 nothing to any object: no finalizers, annotations, peerings or events.
@@ -13,17 +13,11 @@ from typing import Any
 import aiohttp
 import kopf
 
-from rollcall_operator.api import labels
-from rollcall_operator.control.backoff import BackoffPolicy
+from rollcall_operator.control.backoff import WATCHING
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import (
-    DEPLOYMENTS,
-    NETWORK_POLICIES,
-    NODES,
-    PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
-    STATEFUL_SETS,
     Resource,
 )
 
@@ -32,11 +26,7 @@ log = logging.getLogger(__name__)
 Enqueue = Callable[[str, str], None]
 """Takes namespace and job name."""
 
-NodeSeen = Callable[[Any, bool], None]
-"""Takes a node and whether it is gone."""
-
-LABELLED = (PODS, DEPLOYMENTS, STATEFUL_SETS, NETWORK_POLICIES)
-WATCHED = (RL_JOBS, ROLLOUT_POOLS, *LABELLED)
+WATCHED = (RL_JOBS, ROLLOUT_POOLS)
 
 
 class EndlessBackoffs(Iterable[float]):
@@ -44,48 +34,28 @@ class EndlessBackoffs(Iterable[float]):
 
     def __iter__(self) -> Iterator[float]:
         """A fresh series; kopf takes one for each request."""
-        backoff = BackoffPolicy(first=0.7, longest=15.0)
         for failures in itertools.count(1):
-            yield backoff.delay(failures)
+            yield WATCHING.delay(failures)
 
 
 def job_of(resource: Resource, body: Any) -> tuple[str, str] | None:
-    """Namespace and name of the job that an object belongs to; None when it has no job."""
+    """Namespace and name of the job that an RLJob is or a RolloutPool names; None without one."""
     meta = body.get("metadata") or {}
     if resource == RL_JOBS:
         job = meta.get("name")
-    elif resource == ROLLOUT_POOLS:
-        job = ((body.get("spec") or {}).get("jobRef") or {}).get("name")
     else:
-        job = (meta.get("labels") or {}).get(labels.JOB)
+        job = ((body.get("spec") or {}).get("jobRef") or {}).get("name")
     return (meta["namespace"], job) if job else None
 
 
 def register(
-    registry: kopf.OperatorRegistry,
-    *,
-    enqueue: Enqueue,
-    seen: Callable[[str], None],
-    node_seen: NodeSeen | None = None,
+    registry: kopf.OperatorRegistry, *, enqueue: Enqueue, seen: Callable[[str], None]
 ) -> None:
-    """Register an event handler for each watched kind; for nodes only with `node_seen`."""
+    """Register an event handler for each watched kind."""
     for resource in WATCHED:
         handler = _handler(resource, enqueue=enqueue, seen=seen)
         on_event = kopf.on.event(*_selector(resource), registry=registry, id="enqueue")
         on_event(handler)
-    if node_seen is not None:
-        on_event = kopf.on.event(*_selector(NODES), registry=registry, id="node")
-        on_event(_node_handler(node_seen, seen=seen))
-
-
-def _node_handler(
-    node_seen: NodeSeen, *, seen: Callable[[str], None]
-) -> Callable[..., Awaitable[None]]:
-    async def handle(*, body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's
-        seen(NODES.plural)
-        node_seen(body, type == "DELETED")
-
-    return handle
 
 
 def _handler(
@@ -105,6 +75,40 @@ def _selector(resource: Resource) -> tuple[str, str, str]:
     return group, version, resource.plural
 
 
+class NoProgress(kopf.ProgressStorage):
+    """Keeps nothing: there are only handlers of events, which have no progress."""
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing is known."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+    def purge(self, **_: Any) -> None:
+        """There is nothing to forget."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing is written."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        """There is nothing of it in an object."""
+        return essence
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """Keeps nothing: kopf would copy each object, for a difference that no handler asks for."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """All objects are alike."""
+        return kopf.BodyEssence({})
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing is known."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+
 def make_settings() -> kopf.OperatorSettings:
     """Kopf without its writes, and with streams that survive an outage of the API server."""
     settings = kopf.OperatorSettings()
@@ -120,9 +124,9 @@ def make_settings() -> kopf.OperatorSettings:
     settings.watching.inactivity_timeout = 70
     settings.watching.chunk_size = 500
     settings.process.ultimate_exiting_timeout = None
+    settings.persistence.progress_storage = NoProgress()
+    settings.persistence.diffbase_storage = NoDiffBase()
     settings.queueing.idle_timeout = 1.0
-    for resource in LABELLED:
-        settings.watching.label_selectors[_selector(resource)] = labels.JOB
     return settings
 
 
@@ -141,6 +145,7 @@ def _log_in(connection: Connection) -> Callable[..., Awaitable[kopf.AiohttpSessi
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context),
             middlewares=(authorize,),
+            proxy=connection.proxy,
         )
         return kopf.AiohttpSession(server=connection.server, aiohttp_session=session)
 
@@ -153,7 +158,6 @@ async def watch(
     namespaces: tuple[str, ...],
     enqueue: Enqueue,
     seen: Callable[[str], None],
-    node_seen: NodeSeen | None,
     started: Callable[[], None],
     stop: asyncio.Event,
 ) -> None:
@@ -163,7 +167,7 @@ async def watch(
     are refused. Cancels, when it ends, every task that was started after it.
     """
     registry = kopf.OperatorRegistry()
-    register(registry, enqueue=enqueue, seen=seen, node_seen=node_seen)
+    register(registry, enqueue=enqueue, seen=seen)
     kopf.on.login(registry=registry)(_log_in(connection))
 
     async def on_startup(**_: Any) -> None:

@@ -26,3 +26,6 @@ class BackoffPolicy:
         exponent = min(max(failures, 1) - 1, _LARGEST_EXPONENT)
         delay = min(self.first * 2.0**exponent, self.longest)
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards no secret
+
+
+WATCHING = BackoffPolicy(first=0.7, longest=15.0)  # of a LIST or WATCH that fails

@@ -46,13 +46,18 @@ class LinkMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Times are seconds. `progress_delay`: how long a reconcile for mere progress may wait."""
+    """Times are seconds. `progress_delay`: how long a reconcile for mere progress may wait.
+
+    After a failure it pauses as `backoff` says, but a tenth of the time without contact where that
+    is longer, up to `longest_pause`: so coordinators that are away for long cost nearly nothing.
+    """
 
     port: int = MEMBERSHIP_PORT
     connect_timeout: float = 3.0
     silence_timeout: float = 11.0  # two heartbeats of the coordinator, and a second
     push_timeout: float = 5.0
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=1.0))
+    longest_pause: float = 60.0
     confirm_delay: float = 1.0
     progress_delay: float = 5.0
 
@@ -196,9 +201,14 @@ class CoordinatorLink:
                 log.debug("Not connected to coordinator %s yet: %s", self.pod.name, problem)
             self._retry.clear()
             try:
-                await asyncio.wait_for(self._retry.wait(), self._settings.backoff.delay(failures))
+                await asyncio.wait_for(self._retry.wait(), self._pause(failures))
             except TimeoutError:
                 continue
+
+    def _pause(self, failures: int) -> float:
+        tenth = min((self._clock() - self._last_byte) / 10, self._settings.longest_pause)
+        spread = BackoffPolicy(first=tenth, longest=tenth)
+        return max(self._settings.backoff.delay(failures), spread.delay(1))
 
     def _fail(self, failure: LinkFailure, detail: str) -> None:
         """Keep why nothing arrives; the planner decides after how long that counts."""

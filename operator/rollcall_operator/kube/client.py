@@ -1,9 +1,11 @@
 """The few verbs that the operator uses, on raw dictionaries (typed models take more memory)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
+from urllib.parse import urlencode
 
-from rollcall_operator.kube.errors import NotFoundError
+from rollcall_operator.kube.errors import NotFoundError, UnreachableError, error_of_watch
 from rollcall_operator.kube.resources import PODS, SERVICE_ACCOUNTS, Resource, resource_of
 from rollcall_operator.kube.transport import (
     APPLY_PATCH,
@@ -11,6 +13,7 @@ from rollcall_operator.kube.transport import (
     MERGE_PATCH,
     STRATEGIC_PATCH,
     Transport,
+    parsed,
 )
 
 Object = dict[str, Any]
@@ -41,16 +44,22 @@ class KubeClient:
         self, resource: Resource, *, namespace: str | None, labels: str = "", fields: str = ""
     ) -> tuple[Object, ...]:
         """All objects that match both selectors. Items get the apiVersion and kind back."""
-        query = {"limit": str(_PAGE)}
+        query = {}
         if labels:
             query["labelSelector"] = labels
         if fields:
             query["fieldSelector"] = fields
-        return tuple([item async for item in self._pages(resource, namespace, query)])
+        pages = self.pages(resource, namespace=namespace, query=query)
+        return tuple([item async for page in pages for item in page["items"]])
 
-    async def _pages(
-        self, resource: Resource, namespace: str | None, query: dict[str, str]
+    async def pages(
+        self, resource: Resource, *, namespace: str | None, query: dict[str, str]
     ) -> AsyncIterator[Object]:
+        """A list page by page: `metadata`, and `items`, which get the apiVersion and kind back.
+
+        ExpiredError if it took too long.
+        """
+        query = {"limit": str(_PAGE), **query}
         while True:
             page = await self.transport.request(
                 "GET",
@@ -59,12 +68,34 @@ class KubeClient:
                 plural=resource.plural,
                 query=query,
             )
-            for item in page.get("items") or ():
-                yield {"apiVersion": resource.api_version, "kind": resource.kind, **item}
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+            items = [{**kind, **item} for item in page.get("items") or ()]
+            metadata = page.get("metadata") or {}
+            yield {"metadata": metadata, "items": items}
+            if not metadata.get("continue"):
                 return
-            query["continue"] = token
+            query["continue"] = metadata["continue"]
+
+    async def watch(
+        self, resource: Resource, *, namespace: str | None, query: dict[str, str]
+    ) -> AsyncGenerator[Object, None]:
+        """The events of one WATCH (`type`, `object`), until the server ends it.
+
+        Raises ExpiredError, the transport's other errors, and UnreachableError for what is no
+        event.
+        """
+        lines = self.transport.lines(
+            resource.path(namespace=namespace), plural=resource.plural, query=query
+        )
+        async with aclosing(lines):
+            async for line in lines:
+                event = parsed(line, f"watch {resource.plural}")
+                found = event.get("object")
+                if not isinstance(found, dict) or not isinstance(found.get("metadata"), dict):
+                    raise UnreachableError(f"watch {resource.plural}: an event without an object")
+                if event.get("type") == "ERROR":
+                    raise error_of_watch(found, f"watch {resource.plural}")
+                yield event
 
     async def probe(self, resource: Resource, *, namespace: str | None) -> None:
         """Try to list; raises what a watch would meet (NotFoundError, RefusedError)."""
@@ -110,6 +141,30 @@ class KubeClient:
         )
         status: Object = made.get("status") or {}
         return status
+
+    async def read_from_pod(
+        self, *, namespace: str, name: str, port: int, route: str, most_bytes: int
+    ) -> bytes:
+        """What a pod's HTTP server answers, through the API server's proxy.
+
+        UnreachableError if the answer is longer than `most_bytes`.
+        """
+        path = PODS.path(namespace=namespace, name=f"{name}:{port}", subresource="proxy") + route
+        return await self.transport.read(
+            path, verb="get", plural="pods/proxy", most_bytes=most_bytes
+        )
+
+    async def read_log(
+        self, *, namespace: str, name: str, query: dict[str, str], most_bytes: int
+    ) -> bytes:
+        """A pod's log; `query` as of the API (container, tailLines, sinceSeconds).
+
+        UnreachableError if it is longer than `most_bytes`.
+        """
+        path = PODS.path(namespace=namespace, name=name, subresource="log")
+        return await self.transport.read(
+            f"{path}?{urlencode(query)}", verb="get", plural="pods/log", most_bytes=most_bytes
+        )
 
     async def create(self, resource: Resource, body: Object) -> Object:
         """Create; raises ConflictError when it exists."""

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio import client, config
 
@@ -39,6 +41,12 @@ class Connection:
         context: ssl.SSLContext = self.api.rest_client.ssl_context
         return context
 
+    @property
+    def proxy(self) -> str | None:
+        """The proxy on the way to the API server: the kubeconfig's, else the environment's."""
+        found: str | None = self.api.configuration.proxy
+        return found
+
     async def auth_headers(self) -> dict[str, str]:
         """Headers with the current bearer token; none with client certificates."""
         bearer = (await self.api.configuration.auth_settings()).get("BearerToken")
@@ -47,6 +55,14 @@ class Connection:
     async def close(self) -> None:
         """Close the connection pool."""
         await self.api.close()
+
+
+def proxy_of_environment(server: str) -> str | None:
+    """What HTTPS_PROXY (for an http `server` HTTP_PROXY) and NO_PROXY say about the way there."""
+    address = urlsplit(server)
+    if address.hostname is None or proxy_bypass(address.hostname):
+        return None
+    return getproxies().get(address.scheme)
 
 
 def _pod_namespace() -> str:
@@ -83,6 +99,9 @@ async def connect(*, kubeconfig: str | None = None, context: str | None = None) 
     try:
         namespace = await load()
         settings.connection_pool_maxsize = 100
+        settings.proxy = settings.proxy or proxy_of_environment(settings.host)
+        # Otherwise aiohttp looks for a proxy and into ~/.netrc in a thread for each request.
+        settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
     except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
         where = "the pod's service account" if in_cluster else (kubeconfig or "KUBECONFIG")

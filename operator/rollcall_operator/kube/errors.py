@@ -23,6 +23,10 @@ class ConflictError(ApiError):
     """409: the object was written since it was read, was replaced (another uid), or exists."""
 
 
+class ExpiredError(ApiError):
+    """410: the server has forgotten the resourceVersion, or the rest of the list, asked for."""
+
+
 class RefusedError(ApiError):
     """400, 403, 413 or 422: the same object will be refused again."""
 
@@ -59,6 +63,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     HTTPStatus.FORBIDDEN: RefusedError,
     HTTPStatus.NOT_FOUND: NotFoundError,
     HTTPStatus.CONFLICT: ConflictError,
+    HTTPStatus.GONE: ExpiredError,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: RefusedError,
     HTTPStatus.UNPROCESSABLE_ENTITY: RefusedError,
 }
@@ -83,6 +88,15 @@ def error_from(*, status: int, body: bytes, retry_after: str | None, what: str) 
     if kind is ServerError and any(text in message for text in _BAD_OBJECT):
         kind = RefusedError
     return kind(status=status, reason=reason, message=message, what=what)
+
+
+def error_of_watch(status: dict[str, Any], what: str) -> ApiError:
+    """The exception for the metav1.Status of an ERROR event, which ends a WATCH."""
+    code = status.get("code")
+    if not isinstance(code, int) or not 400 <= code < 600:
+        code = int(HTTPStatus.INTERNAL_SERVER_ERROR)
+    body = json.dumps(status).encode()
+    return error_from(status=code, body=body, retry_after=None, what=what)
 
 
 def _has_cause(details: dict[str, Any], reason: str) -> bool:

@@ -57,9 +57,12 @@ class PodDialer:
         """The session; made at first use, inside a running loop."""
         if self._session is None:
             # A stream for each job stays open, so there is no limit on connections.
-            context = True if self._direct or not self._connection else self._connection.ssl_context
+            to_server = None if self._direct else self._connection
+            context = to_server.ssl_context if to_server is not None else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=context), trust_env=False
+                connector=aiohttp.TCPConnector(limit=0, ssl=context),
+                proxy=to_server.proxy if to_server is not None else None,
+                trust_env=False,
             )
         return self._session
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,6 +25,10 @@ JSON_WEB_KEYS = "application/jwk-set+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+
+SILENT_SECONDS = 90.0  # of a WATCH; the server sends a bookmark each minute
+_LONGEST_REFUSAL = 1 << 16
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError)
 
 RequestObserver = Callable[[str, str, int], None]
 """Called after each attempt with verb, plural and status (0: no answer)."""
@@ -73,7 +77,68 @@ class Transport:
         Raises ApiError (by kind) and UnreachableError. Only 429 (no effect) and one 401 (new
         credentials) are retried here; all other errors are retried by the work queue.
         """
-        url = self._connection.server + path + (f"?{urlencode(query)}" if query else "")
+        types = {"Accept": accept, "Content-Type": content_type}
+        whole = path + (f"?{urlencode(query)}" if query else "")
+        data = await self._attempts(
+            method, whole, verb=verb, plural=plural, body=body, types=types, most_bytes=None
+        )
+        return parsed(data, f"{verb} {whole}") if data else {}
+
+    async def read(self, path: str, *, verb: str, plural: str, most_bytes: int) -> bytes:
+        """A GET's answer, whatever it is; UnreachableError if it is longer. Else as `request`."""
+        return await self._attempts(
+            "GET", path, verb=verb, plural=plural, body=None, types={}, most_bytes=most_bytes
+        )
+
+    async def lines(
+        self, path: str, *, plural: str, query: dict[str, str]
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of a WATCH as they come; UnreachableError once SILENT_SECONDS bring none.
+
+        Close the generator to end the request. Raises as `request` does; 429 is not retried.
+        """
+        url = f"{self._connection.server}{path}?{urlencode({**query, 'watch': 'true'})}"
+        times = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._timeout, sock_read=SILENT_SECONDS
+        )
+        for is_last in (False, True):
+            try:
+                answer = await self._open(
+                    "GET",
+                    url,
+                    verb="watch",
+                    plural=plural,
+                    body=None,
+                    types={"Accept": JSON},
+                    most_bytes=_LONGEST_REFUSAL,
+                    times=times,
+                )
+                break
+            except UnauthorizedError:
+                if is_last:
+                    raise
+                await self._refresh()
+        try:
+            async for line in answer.content:
+                if line.strip():
+                    yield line
+        except (*_NO_ANSWER, ValueError) as error:  # ValueError: a line of megabytes
+            raise self._unreachable("watch", url, error) from error
+        finally:
+            answer.close()
+
+    async def _attempts(
+        self,
+        method: str,
+        path: str,
+        *,
+        verb: str,
+        plural: str,
+        body: Any,
+        types: dict[str, str],
+        most_bytes: int | None,
+    ) -> bytes:
+        url = self._connection.server + path
         refreshed = False
         attempt = 0
         while True:
@@ -81,9 +146,14 @@ class Transport:
             if method != "GET":
                 self.guard()
             try:
-                types = {"Accept": accept, "Content-Type": content_type}
                 return await self._once(
-                    method, url, verb=verb, plural=plural, body=body, types=types
+                    method,
+                    url,
+                    verb=verb,
+                    plural=plural,
+                    body=body,
+                    types=types,
+                    most_bytes=most_bytes,
                 )
             except ThrottledError as error:
                 if attempt >= self._throttle_attempts:
@@ -102,44 +172,97 @@ class Transport:
             raise UnreachableError(f"credentials cannot be read again: {error}") from error
 
     async def _once(
-        self, method: str, url: str, *, verb: str, plural: str, body: Any, types: dict[str, str]
-    ) -> dict[str, Any]:
-        headers = {
-            **types,
-            "User-Agent": "rollcall-operator",
-            **await self._connection.auth_headers(),
-        }
-        what = f"{verb} {url.removeprefix(self._connection.server)}"
-        status = 0
+        self,
+        method: str,
+        url: str,
+        *,
+        verb: str,
+        plural: str,
+        body: Any,
+        types: dict[str, str],
+        most_bytes: int | None,
+    ) -> bytes:
+        response = await self._open(
+            method,
+            url,
+            verb=verb,
+            plural=plural,
+            body=body,
+            types=types,
+            most_bytes=most_bytes,
+            times=aiohttp.ClientTimeout(total=self._timeout),
+        )
         try:
-            response = await self._connection.api.rest_client.request(
-                method,
-                url,
-                headers=headers,
-                body=body,
-                _request_timeout=aiohttp.ClientTimeout(total=self._timeout),
+            return await _body(response, most_bytes)
+        except _NO_ANSWER as error:
+            raise self._unreachable(verb, url, error) from error
+
+    async def _open(
+        self,
+        method: str,
+        url: str,
+        *,
+        verb: str,
+        plural: str,
+        body: Any,
+        types: dict[str, str],
+        most_bytes: int | None,
+        times: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """A success, whose body is not read yet; ApiError and UnreachableError."""
+        authorization = await self._connection.auth_headers()
+        headers = {**types, "User-Agent": "rollcall-operator", **authorization}
+        status, refusal = 0, b""
+        try:
+            made = await self._connection.api.rest_client.request(
+                method, url, headers=headers, body=body, _request_timeout=times
             )
+            response: aiohttp.ClientResponse = made.response  # the client wraps it
             status = response.status
-            data: bytes = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"{what}: {type(error).__name__}: {error}") from error
+            if not 200 <= status < 300:
+                refusal = await _body(response, most_bytes)
+        except _NO_ANSWER as error:
+            raise self._unreachable(verb, url, error) from error
         finally:
             self._observe(verb, plural, status)
         if not 200 <= status < 300:
             raise error_from(
-                status=status, body=data, retry_after=response.headers.get("Retry-After"), what=what
+                status=status,
+                body=refusal,
+                retry_after=response.headers.get("Retry-After"),
+                what=self._what(verb, url),
             )
-        return self._parse(data, what)
+        return response
 
-    @staticmethod
-    def _parse(data: bytes, what: str) -> dict[str, Any]:
-        try:
-            parsed = json.loads(data) if data else {}
-        except ValueError as error:
-            raise UnreachableError(f"{what}: the answer is not JSON: {error}") from error
-        if not isinstance(parsed, dict):
-            raise UnreachableError(f"{what}: the answer is not a JSON object")
-        return parsed
+    def _unreachable(self, verb: str, url: str, error: Exception) -> UnreachableError:
+        return UnreachableError(f"{self._what(verb, url)}: {type(error).__name__}: {error}")
+
+    def _what(self, verb: str, url: str) -> str:
+        return f"{verb} {url.removeprefix(self._connection.server)}"
+
+
+def parsed(data: bytes, what: str) -> dict[str, Any]:
+    """A JSON object; UnreachableError for anything else, which no API server sends."""
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise UnreachableError(f"{what}: the answer is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UnreachableError(f"{what}: the answer is not a JSON object")
+    return found
+
+
+async def _body(answer: aiohttp.ClientResponse, most: int | None) -> bytes:
+    """The whole answer; OSError if it is longer than `most` bytes."""
+    if most is None:
+        return await answer.read()
+    found = bytearray()
+    async for piece in answer.content.iter_any():
+        found += piece
+        if len(found) > most:
+            answer.close()
+            raise OSError(f"the answer is longer than {most} bytes")
+    return bytes(found)
 
 
 __all__ = ["APPLY_PATCH", "JSON", "MERGE_PATCH", "STRATEGIC_PATCH", "ApiError", "Transport"]

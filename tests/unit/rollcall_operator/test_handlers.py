@@ -7,14 +7,13 @@ import kopf
 import pytest
 
 from rollcall_operator.handlers import (
-    LABELLED,
     WATCHED,
     EndlessBackoffs,
     job_of,
     make_settings,
     register,
 )
-from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS, Resource
+from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS, Resource
 
 
 @pytest.mark.parametrize(
@@ -26,12 +25,6 @@ from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS, Resou
             {"metadata": {"namespace": "n", "name": "p"}, "spec": {"jobRef": {"name": "j"}}},
             ("n", "j"),
         ),
-        (
-            PODS,
-            {"metadata": {"namespace": "n", "name": "x", "labels": {"rollcall.dev/job": "j"}}},
-            ("n", "j"),
-        ),
-        (PODS, {"metadata": {"namespace": "n", "name": "x"}}, None),
         (ROLLOUT_POOLS, {"metadata": {"namespace": "n", "name": "p"}}, None),
     ],
 )
@@ -54,12 +47,17 @@ def test_nothing_of_kopf_writes() -> None:
     assert settings.peering.standalone
     assert settings.scanning.disabled
     assert not settings.posting.enabled
-
-
-def test_pods_and_children_are_filtered_by_the_server() -> None:
-    selectors = make_settings().watching.label_selectors
-    assert len(selectors) == len(LABELLED)
-    assert set(selectors.values()) == {"rollcall.dev/job"}
+    body = kopf.Body({"metadata": {"name": "j", "annotations": {"a": "b"}}, "spec": {"x": [1]}})
+    difference, progress = (
+        settings.persistence.diffbase_storage,
+        settings.persistence.progress_storage,
+    )
+    assert difference.fetch(body=body) is None
+    assert difference.build(body=body) == {}, "an object is not copied"
+    patch = kopf.Patch()
+    difference.store(body=body, patch=patch, essence=kopf.BodyEssence({}))
+    progress.touch(body=body, patch=patch, value="now")
+    assert not patch
 
 
 async def test_every_watched_kind_has_one_handler_that_only_enqueues() -> None:
@@ -69,28 +67,12 @@ async def test_every_watched_kind_has_one_handler_that_only_enqueues() -> None:
     register(registry, enqueue=lambda *key: keys.append(key), seen=seen.append)
     handlers = registry._watching.get_all_handlers()
     assert len(handlers) == len(WATCHED)
-    body = {"metadata": {"namespace": "n", "name": "j", "labels": {"rollcall.dev/job": "j"}}}
+    body = {"metadata": {"namespace": "n", "name": "j"}}
     for handler in handlers:
         run: Any = handler.fn
         await run(body=body, event={}, type=None)
     assert sorted(seen) == sorted(resource.plural for resource in WATCHED)
-    assert keys == [("n", "j")] * 5  # the pool names no job
+    assert keys == [("n", "j")]  # the pool names no job
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
     assert not registry._indexing.get_all_handlers()
-
-
-async def test_nodes_are_watched_only_with_a_callback_for_them() -> None:
-    registry = kopf.OperatorRegistry()
-    seen: list[tuple[str, bool]] = []
-    register(
-        registry,
-        enqueue=lambda *_: None,
-        seen=lambda _: None,
-        node_seen=lambda node, gone: seen.append((node["metadata"]["name"], gone)),
-    )
-    (handler,) = [h for h in registry._watching.get_all_handlers() if h.id == "node"]
-    run: Any = handler.fn
-    for kind in (None, "MODIFIED", "DELETED"):
-        await run(body={"metadata": {"name": "n"}}, type=kind)
-    assert seen == [("n", False), ("n", False), ("n", True)]

@@ -45,6 +45,7 @@ def test_the_output_is_deterministic() -> None:
         "reverse-no-sync.yaml",
         "reverse-vllm.yaml",
         "own-task/rljob.yaml",
+        "calculator/rljob.yaml",
         "smollm/first-letter.yaml",
         "smollm/chain-sum.yaml",
     ],

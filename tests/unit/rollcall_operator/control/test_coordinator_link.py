@@ -168,7 +168,10 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
     links: list[CoordinatorLink] = []
 
     def make(
-        *, credentials: Credentials | None = None, **changes: Any
+        *,
+        credentials: Credentials | None = None,
+        clock: Callable[[], float] = time.time,
+        **changes: Any,
     ) -> tuple[CoordinatorLink, Counts]:
         counts = Counts()
         settings = LinkSettings(
@@ -183,6 +186,7 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
             notify=counts.wakes.append,
             metrics=counts,
             settings=replace(settings, **changes),
+            clock=clock,
         )
         link.start()
         links.append(link)
@@ -398,6 +402,30 @@ async def test_news_of_the_pod_end_the_wait_for_the_next_try(
     await coordinator.start(port)
     link.retry_now()
     await eventually(lambda: link.connected, seconds=1.0)
+
+
+async def test_a_coordinator_that_is_away_for_long_is_tried_seldom_until_there_is_news(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    passed = 0.0
+    away = Credentials(UnreachableError("no token"))
+    tries = 0
+
+    async def token() -> str:
+        nonlocal tries
+        tries += 1
+        raise UnreachableError("no token")
+
+    away.token = token  # type: ignore[method-assign]
+    link, _ = link_to(credentials=away, clock=lambda: time.time() + passed)
+    await eventually(lambda: tries >= 5)
+    passed = 300.0
+    await asyncio.sleep(0.2)
+    seen = tries
+    await asyncio.sleep(0.3)
+    assert tries == seen, "the next one comes after 15 to 30 s"
+    link.retry_now()
+    await eventually(lambda: tries == seen + 1)
 
 
 async def test_close_ends_both_tasks_and_the_stream_in_the_count(

@@ -1,0 +1,128 @@
+"""Follows all objects of one kind: a LIST, then WATCHes from there on, without end.
+
+https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+
+from rollcall_operator.kube.client import KubeClient, Object
+from rollcall_operator.kube.errors import ApiError, ExpiredError, UnreachableError
+from rollcall_operator.kube.resources import Resource
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Changed = Callable[[T | None, T | None], None]
+"""Takes what was kept of an object before and what is now; None: it did not exist, or does not."""
+
+_SERVER_SECONDS = 290
+_SHORT_SECONDS = 1.0  # a WATCH without an event that ends sooner counts as failed
+
+
+class Watch(Generic[T]):
+    """Keeps `reduce(object)` of each object, by namespace and name.
+
+    `changed` is called with each difference, also with those that were missed while no WATCH was
+    open. Failures are waited out for `delay(failures in a row)` seconds.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        reduce: Callable[[Object], T],
+        changed: Changed[T],
+        delay: Callable[[int], float],
+    ) -> None:
+        self._client, self._resource, self._namespace = client, resource, namespace
+        self._query = {"labelSelector": labels} if labels else {}
+        self._reduce, self._changed, self._delay = reduce, changed, delay
+        self._kept: dict[tuple[str, str], T] = {}
+        self._version = ""  # where the next WATCH begins; empty: a LIST is needed
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._follow()
+                continue
+            except ExpiredError:
+                self._version = ""
+                problem = "the API server has forgotten where it stopped; it is listed anew"
+            except (ApiError, UnreachableError) as error:
+                problem = str(error)
+            self._failures += 1
+            pause = self._delay(self._failures)
+            log.info("Watching %s: %s; again in %.1f s", self._resource.plural, problem, pause)
+            await asyncio.sleep(pause)
+
+    async def _list(self) -> None:
+        missing = set(self._kept)
+        version = ""
+        pages = self._client.pages(
+            self._resource, namespace=self._namespace, query=dict(self._query)
+        )
+        async for page in pages:
+            version = str(page["metadata"].get("resourceVersion") or "")
+            for found in page["items"]:
+                missing.discard(self._take(found))
+        for key in missing:
+            self._drop(key)
+        if not version:
+            raise UnreachableError(f"list {self._resource.plural}: without a resourceVersion")
+        self._version = version
+
+    async def _follow(self) -> None:
+        query = {
+            **self._query,
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(_SERVER_SECONDS),
+        }
+        events = self._client.watch(self._resource, namespace=self._namespace, query=query)
+        began, received = time.monotonic(), 0
+        async with aclosing(events):
+            async for event in events:
+                received += 1
+                self._failures = 0
+                self._event(event.get("type"), event["object"])
+        if not received and time.monotonic() - began < _SHORT_SECONDS:
+            raise UnreachableError("the WATCH ended at once")
+
+    def _event(self, kind: Any, found: Object) -> None:
+        if kind == "DELETED":
+            self._drop(_key(found))
+        elif kind in {"ADDED", "MODIFIED"}:
+            self._take(found)
+        elif kind != "BOOKMARK":
+            log.warning("Watching %s: event %r is not known", self._resource.plural, kind)
+        self._version = str(found["metadata"]["resourceVersion"])
+
+    def _take(self, found: Object) -> tuple[str, str]:
+        key, now = _key(found), self._reduce(found)
+        before = self._kept.get(key)
+        self._kept[key] = now
+        self._changed(before, now)
+        return key
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        before = self._kept.pop(key, None)
+        if before is not None:
+            self._changed(before, None)
+
+
+def _key(found: Object) -> tuple[str, str]:
+    metadata = found["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
