@@ -1,0 +1,54 @@
+"""What people change of a running job: suspend it, resume it, have one rollout drain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollcall_cli.job_record import get_job
+from rollcall_operator.api.labels import JOB, POOL, ROLE, ROLLOUT
+from rollcall_operator.kube.resources import PODS, RL_JOBS
+
+if TYPE_CHECKING:
+    from rollcall_operator.kube.client import KubeClient
+
+
+class NoRolloutError(Exception):
+    """The pod is not there, or is no rollout; the message says which pods are."""
+
+
+async def set_suspended(client: KubeClient, *, namespace: str, name: str, suspended: bool) -> str:
+    """Suspend or resume a job; what happens next, as a sentence. NoSuchJobError, ApiError."""
+    job = await get_job(client, namespace=namespace, name=name)
+    if bool(job["spec"].get("suspend", False)) == suspended:
+        return f"{name} is {'suspended' if suspended else 'not suspended'} already"
+    patch = {"spec": {"suspend": suspended}}
+    await client.merge(RL_JOBS, namespace=namespace, name=name, patch=patch)
+    if not suspended:
+        return (
+            f"{name} is resumed: its trainer starts again from its last checkpoint, if it has any"
+        )
+    kept = (
+        "its last checkpoint is kept"
+        if (job["spec"].get("trainer") or {}).get("checkpoint")
+        else "without spec.trainer.checkpoint it will start again at step 0"
+    )
+    return f"{name} is suspended: its pods end; {kept}"
+
+
+async def drain(client: KubeClient, *, namespace: str, pod: str) -> str:
+    """Delete a rollout's pod, which drains it; what happens next, as a sentence.
+
+    NoRolloutError if the pod is not there or is another one's; ApiError.
+    """
+    found = await client.find(PODS, namespace=namespace, name=pod)
+    labels = ((found or {}).get("metadata") or {}).get("labels") or {}
+    if found is None or labels.get(ROLE) != ROLLOUT:
+        problem = "is no rollout" if found else f"is not in namespace {namespace!r}"
+        command = f"kubectl get pods --selector {ROLE}={ROLLOUT}"
+        raise NoRolloutError(f"pod {pod!r} {problem}; list the rollouts with: {command}")
+    uid = found["metadata"]["uid"]
+    await client.delete(PODS, namespace=namespace, name=pod, uid=uid)
+    return (
+        f"{pod} drains: job {labels.get(JOB)} gives its prompts to other rollouts, and pool "
+        f"{labels.get(POOL)} starts another rollout in its place"
+    )

@@ -1,0 +1,104 @@
+"""Suspend, resume, drain: each changes one thing, or says why not."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from rollcall_cli.changes import NoRolloutError, drain, set_suspended
+from rollcall_cli.job_record import NoSuchJobError
+from rollcall_operator.kube.errors import NotFoundError
+from rollcall_operator.kube.resources import Resource
+
+if TYPE_CHECKING:
+    from rollcall_operator.kube.client import KubeClient
+
+
+@dataclass
+class Cluster:
+    """One job and one pod."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    role: str = "rollout"
+    merged: list[dict[str, Any]] = field(default_factory=list)
+    deleted: list[tuple[str, str]] = field(default_factory=list)
+
+    async def get(self, _: Resource, *, namespace: str, name: str) -> dict[str, Any]:
+        if name != "reverse":
+            raise NotFoundError(status=404, reason="NotFound", message="no such job", what="get")
+        return {"spec": self.spec}
+
+    async def merge(self, _: Resource, *, patch: dict[str, Any], **__: str) -> None:
+        self.merged.append(patch)
+
+    async def find(self, _: Resource, *, namespace: str, name: str) -> dict[str, Any] | None:
+        labels = {
+            "rollcall.dev/role": self.role,
+            "rollcall.dev/job": "reverse",
+            "rollcall.dev/pool": "cpu",
+        }
+        found = {"metadata": {"name": name, "uid": "u1", "labels": labels}}
+        return found if name == "reverse-cpu-a" else None
+
+    async def delete(self, _: Resource, *, name: str, uid: str, **__: str) -> None:
+        self.deleted.append((name, uid))
+
+
+async def suspend(cluster: Cluster, name: str = "reverse", *, suspended: bool = True) -> str:
+    return await set_suspended(
+        cast("KubeClient", cluster), namespace="team", name=name, suspended=suspended
+    )
+
+
+async def drained(cluster: Cluster, pod: str) -> str:
+    return await drain(cast("KubeClient", cluster), namespace="team", pod=pod)
+
+
+@pytest.mark.parametrize(
+    ("spec", "suspended", "says"),
+    [
+        ({}, True, "without spec.trainer.checkpoint it will start again at step 0"),
+        ({"trainer": {"checkpoint": {}}}, True, "start again at step 0"),
+        ({"trainer": {"checkpoint": {"everySteps": 5}}}, True, "its last checkpoint is kept"),
+        ({"suspend": True}, False, "reverse is resumed"),
+    ],
+)
+async def test_a_job_is_suspended_and_resumed(
+    spec: dict[str, Any], suspended: bool, says: str
+) -> None:
+    cluster = Cluster(spec)
+    assert says in await suspend(cluster, suspended=suspended)
+    assert cluster.merged == [{"spec": {"suspend": suspended}}]
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+async def test_what_is_so_already_is_said_and_not_written(suspended: bool) -> None:
+    cluster = Cluster({"suspend": suspended})
+    assert "already" in await suspend(cluster, suspended=suspended)
+    assert cluster.merged == []
+
+
+async def test_a_job_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(NoSuchJobError, match="'revers' in namespace 'team'"):
+        await suspend(Cluster(), "revers")
+
+
+async def test_a_rollout_drains_by_its_uid() -> None:
+    cluster = Cluster()
+    said = await drained(cluster, "reverse-cpu-a")
+    assert "reverse-cpu-a drains: job reverse gives its prompts to other rollouts" in said
+    assert cluster.deleted == [("reverse-cpu-a", "u1")]
+
+
+@pytest.mark.parametrize(
+    ("pod", "role", "says"),
+    [
+        ("reverse-cpu-a", "trainer", "is no rollout"),
+        ("reverse-cpu-z", "rollout", "is not in namespace 'team'"),
+    ],
+)
+async def test_another_pod_is_not_deleted(pod: str, role: str, says: str) -> None:
+    cluster = Cluster(role=role)
+    with pytest.raises(NoRolloutError, match=f"{says}; list the rollouts with: kubectl get pods"):
+        await drained(cluster, pod)
+    assert cluster.deleted == []

@@ -1,0 +1,62 @@
+"""The live screen goes on where the API server does not answer."""
+
+import asyncio
+from io import StringIO
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from rich.console import Console
+
+from rollcall_cli import live
+from rollcall_cli.job_summary import summarize
+from rollcall_operator.kube.errors import UnreachableError
+from tests.unit.rollcall_cli.example_record import record
+
+if TYPE_CHECKING:
+    from rollcall_operator.kube.client import KubeClient
+
+
+SUMMARY = summarize(record(), [])
+
+
+async def watched(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, Any] | Exception) -> str:
+    """What was drawn until the answers were used up."""
+    left, done = list(answers), asyncio.Event()
+
+    async def read(*_: Any, **__: Any) -> dict[str, Any]:
+        if not left:
+            done.set()
+            await asyncio.Event().wait()
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(live, "read_summary", read)
+    file = StringIO()
+    console = Console(file=file, width=120, force_terminal=True, color_system=None)
+    client = cast("KubeClient", None)
+    watching = asyncio.create_task(
+        live.watch(client, namespace="team", job="reverse", every=0.0, console=console)
+    )
+    ended = asyncio.create_task(done.wait())
+    await asyncio.wait({watching, ended}, return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    if watching.done():
+        watching.result()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    return file.getvalue()
+
+
+async def test_the_newest_status_is_drawn_and_an_outage_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = await watched(monkeypatch, SUMMARY, UnreachableError("no answer"), SUMMARY)
+    assert text.count("team/reverse: Running, step 9 of 10") == 3
+    assert text.count("Not read again: no answer") == 1
+
+
+async def test_what_cannot_be_read_at_first_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnreachableError):
+        await watched(monkeypatch, UnreachableError("no answer"))
