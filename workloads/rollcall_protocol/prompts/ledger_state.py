@@ -48,7 +48,8 @@ class SavedSamples:
 @dataclass(frozen=True, slots=True)
 class LedgerState:
     """The data cursor (the next new prompt), the prompts that wait for another lease, partial
-    responses of some of them, samples that wait for a batch, and the counters.
+    responses of some of them, samples that wait for a batch, and the counters; `trajectories` are
+    the names of those that count already.
     """
 
     cursor: int
@@ -56,3 +57,4 @@ class LedgerState:
     partials: tuple[SavedPartial, ...] = ()
     buffer: tuple[SavedSamples, ...] = ()
     counts: LedgerCounts = field(default_factory=LedgerCounts)
+    trajectories: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ from rollcall_protocol.prompts.prompt_queues import (
     SampleBuffer,
 )
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
-from rollcall_protocol.wire.messages import Completion, PromptLease
+from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_protocol.wire.partial_responses import PartialReport
 
 __all__ = ["CompletedPrompt", "LedgerState", "PromptLedger", "RejectionReason"]
@@ -208,6 +208,28 @@ class PromptLedger:
             self.rejected[RejectionReason.ABANDONED_LINEAGE] += 1
         return True
 
+    def take_group(
+        self, job_uid: str, tokens: tuple[int, ...], samples: tuple[Sample, ...], oldest: Version
+    ) -> None:
+        """Take samples that no lease asked for, as those of a prompt that was dispatched now.
+
+        RuntimeError before the first version.
+        """
+        if self._first is None:
+            raise RuntimeError("no version is published")
+        self.dispatched += 1
+        name = f"front.{oldest.lineage.epoch}.{oldest.lineage.boot}.{self.dispatched}"
+        lease = PromptLease(name, self.cursor, tokens, len(samples), seed=0)
+        self.cursor += 1
+        if oldest.lineage != self._first.lineage:
+            self.rejected[RejectionReason.ABANDONED_LINEAGE] += 1
+        elif self._uniform_groups.leaves_out(sample.reward for sample in samples):
+            self.rejected[RejectionReason.UNIFORM_REWARDS] += 1
+        else:
+            completion = Completion(job_uid, MemberId("front", ""), name, oldest, samples)
+            born = oldest.number - self._first.number
+            self._buffer.put(BufferedSamples(lease, completion, born))
+
     def return_lease(self, lease: str, member: MemberId) -> None:
         """A rollout returns a lease unfinished: the prompt is requeued."""
         held = self._leases.current(lease, member)
@@ -280,6 +302,13 @@ class PromptLedger:
     def running_by_pod(self) -> Counter[str]:
         """Number of leased prompts by the rollout's pod uid."""
         return self._leases.by_pod()
+
+    @property
+    def oldest_wanted(self) -> int:
+        """The lowest number of a version whose samples may still be trained on."""
+        if self._first is None:
+            return 0
+        return self._first.number + self._trained - self._max_staleness
 
     @property
     def buffered(self) -> int:

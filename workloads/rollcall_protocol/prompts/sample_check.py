@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rollcall_protocol.prompts.reward_error_check import reward_errors_problem
+from rollcall_protocol.wire.generation import NewTokens
 from rollcall_protocol.wire.ids import MAX_VERSION_NUMBER, Version
-from rollcall_protocol.wire.messages import Completion, PromptLease
-from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
+from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
+from rollcall_protocol.wire.partial_responses import (
+    NOT_SAMPLED,
+    PartialReport,
+    PartialResponses,
+    Response,
+)
 from rollcall_protocol.wire.reward_errors import MAX_REWARD
 
 MAX_LOGPROB = 0.01  # of a probability of 1, with the rounding of an inference engine
@@ -41,10 +47,14 @@ class BadSamples:
 
 @dataclass(frozen=True, slots=True)
 class SampleBounds:
-    """`vocabulary`: tokens are below it. `positions`: those of prompt and response together."""
+    """`vocabulary`: tokens are below it. `positions`: those of prompt and response together.
+
+    `given_tokens`: in this job an environment may give tokens between those that are sampled.
+    """
 
     vocabulary: int
     positions: int | None = None  # MAX_POSITIONS
+    given_tokens: bool = False
 
     def check(
         self, completion: Completion, lease: PromptLease, *, newest: Version | None
@@ -62,12 +72,24 @@ class SampleBounds:
         if (problem := reward_errors_problem(completion)) is not None:
             return BadSamples(SampleFault.REWARD_ERROR, problem)
         for number, sample in enumerate(completion.samples):
-            columns = sample.tokens, sample.logprobs, sample.versions
-            for fault, problem in self._problems(*columns, newest, before=len(lease.tokens)):
-                return BadSamples(fault, f"sample {number}: {problem}")
-            if not abs(sample.reward) <= MAX_REWARD:
-                problem = f"sample {number}: reward {sample.reward} is not within {MAX_REWARD:g}"
-                return BadSamples(SampleFault.REWARD, problem)
+            bad = self.check_sample(sample, before=len(lease.tokens), newest=newest)
+            if bad is not None:
+                return BadSamples(bad.fault, f"sample {number}: {bad.problem}")
+        return None
+
+    def check_sample(
+        self, sample: Sample, *, before: int, newest: Version | None
+    ) -> BadSamples | None:
+        """The first problem of a sample behind `before` tokens of its prompt, its reward included.
+
+        `newest` as in `check`.
+        """
+        columns = sample.tokens, sample.logprobs, sample.versions
+        for fault, problem in self._problems(*columns, newest, before=before):
+            return BadSamples(fault, problem)
+        if not abs(sample.reward) <= MAX_REWARD:
+            problem = f"reward {sample.reward} is not within {MAX_REWARD:g}"
+            return BadSamples(SampleFault.REWARD, problem)
         return None
 
     def check_report(
@@ -84,6 +106,32 @@ class SampleBounds:
         """
         starts = [len(lease.tokens)] * len(partial.responses)
         return self._responses(partial.responses, starts, lease, partial.version, None)
+
+    def check_request(self, prompt: Sequence[int], begun: Response) -> BadSamples | None:
+        """The first problem of a prompt and the response begun; None if it can be sampled."""
+        if not prompt:
+            return BadSamples(SampleFault.LENGTH, "the prompt is empty")
+        for token in prompt:
+            if not 0 <= token < self.vocabulary:
+                problem = f"the prompt's token {token} is none of {self.vocabulary}"
+                return BadSamples(SampleFault.TOKEN, problem)
+        columns = begun.tokens, begun.logprobs, begun.versions
+        for fault, problem in self._problems(*columns, None, before=len(prompt)):
+            return BadSamples(fault, problem)
+        return None
+
+    def check_new(self, new: NewTokens, *, before: int) -> BadSamples | None:
+        """The first problem of tokens behind `before` others; None if a model may sample them."""
+        columns = new.tokens, new.logprobs, new.versions
+        for fault, problem in self._problems(*columns, None, before=before):
+            return BadSamples(fault, problem)
+        for version in new.all_versions:
+            if not 0 <= version <= MAX_VERSION_NUMBER:
+                return BadSamples(SampleFault.VERSION, _version(version, None))
+        if len(new.all_versions) > before + len(new.tokens):
+            problem = f"{len(new.all_versions)} versions, and {before} + {len(new.tokens)} tokens"
+            return BadSamples(SampleFault.LENGTH, problem)
+        return None
 
     def _responses(
         self,
@@ -132,9 +180,9 @@ class SampleBounds:
         for logprob in logprobs:
             if not -math.inf < logprob <= MAX_LOGPROB:
                 yield SampleFault.LOGPROB, f"log-probability {logprob}"
-        limit = _limit(newest)
+        lowest, limit = NOT_SAMPLED if self.given_tokens else 0, _limit(newest)
         for version in versions:
-            if not 0 <= version <= limit:
+            if not lowest <= version <= limit:
                 yield SampleFault.VERSION, _version(version, newest)
 
 

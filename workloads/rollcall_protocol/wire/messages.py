@@ -15,6 +15,7 @@ from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, parse, to_json
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses
 from rollcall_protocol.wire.reward_errors import RewardError
+from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 # --- member -> coordinator ---------------------------------------------------------------------
@@ -274,7 +275,9 @@ class ReconnectRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One response. Each token has its behaviour log-probability and its weight version."""
+    """One response. Each token has its behaviour log-probability and its weight version, or 0 and
+    NOT_SAMPLED if an environment gave it.
+    """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -312,7 +315,14 @@ MemberMessage = (
 SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
 CoordinatorMessage = SessionMessage | TicketKey | VersionAssigned | PromptLease | PromptLeaseRevoked
 MachineMessage = Ack | CaughtUp | SessionRefused | Draining  # for the coordinator's machine
-WireMessage = MemberMessage | CoordinatorMessage | ReconnectRequest | Completion | JobSnapshot
+WireMessage = (
+    MemberMessage
+    | CoordinatorMessage
+    | ReconnectRequest
+    | Completion
+    | JobSnapshot
+    | ServingRollouts
+)
 
 MACHINE_MESSAGES: tuple[type[MachineMessage], ...] = typing.get_args(MachineMessage)
 MEMBER_MESSAGES: tuple[type[MemberMessage], ...] = typing.get_args(MemberMessage)

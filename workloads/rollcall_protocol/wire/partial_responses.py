@@ -9,14 +9,17 @@ from dataclasses import dataclass
 
 from rollcall_protocol.wire.ids import Version
 
+NOT_SAMPLED = -1
+"""In the place of a weight version: an environment gave the token, and it is not trained on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
     """Tokens of one response so far, each with its log-probability and its weight version.
 
-    Log-probabilities are natural logarithms under the policy that sampled the token. A response
-    that is not `finished` was cut short by a pause or a deadline and can be continued. ValueError
-    if the three tuples differ in length.
+    Log-probabilities are natural logarithms under the policy that sampled the token; a token of
+    version NOT_SAMPLED has 0. A response that is not `finished` was cut short by a pause or a
+    deadline and can be continued. ValueError if the three tuples differ in length.
     """
 
     tokens: tuple[int, ...] = ()

@@ -18,6 +18,7 @@ class RewardErrorKind(StrEnum):
     TOO_LARGE = "too_large"
     TIMED_OUT = "timed_out"
     PROCESS_DIED = "process_died"
+    BAD_ANSWER = "bad_answer"  # of an environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class RewardError:
 
     `value` is what the function raised or returned, or how its process ended. `file` and `line` are
     where it raised, otherwise where it is defined; empty and 0 if that is not known. Texts are
-    printable and have at most MAX_TEXT characters.
+    printable and have at most MAX_TEXT characters. `environment`: the job's environment did that,
+    and not the reward function.
     """
 
     sample: int
@@ -34,6 +36,7 @@ class RewardError:
     value: str
     file: str = ""
     line: int = 0
+    environment: bool = False
 
     @property
     def place(self) -> str:
@@ -43,9 +46,10 @@ class RewardError:
 
 @dataclass(frozen=True, slots=True)
 class RewardFailure:
-    """An error of the reward function of a job, with the prompt that it belongs to.
+    """An error of a job's reward function or environment, with the prompt that it belongs to.
 
-    `prompt` is the number of the prompt, `tokens` its first SHOWN_TOKENS tokens.
+    `function` is the name of either. `prompt` is the number of the prompt, `tokens` its first
+    SHOWN_TOKENS tokens.
     """
 
     function: str
@@ -71,6 +75,7 @@ _HAPPENED = {
     RewardErrorKind.TOO_LARGE: f"returned {{value}}, which is not within {MAX_REWARD:g}",
     RewardErrorKind.TIMED_OUT: "did not return within {value}",
     RewardErrorKind.PROCESS_DIED: "ended its process: {value}",
+    RewardErrorKind.BAD_ANSWER: "gave no usable answer: {value}",
 }
 
 

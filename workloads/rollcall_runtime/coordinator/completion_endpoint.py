@@ -1,21 +1,20 @@
 """The HTTP endpoint that takes completions, on a listener of its own beside that of weights."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 
 from aiohttp import web
 
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, SampleBounds
-from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import Completion
+from rollcall_runtime.coordinator.posted_body import read_posted
 from rollcall_runtime.membership.long_messages import load_message
 from rollcall_runtime.worker.auth import current_caller, impersonation
 
 AT_ONCE = 8  # a rollout posts 4 at a time, and all of them again when its stream opens
-READ_SECONDS = 10.0  # a rollout gives an attempt up after so long
 MAX_COMPLETION_BYTES = 64 * 2**20
 # As JSON: a token with its log-probability and version; a sample with what its reward raised.
 _TOKEN_BYTES, _SAMPLE_BYTES, _COMPLETION_BYTES = 64, 2**13, 2**16
@@ -67,19 +66,10 @@ class CompletionEndpoint:
                 del self._there[pod]
 
     async def _handle(self, request: web.Request) -> web.Response:
-        try:
-            async with asyncio.timeout(READ_SECONDS):
-                body = await request.read()
-            completion = await load_message(body, (Completion,))
-        except CodecError as error:
-            self._refused("malformed")
-            return web.json_response({"error": str(error)}, status=400)
-        except web.HTTPRequestEntityTooLarge:
-            self._refused("long_body")
-            raise
-        except TimeoutError:
-            self._refused("slow_body")
-            return web.json_response({"error": "the request comes too slowly"}, status=408)
+        parse = partial(load_message, expected=(Completion,))
+        completion = await read_posted(request, parse, refused=self._refused)
+        if isinstance(completion, web.Response):
+            return completion
         own = current_caller().identity
         if completion.member.pod_uid != own.pod_uid:
             problem = f"pod {own.pod} sends a completion of pod {completion.member.pod_uid}"

@@ -48,16 +48,17 @@ from rollcall_protocol.wire.messages import (
     SnapshotPartReady,
 )
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
+from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_runtime.coordinator import persistent_state
 from rollcall_runtime.coordinator.completion_endpoint import longest_completion
 from rollcall_runtime.coordinator.job_reporter import JobReporter
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
-from rollcall_runtime.coordinator.operator_stream import OperatorStream
 from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher, PromptMessage
 from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
+from rollcall_runtime.coordinator.state_stream import StateStream
 from rollcall_runtime.coordinator.succession import name_leads_elsewhere
 from rollcall_runtime.coordinator.sync_group_driver import Publication, SyncGroup, WeightHolder
 from rollcall_runtime.coordinator.ticket_office import TicketOffice
@@ -130,7 +131,8 @@ class Coordinator:
         )
         self._bad_messages = BadMessageCounter()
         self.parts = SenderParts(senders, self.connections.send)
-        self.stream = OperatorStream(self.report)
+        self.stream = StateStream(self.report)
+        self.front_stream = StateStream(self.serving_rollouts)
         self.fenced = asyncio.Event()  # set when another coordinator has taken over
         self.groups = {
             opened.name: SyncGroup(
@@ -206,7 +208,7 @@ class Coordinator:
         """The lineage of the versions that this incarnation of the trainer publishes."""
         return next(iter(self.groups.values())).machine.lineage
 
-    async def publish(self, version: Version, snapshot: WeightSnapshot) -> None:
+    async def publish(self, version: Version, snapshot: WeightSnapshot) -> Publication:
         """Publish to all groups; returns when every member acked or was excluded.
 
         Owns `snapshot` from now on; new members fetch it until the next one is published.
@@ -222,7 +224,9 @@ class Coordinator:
         self._base = version
         self.snapshots.release_all_but(version)
         self.prompts.published(version)
-        self._metrics.published(Publication.combine(publications))
+        publication = Publication.combine(publications)
+        self._metrics.published(publication)
+        return publication
 
     def withdraw(self) -> None:
         """Release the newest snapshot: until the next one, new members fetch from peers only."""
@@ -256,6 +260,7 @@ class Coordinator:
     async def stop(self) -> None:
         """Close all streams and the engine sessions, and release the weights."""
         self.stream.close()
+        self.front_stream.close()
         self.prompts.close()
         self.connections.close_all("the trainer stops")
         if self._timer is not None:
@@ -365,6 +370,17 @@ class Coordinator:
         prompts = self.prompts
         return self._reporter.snapshot(self._state, prompts.running(), prompts.rewards.shown)
 
+    def serving_rollouts(self) -> ServingRollouts:
+        """Where a front may send requests now."""
+        found = []
+        for group in self.groups.values():
+            for member in filter(group.machine.serving, group.machine.seated):
+                record = group.machine.members.find(member)
+                if record is not None and record.held is not None:
+                    address, ticket = self.tickets.of_front(record.hello)
+                    found.append(ServingRollout(record.hello.pod, address, ticket))
+        return ServingRollouts(tuple(found))
+
     # --- inside --------------------------------------------------------------------------------
 
     async def _wait_for_members(self, seconds: float) -> None:
@@ -436,6 +452,7 @@ class Coordinator:
                 self._metrics.refused(MessageFault.JOIN.value)
         self.prompts.dispatch()
         self._set_timer()
+        self.front_stream.changed()
         if self._reporter.urgent(effects):
             self.stream.changed()
         else:

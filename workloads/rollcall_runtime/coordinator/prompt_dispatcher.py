@@ -19,6 +19,7 @@ from rollcall_protocol.prompts.prompt_ledger import (
 )
 from rollcall_protocol.prompts.sample_check import BadSamples, SampleBounds
 from rollcall_protocol.prompts.state_check import without_bad_samples
+from rollcall_protocol.prompts.trajectory_groups import TrajectoryGroups
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
     Completion,
@@ -28,10 +29,12 @@ from rollcall_protocol.wire.messages import (
     PromptLease,
     PromptLeaseReturned,
     PromptLeaseRevoked,
+    Sample,
 )
 from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.reward_failures import RewardFailures
+from rollcall_runtime.coordinator.trajectory_intake import OPEN_SECONDS, TrajectoryIntake
 from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)
@@ -67,6 +70,8 @@ class PromptDispatcher:
     ) -> None:
         algorithm = config.algorithm
         settings = algorithm.settings
+        if config.data.from_front:
+            bounds = replace(bounds, given_tokens=True)
         self._config, self._bounds, self._suspicious = config, bounds, suspicious
         self._metrics, self._counted = metrics, counted
         self._version: Version | None = None  # the newest that rollouts serve
@@ -94,6 +99,21 @@ class PromptDispatcher:
             shared_credits=self._credits,
         )
         self._eligible, self._send = eligible, send
+        self.trajectories = TrajectoryIntake(
+            job_uid=config.uid,
+            wanted=config.data.from_front,
+            bounds=self._bounds,
+            groups=TrajectoryGroups(
+                size=algorithm.group_size,
+                seconds=OPEN_SECONDS,
+                known=state.trajectories if state else (),
+            ),
+            newest=lambda: self._newest if self._version else None,
+            oldest=lambda: self._ledger.oldest_wanted,
+            room=lambda: self._ledger.capacity > 0,
+            take=self._take_group,
+            refused=metrics.refused,
+        )
         self.rewards = RewardFailures(config, metrics, reward_failure_changed)
         self._batch_ready = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # for the next lease that expires
@@ -152,7 +172,8 @@ class PromptDispatcher:
 
     def state(self) -> LedgerState:
         """The ledger's state for a checkpoint."""
-        return self._ledger.state()
+        counted = self.trajectories.groups.counted
+        return replace(self._ledger.state(), trajectories=counted)
 
     def running(self) -> Mapping[str, int]:
         """The number of leased prompts by pod uid."""
@@ -219,7 +240,7 @@ class PromptDispatcher:
 
     def dispatch(self) -> None:
         """Lease admitted prompts to eligible members that have credit."""
-        for ledger in self._ledgers:
+        for ledger in self._leasing:
             for member, lease in ledger.dispatch(self._eligible(), time.monotonic()):
                 self._send(member, lease)
         self._metrics.prompts(self._ledger)
@@ -295,6 +316,19 @@ class PromptDispatcher:
     def _ledgers(self) -> list[PromptLedger]:
         """That of an evaluation first, if there is one: it leases first."""
         return [*([self._evaluation] if self._evaluation is not None else []), self._ledger]
+
+    @property
+    def _leasing(self) -> list[PromptLedger]:
+        """Those that have prompts: of trajectories there are none to lease."""
+        from_front = self._config.data.from_front
+        return [each for each in self._ledgers if not from_front or each is not self._ledger]
+
+    def _take_group(
+        self, tokens: tuple[int, ...], samples: tuple[Sample, ...], oldest: Version
+    ) -> None:
+        self._ledger.take_group(self._config.uid, tokens, samples, oldest)
+        self._metrics.prompts(self._ledger)
+        self._batch_ready.set()
 
     def _ledger_of(self, lease: str, member: MemberId) -> PromptLedger:
         """The one that leased; for a lease that is not current, that of training, which says so."""

@@ -1,4 +1,4 @@
-"""What the coordinator does about samples whose reward function gave no usable reward."""
+"""What the coordinator does about samples whose reward function, or environment, failed."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from rollcall_runtime.worker.errors import SpecError
 
 log = logging.getLogger(__name__)
 
-FIELD = "spec.reward.function"
+FIELD, ENVIRONMENT = "spec.reward.function", "spec.environment"
 QUIET = 1000  # samples scored without it, after which an error counts as over
 
 
@@ -29,6 +29,7 @@ class RewardFailures:
         self, config: JobConfig, metrics: CoordinatorMetrics, changed: Callable[[], None]
     ) -> None:
         self._function = config.reward_function or "spec.reward.parts"
+        self._environment = config.environment.shown if config.environment else self._function
         self._settings = config.reward_errors
         self._metrics, self._changed = metrics, changed
         self._share = RewardErrorShare()
@@ -63,13 +64,14 @@ class RewardFailures:
         failure = self._newest
         if failure is None:
             return
+        field = ENVIRONMENT if failure.error.environment else FIELD
         if self._settings.on_error == "Fail" and self._share.confirmed():
-            raise SpecError(FIELD, f"{failure.message}; spec.reward.onError is Fail")
+            raise SpecError(field, f"{failure.message}; spec.reward.onError is Fail")
         most = self._settings.max_share
         if self._share.exceeds(most):
             failed, scored = self._share.counted()
             raise SpecError(
-                FIELD,
+                field,
                 f"{failed} of the last {scored} samples have no usable reward, more than "
                 f"spec.reward.maxErrorShare ({most:g}) allows; the last: {failure.message}",
             )
@@ -77,7 +79,8 @@ class RewardFailures:
     def _record(self, error: RewardError, lease: PromptLease, member: MemberId) -> None:
         self._metrics.reward_failed(error.kind)
         tokens = lease.tokens[:SHOWN_TOKENS]
-        failure = self._newest = RewardFailure(self._function, error, lease.prompt, tokens)
+        function = self._environment if error.environment else self._function
+        failure = self._newest = RewardFailure(function, error, lease.prompt, tokens)
         if self.shown is None or self._since_shown >= QUIET:
             log.warning("a sample of pod %s has no reward: %s", member.pod_uid, failure.message)
             self._show(failure)

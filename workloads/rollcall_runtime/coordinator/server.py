@@ -10,7 +10,7 @@ from rollcall_runtime.coordinator.absent_members import ReconnectRequester
 from rollcall_runtime.coordinator.completion_endpoint import CompletionEndpoint, longest_completion
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
-from rollcall_runtime.coordinator.operator_stream import handle_roster_push
+from rollcall_runtime.coordinator.roster_push import handle_roster_push
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.worker.auth import Doorkeeper, Handler
 from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
@@ -42,7 +42,12 @@ class CoordinatorServer:
         self._coordinator, self._address, self._gang = coordinator, address, gang
         self._metrics, self._certificate = metrics, certificate
         config = coordinator.config
-        book = RoleBook(config.job, config.trainer_replicas, is_member=coordinator.is_member)
+        book = RoleBook(
+            config.job,
+            config.trainer_replicas,
+            is_member=coordinator.is_member,
+            has_front=config.front,
+        )
         self._doorkeeper = Doorkeeper(verifier, book, metrics.refused)
         self._runners: list[web.AppRunner] = []
         self._reconnects = ReconnectRequester(
@@ -77,6 +82,7 @@ class CoordinatorServer:
         streams: list[tuple[str, Handler]] = [
             (pod_contract.OPERATOR_STREAM_ROUTE, coordinator.stream.serve),
             (pod_contract.MEMBER_STREAM_ROUTE, coordinator.connections.serve),
+            (pod_contract.FRONT_STREAM_ROUTE, coordinator.front_stream.serve),
         ]
         if self._gang is not None:
             streams.append((pod_contract.GANG_ROUTE, self._gang))
@@ -101,6 +107,8 @@ class CoordinatorServer:
         app = web.Application(client_max_size=longest)
         route = pod_contract.COMPLETIONS_ROUTE
         app.router.add_post(route, self._doorkeeper.guard(route, endpoint.handle))
+        route, take = pod_contract.TRAJECTORIES_ROUTE, coordinator.prompts.trajectories.handle
+        app.router.add_post(route, self._doorkeeper.guard(route, take))
         return app
 
     async def _listen(self, app: web.Application, port: int, tls: TlsContext | None) -> None:

@@ -1,9 +1,9 @@
-"""Gives each member a key of its own, and newcomers the tickets that are signed by them."""
+"""Gives each member a key of its own, and newcomers and fronts tickets signed by them."""
 
 import secrets
 from collections.abc import Sequence
 
-from rollcall_protocol.pod_contract import AGENT_PORT
+from rollcall_protocol.pod_contract import AGENT_PORT, GENERATE_ROUTE
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import Hello, TicketKey
@@ -44,11 +44,19 @@ class TicketOffice:
             for donor in donors
         )
 
-    def _ticket(self, address: str, version: str) -> str:
+    def of_front(self, rollout: Hello) -> tuple[str, str]:
+        """Where a rollout answers the front, and the ticket to show there.
+
+        The ticket names the door, which no version is named like.
+        """
+        address = host_port(rollout.address, AGENT_PORT)
+        return address, self._ticket(address, GENERATE_ROUTE)
+
+    def _ticket(self, address: str, opens: str) -> str:
         """Empty for an address that no member has: the donor has just left."""
         own, held = self._own.get(address), self._keys.get(address)
         key = own or (held[1] if held else "")
-        return sign_ticket(key, version) if key else ""
+        return sign_ticket(key, opens) if key else ""
 
 
 def _new_key() -> str:

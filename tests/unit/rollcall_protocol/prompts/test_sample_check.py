@@ -9,6 +9,7 @@ import pytest
 from rollcall_protocol.prompts.sample_check import SampleBounds, SampleFault
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
+from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
 from rollcall_protocol.wire.reward_errors import MAX_REWARD
 
 NEWEST = Version(Lineage(1, 1), 7)
@@ -83,3 +84,11 @@ def test_the_problem_names_the_sample_and_the_value() -> None:
     found = BOUNDS.check(sent(GOOD, replace(GOOD, reward=math.nan)), LEASE, newest=NEWEST)
     assert found is not None
     assert found.problem == "sample 1: reward nan is not within 1e+06"
+
+
+def test_tokens_of_no_version_are_good_in_a_job_with_an_environment_alone() -> None:
+    spoken = replace(GOOD, versions=(7, NOT_SAMPLED))
+    with_environment = replace(BOUNDS, given_tokens=True)
+    assert fault(sent(GOOD, spoken)) is SampleFault.VERSION
+    assert fault(sent(GOOD, spoken), with_environment) is None
+    assert fault(sent(GOOD, replace(GOOD, versions=(7, -2))), with_environment)

@@ -49,6 +49,7 @@ from rollcall_protocol.wire.messages import (
     loads,
 )
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
+from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
@@ -78,6 +79,7 @@ MESSAGES: list[WireMessage] = [
     PromptLease("1", 4, (1, 2), 2, 9, PartialResponses(VERSION, (RESPONSE, RESPONSE))),
     PromptLeaseRevoked("1"),
     ReconnectRequest("10.0.0.1", "uid"),
+    ServingRollouts((ServingRollout("a", "10.0.0.2:7072", "ticket"),)),
     Completion("job", MEMBER, "1", VERSION, (Sample((1,), (-0.5,), (7,), 1.0),)),
     JobSnapshot(
         pod_uid="uid",

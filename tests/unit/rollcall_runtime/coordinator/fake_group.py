@@ -395,7 +395,7 @@ class Group:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def eventually(condition: Any, seconds: float = 5) -> None:
+async def eventually(condition: Any, seconds: float = 30) -> None:
     """Wait until `condition()` holds."""
     async with asyncio.timeout(seconds):
         while not condition():

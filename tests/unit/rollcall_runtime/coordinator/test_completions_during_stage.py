@@ -22,6 +22,7 @@ from rollcall_protocol.wire.messages import (
     TicketKey,
     dumps,
 )
+from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.membership.coordinator_connection import MemberStream
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.rollout.inference_engine import PauseMode
@@ -102,7 +103,7 @@ def worst_delay(stop: Event, worst: "multiprocessing.Queue[float]") -> None:
     worst.put(found)
 
 
-async def latencies(group: Group, until: asyncio.Task[None]) -> list[float]:
+async def latencies(group: Group, until: asyncio.Task[Publication]) -> list[float]:
     """Seconds from when each completion was due to be posted until its answer came."""
     lineage = group.coordinator.lineage
     assert lineage is not None

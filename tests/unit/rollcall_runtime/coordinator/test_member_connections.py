@@ -178,7 +178,7 @@ async def test_a_message_to_all_members_is_encoded_once(
         for _ in range(3):
             coordinator.connections.send(MEMBER, join)
             assert await socket.receive_str() == dumps(join)
-        assert written == [join]
+        assert written.count(join) == 1
 
 
 async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.job_config import RewardErrorConfig
+from rollcall_protocol.job_config import EnvironmentConfig, RewardErrorConfig
 from rollcall_protocol.prompts.prompt_ledger import RejectionReason
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptCredit, PromptLease, Sample
@@ -119,7 +119,11 @@ class Shown:
 
     def __init__(self) -> None:
         self.changes = 0
-        config = replace(CONFIG, reward_errors=RewardErrorConfig("Zero", 1.0))
+        config = replace(
+            CONFIG,
+            reward_errors=RewardErrorConfig("Zero", 1.0),
+            environment=EnvironmentConfig("games:Chess"),
+        )
         self.failures = RewardFailures(config, Counts(), self._changed)
 
     def _changed(self) -> None:
@@ -163,3 +167,9 @@ def test_nothing_is_shown_after_many_samples_without_an_error() -> None:
     for _ in range(QUIET // 2):
         shown.count()
     assert (shown.message, shown.changes) == (None, 2)
+
+
+def test_an_error_of_the_environment_names_it() -> None:
+    shown = Shown()
+    shown.count(replace(RAISED, environment=True))
+    assert shown.message == MESSAGE.replace("m:f", "games:Chess")

@@ -1,4 +1,4 @@
-"""What the coordinator exchanges with the operator: roster pushes in, job snapshots out."""
+"""Streams a state to clients, whole after each change: job snapshots, the serving rollouts."""
 
 import asyncio
 import logging
@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from rollcall_protocol.membership.coordinator_effects import RosterRefusedError
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
-from rollcall_protocol.wire.json_codec import CodecError, decode, parse
 from rollcall_protocol.wire.messages import dumps
-from rollcall_protocol.wire.roster import Roster
+from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 
 log = logging.getLogger(__name__)
 
@@ -18,10 +16,10 @@ HEARTBEAT_SECONDS = 5.0
 PROGRESS_SECONDS = 1.0  # least time between reports of progress; changes of members go at once
 
 
-class OperatorStream:
-    """Streams job snapshots to clients; a slow client misses snapshots and delays no other."""
+class StateStream:
+    """`snapshot` gives the state; a slow client misses snapshots and delays no other."""
 
-    def __init__(self, snapshot: Callable[[], JobSnapshot]) -> None:
+    def __init__(self, snapshot: Callable[[], JobSnapshot | ServingRollouts]) -> None:
         self._snapshot = snapshot
         self._changed: set[asyncio.Event] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -75,25 +73,7 @@ class OperatorStream:
                 except TimeoutError:
                     continue
         except ConnectionResetError:
-            log.info("the operator's stream ended")
+            log.info("the stream of %s ended", request.remote)
         finally:
             self._changed.discard(event)
         return response
-
-
-async def handle_roster_push(
-    request: web.Request, push: Callable[[Roster], None], refused: Callable[[str], None]
-) -> web.Response:
-    """PUT of a roster: 200 accepted, 400 malformed, 409 refused (RosterRefusedError)."""
-    try:
-        roster = decode(Roster, parse(await request.read()), path="roster")
-    except CodecError as error:
-        refused("malformed")
-        return web.json_response({"error": str(error)}, status=400)
-    try:
-        push(roster)
-    except RosterRefusedError as error:
-        refused("stale_roster")
-        log.warning("roster of epoch %d refused: %s", roster.epoch, error)
-        return web.json_response({"error": str(error), "epoch": error.epoch}, status=409)
-    return web.json_response({})

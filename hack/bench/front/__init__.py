@@ -1,0 +1,1 @@
+"""What the front adds to a response's latency."""

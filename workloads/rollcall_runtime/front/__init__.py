@@ -1,0 +1,1 @@
+"""The front: a job's rollouts in the form of OpenAI's API, for agents."""

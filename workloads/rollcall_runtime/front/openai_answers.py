@@ -1,0 +1,99 @@
+"""Answers in the form of OpenAI's API: whole, as pieces of a stream, and errors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollcall_protocol.wire.partial_responses import Response
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What is the same in all pieces of an answer. `created` is in Unix seconds."""
+
+    name: str
+    model: str
+    created: int
+    chat: bool
+
+    def body(self, choices: Sequence[dict[str, Any]], usage: dict[str, int]) -> dict[str, Any]:
+        """A whole answer."""
+        kind = "chat.completion" if self.chat else "text_completion"
+        return {**self._fields(kind), "choices": list(choices), "usage": usage}
+
+    def piece(
+        self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None
+    ) -> dict[str, Any]:
+        """A piece of a stream."""
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        body = {**self._fields(kind), "choices": list(choices)}
+        return body if usage is None else {**body, "usage": usage}
+
+    def _fields(self, kind: str) -> dict[str, Any]:
+        return {"id": self.name, "object": kind, "created": self.created, "model": self.model}
+
+
+def choice(
+    head: AnswerHead,
+    index: int,
+    text: str,
+    *,
+    whole: bool,
+    finish: str | None,
+    logprobs: dict[str, Any] | None,
+    tokens: Sequence[int] | None,
+    prompt: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """One of an answer's choices, `whole` or a piece; `tokens` and `prompt` if asked for."""
+    body: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": finish}
+    if not head.chat:
+        body["text"] = text
+    elif whole:
+        body["message"] = {"role": "assistant", "content": text, "refusal": None}
+    else:
+        body["delta"] = {"role": "assistant", "content": text}
+    if tokens is not None:
+        body["token_ids"] = list(tokens)
+    if prompt is not None:
+        body["prompt_token_ids"] = list(prompt)
+    return body
+
+
+def usage(prompt: int, sampled: int) -> dict[str, int]:
+    """The numbers of tokens."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+    }
+
+
+def logprobs_of(
+    head: AnswerHead, texts: Sequence[str], response: Response, since: int, *, offset: int
+) -> dict[str, Any]:
+    """The log-probabilities of the tokens from number `since` on, whose own texts are `texts`."""
+    values = response.logprobs[since:]
+    if head.chat:
+        pairs = zip(texts, values, strict=True)
+        content = [
+            {"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []}
+            for t, v in pairs
+        ]
+        return {"content": content, "refusal": None}
+    offsets, at = [], offset
+    for text in texts:
+        offsets.append(at)
+        at += len(text)
+    return {
+        "tokens": list(texts),
+        "token_logprobs": list(values),
+        "top_logprobs": None,
+        "text_offset": offsets,
+    }
+
+
+def error_body(
+    message: str, *, kind: str, field: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    return {"error": {"message": message, "type": kind, "param": field, "code": code}}

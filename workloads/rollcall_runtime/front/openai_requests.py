@@ -1,0 +1,215 @@
+"""Requests in the form of OpenAI's API: what they ask for, and why they cannot be answered."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rollcall_protocol.sampling_config import SamplingConfig
+
+MOST_CHOICES = 128
+MOST_MESSAGES = 4096
+_MAX_SEED = 2**63
+_LARGEST = 1e9  # of numbers that are not whole
+_LEAST_TEMPERATURE = 1e-3  # below it logits would become infinite; it means 0
+
+# What has no effect here, and no other meaning than to the client or to OpenAI's own service.
+_WITHOUT_EFFECT = {
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+}
+# Of other settings, the values that say what happens anyway.
+_ONLY: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
+_COMMON = {
+    *("model", "n", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "stream"),
+    *("stream_options", "logprobs", "return_token_ids"),
+}
+
+
+class BadRequestError(ValueError):
+    """A request that is refused with 400; `field` is the one that is wrong."""
+
+    def __init__(self, problem: str, field: str | None = None, code: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.field, self.code = problem, field, code
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """What one request asks for. The prompt is `messages`, `text` or `tokens`, the others are None.
+
+    `include_usage`: a stream ends with the numbers of tokens.
+    """
+
+    model: str
+    sampling: SamplingConfig
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    text: str | None = None
+    tokens: tuple[int, ...] | None = None
+    n: int = 1
+    seed: int = 0
+    stream: bool = False
+    include_usage: bool = False
+    logprobs: bool = False
+    return_token_ids: bool = False
+
+    @property
+    def chat(self) -> bool:
+        """Whether the answer is a chat's."""
+        return self.messages is not None
+
+    @property
+    def prompt_field(self) -> str:
+        """The field that the prompt stands in."""
+        return "messages" if self.chat else "prompt"
+
+
+def read_chat(body: Any, sampling: SamplingConfig) -> CompletionRequest:
+    """A request of /v1/chat/completions; `sampling` holds what it does not set. BadRequestError."""
+    fields = _fields(body, {*_COMMON, "messages", "max_completion_tokens"})
+    asked = _common(fields, sampling, longest="max_completion_tokens")
+    logprobs = _flag(fields, "logprobs")
+    return replace(asked, messages=_messages(fields.get("messages")), logprobs=logprobs)
+
+
+def read_completion(body: Any, sampling: SamplingConfig) -> CompletionRequest:
+    """A request of /v1/completions, as `read_chat`."""
+    fields = _fields(body, {*_COMMON, "prompt"})
+    asked = _common(fields, sampling, longest="max_tokens")
+    logprobs = _integer(fields, "logprobs", 0, 1) is not None
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+        prompt = prompt[0]
+    if isinstance(prompt, str) and prompt:
+        return replace(asked, text=prompt, logprobs=logprobs)
+    if isinstance(prompt, list) and prompt and set(map(type, prompt)) == {int}:
+        return replace(asked, tokens=tuple(prompt), logprobs=logprobs)
+    problem = "prompt must be one text or one list of token numbers, not empty; send a request each"
+    raise BadRequestError(problem, "prompt")
+
+
+def _fields(body: Any, known: set[str]) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise BadRequestError("the body must be a JSON object")
+    for name, value in body.items():
+        if name in known or name in _WITHOUT_EFFECT or value is None:
+            continue
+        if name not in _ONLY:
+            raise BadRequestError(f"{name[:60]} is not supported; remove it", name[:60])
+        if value not in _ONLY[name]:
+            raise BadRequestError(f"{name} is not supported, but for its default", name)
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _common(fields: dict[str, Any], base: SamplingConfig, *, longest: str) -> CompletionRequest:
+    model = fields.get("model")
+    if not isinstance(model, str):
+        raise BadRequestError("model must name the job's model; /v1/models lists it", "model")
+    options = fields.get("stream_options") or {}
+    if not isinstance(options, dict) or not set(options) <= {"include_usage"}:
+        raise BadRequestError("stream_options may have include_usage alone", "stream_options")
+    seed = _integer(fields, "seed", -_MAX_SEED, _MAX_SEED - 1)
+    return CompletionRequest(
+        model,
+        _sampling(fields, base, longest),
+        n=_integer(fields, "n", 1, MOST_CHOICES) or 1,
+        seed=secrets.randbelow(_MAX_SEED) if seed is None else seed % _MAX_SEED,
+        stream=_flag(fields, "stream"),
+        include_usage=_flag(options, "include_usage"),
+        return_token_ids=_flag(fields, "return_token_ids"),
+    )
+
+
+def _sampling(fields: dict[str, Any], base: SamplingConfig, longest: str) -> SamplingConfig:
+    longest = longest if longest in fields else "max_tokens"
+    top_k = _integer(fields, "top_k", -1, 2**31)
+    asked: dict[str, tuple[str, Any]] = {  # by the field of SamplingConfig
+        "max_tokens": (longest, _integer(fields, longest, 1, 2**31)),
+        "temperature": ("temperature", _number(fields, "temperature")),
+        "top_p": ("top_p", _number(fields, "top_p")),
+        "top_k": ("top_k", None if top_k is None else max(0, top_k)),
+        "stop": ("stop", _stop(fields)),
+    }
+    temperature = asked["temperature"][1]
+    if temperature is not None and 0 <= temperature < _LEAST_TEMPERATURE:
+        asked |= {"temperature": ("", None), "top_p": ("top_p", 1.0), "top_k": ("top_k", 1)}
+    sampling = replace(base, column="")
+    for name, (field, value) in asked.items():
+        try:
+            sampling = sampling if value is None else replace(sampling, **{name: value})
+        except ValueError as error:
+            raise BadRequestError(str(error), field) from error
+    return sampling
+
+
+def _stop(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
+    stop = fields.get("stop")
+    if isinstance(stop, str):
+        return (stop,)
+    if stop is not None and (not isinstance(stop, list) or {type(text) for text in stop} - {str}):
+        raise BadRequestError("stop must be a string or a list of strings", "stop")
+    return None if stop is None else tuple(stop)
+
+
+def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not value or len(value) > MOST_MESSAGES:
+        problem = f"messages must be a list of 1 to {MOST_MESSAGES} messages"
+        raise BadRequestError(problem, "messages")
+    return tuple(_message(message, f"messages[{at}]") for at, message in enumerate(value))
+
+
+def _message(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        raise BadRequestError(f"{place} must be an object with role and content", place)
+    if value.get("tool_calls"):
+        raise BadRequestError(f"{place}.tool_calls is not supported; write calls as text", place)
+    content = value.get("content")
+    if isinstance(content, list):
+        if not all(
+            isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
+        ):
+            raise BadRequestError(f"{place}.content may have parts of text alone", place)
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise BadRequestError(f"{place}.content must be text", place)
+    return {"role": value["role"], "content": content}
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise BadRequestError(f"{name} must be true or false", name)
+    return value
+
+
+def _integer(fields: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not low <= value <= high:
+        raise BadRequestError(f"{name} must be a whole number from {low} to {high}", name)
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
+        raise BadRequestError(f"{name} must be a number", name)
+    return float(value)

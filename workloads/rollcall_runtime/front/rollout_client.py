@@ -1,0 +1,93 @@
+"""One request of the front to one rollout's door."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+import aiohttp
+
+from rollcall_protocol.pod_contract import GENERATE_ROUTE, TICKET_HEADER
+from rollcall_protocol.wire.generation import GenerationLine, GenerationRequest
+from rollcall_protocol.wire.json_codec import CodecError, decode, parse, to_json
+from rollcall_protocol.wire.serving_rollouts import ServingRollout
+
+CONNECT_SECONDS = 2.0
+SILENT_SECONDS = 10.0  # without a line; a rollout sends one each second
+LONGEST_LINE, LONGEST_REFUSAL = 1 << 22, 1 << 16
+END_SECONDS = 1.0  # from the last line to the end of the answer
+
+
+class RolloutLostError(Exception):
+    """A rollout does not go on with the request; another one may."""
+
+
+class RolloutBusyError(RolloutLostError):
+    """A rollout drains, or has all requests that it may; it may take this one later."""
+
+
+class UnanswerableError(ValueError):
+    """No rollout can answer this request, such as one that is too long for the model."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """A session for all rollouts; `limit` is the front's own number of requests."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
+        timeout=aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS
+        ),
+        read_bufsize=LONGEST_LINE,
+    )
+
+
+async def generated_lines(
+    session: aiohttp.ClientSession, rollout: ServingRollout, asked: GenerationRequest
+) -> AsyncGenerator[GenerationLine, None]:
+    """What `rollout` samples, to the line that is `finished`; RolloutLostError, UnanswerableError.
+
+    Closing the generator ends the request at the rollout.
+    """
+    headers = {TICKET_HEADER: rollout.ticket, "Content-Type": "application/json"}
+    url = f"http://{rollout.address}{GENERATE_ROUTE}"
+    try:
+        async with session.post(
+            url, data=to_json(asked), headers=headers, allow_redirects=False
+        ) as answer:
+            if answer.status != 200:
+                await _refused(answer, rollout)
+            async for text in answer.content:
+                if not text.strip():
+                    continue
+                line = decode(GenerationLine, parse(text), path="line")
+                if line.error and line.final:
+                    raise UnanswerableError(line.error)
+                if line.error or line.new is None:
+                    raise RolloutLostError(f"{rollout.pod}: {line.error or 'an empty line'}")
+                yield line
+                if line.new.finished:
+                    await _read_to_the_end(answer)
+                    return
+    except (aiohttp.ClientError, TimeoutError, OSError, CodecError, ValueError) as error:
+        if isinstance(error, UnanswerableError):
+            raise
+        raise RolloutLostError(f"{rollout.pod}: {type(error).__name__}: {error}") from error
+    raise RolloutLostError(f"{rollout.pod}: the answer ended before the response")
+
+
+async def _read_to_the_end(answer: aiohttp.ClientResponse) -> None:
+    """Otherwise the connection is closed, and the next request needs another one."""
+    with suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with asyncio.timeout(END_SECONDS):
+            await answer.content.read(LONGEST_REFUSAL)  # of an honest rollout nothing
+
+
+async def _refused(answer: aiohttp.ClientResponse, rollout: ServingRollout) -> None:
+    try:
+        problem = str(json.loads(await answer.content.read(LONGEST_REFUSAL)).get("error", ""))
+    except (ValueError, AttributeError):
+        problem = ""
+    if answer.status in {400, 413}:
+        raise UnanswerableError(problem or f"the rollouts refuse it ({answer.status})")
+    kind = RolloutBusyError if answer.status == 503 else RolloutLostError
+    raise kind(f"{rollout.pod}: {answer.status} {problem}")

@@ -1,0 +1,164 @@
+"""What the front keeps of agents' trajectories until they get a reward. Pure: no I/O, no clock.
+
+A trajectory can be trained on if each of its completions goes on from the one before, token by
+token, so that it is one sequence: sampled tokens, and between them those that the agent gave.
+"""
+
+import re
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.messages import Sample
+from rollcall_protocol.wire.partial_responses import NOT_SAMPLED, Response
+from rollcall_protocol.wire.trajectories import MAX_TRAJECTORY_NAME
+
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_TRAJECTORY_NAME - 1}}}")
+MOST_ENDED = 65_536  # names that may not be used again
+
+
+class UntrainableError(ValueError):
+    """A trajectory that cannot be one sample; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCompletion:
+    """One answer: its prompt, what was sampled, and the oldest of the tokens' versions.
+
+    `usual`: sampled as the job's own rollouts sample, so that its log-probabilities are of the
+    distribution that is trained.
+    """
+
+    prompt: tuple[int, ...]
+    response: Response
+    oldest: Version
+    usual: bool = True
+
+
+class Trajectory:
+    """The completions of one name so far, each token once.
+
+    `text` is what the last prompt and answer say. `end`: the text of the special token that the
+    last response ends with; the chat template writes it, too. `last`: when the last one was
+    recorded, seconds of the caller's clock.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.text, self.end, self.last = name, "", "", 0.0
+        self._completions = 0
+        self._prompt: tuple[int, ...] = ()  # of the first one
+        self._tokens: list[int] = []  # behind it
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+        self._oldest: Version | None = None
+        self._problem = ""
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are kept."""
+        return len(self._prompt) + len(self._tokens)
+
+    def sequence(self) -> tuple[int, ...]:
+        """The tokens of the last prompt and response."""
+        return (*self._prompt, *self._tokens)
+
+    def add(self, completion: RecordedCompletion) -> None:
+        """The next one. Where it does not go on from the one before, a new sequence begins."""
+        goes_on = completion.prompt[: self.tokens] == self.sequence()
+        if not goes_on:
+            self._problem = self._problem or (
+                f"the prompt of completion {self._completions} does not begin with the tokens of "
+                "prompt and response before it"
+            )
+        if not completion.usual:
+            self._problem = self._problem or (
+                f"completion {self._completions} was not sampled with the job's temperature, top_p "
+                "and top_k (spec.algorithm.sampling)"
+            )
+        if not goes_on or not self._completions:
+            self._prompt, self._tokens, self._logprobs, self._versions = (
+                completion.prompt,
+                [],
+                [],
+                [],
+            )
+        given, response = completion.prompt[self.tokens :], completion.response
+        self._tokens += [*given, *response.tokens]
+        self._logprobs += [*([0.0] * len(given)), *response.logprobs]
+        self._versions += [*([NOT_SAMPLED] * len(given)), *response.versions]
+        self._oldest = min(self._oldest or completion.oldest, completion.oldest)
+        self._completions += 1
+
+    def sample(self, reward: float) -> tuple[tuple[int, ...], Sample, Version]:
+        """The first prompt, all tokens after it, and the oldest version; UntrainableError."""
+        if self._problem or self._oldest is None:
+            raise UntrainableError(self._problem or "it has no completion")
+        columns = tuple(self._tokens), tuple(self._logprobs), tuple(self._versions)
+        return self._prompt, Sample(*columns, reward), self._oldest
+
+
+class TrajectoryRecords:
+    """All trajectories without a reward, within bounds: number, tokens, seconds of idleness."""
+
+    def __init__(self, *, most: int, most_tokens: int, seconds: float) -> None:
+        self._most, self._most_tokens, self._seconds = most, most_tokens, seconds
+        self._kept: OrderedDict[str, Trajectory] = OrderedDict()  # the longest idle first
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, name: str) -> Trajectory | None:
+        """The trajectory of this name, if it has a completion and no reward."""
+        return self._kept.get(name)
+
+    def has_ended(self, name: str) -> bool:
+        """Whether it got its reward."""
+        return name in self._ended
+
+    def record(
+        self,
+        name: str,
+        completion: RecordedCompletion,
+        now: float,
+        *,
+        text: str = "",
+        end: str = "",
+    ) -> int:
+        """Add a completion; how many trajectories were forgotten for it."""
+        trajectory = self._kept.setdefault(name, Trajectory(name))
+        before = trajectory.tokens
+        trajectory.add(completion)
+        self._tokens += trajectory.tokens - before
+        trajectory.text, trajectory.end, trajectory.last = text, end, now
+        self._kept.move_to_end(name)
+        return self._forget(now)
+
+    def end(self, name: str) -> None:
+        """It has its reward: its tokens are dropped, and its name is not used again."""
+        self._drop(name)
+        self._ended[name] = None
+        while len(self._ended) > MOST_ENDED:
+            self._ended.popitem(last=False)
+
+    def _forget(self, now: float) -> int:
+        before = len(self._kept)
+        while self._kept:
+            oldest = next(iter(self._kept.values()))
+            many = len(self._kept) > self._most or self._tokens > self._most_tokens
+            if not many and now - oldest.last < self._seconds:
+                break
+            self._drop(oldest.name)
+        return before - len(self._kept)
+
+    def _drop(self, name: str) -> None:
+        gone = self._kept.pop(name, None)
+        if gone is not None:
+            self._tokens -= gone.tokens
+
+
+def new_name() -> str:
+    """A name for a trajectory whose agent gives none."""
+    return f"t-{secrets.token_hex(12)}"
