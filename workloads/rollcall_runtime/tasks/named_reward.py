@@ -1,14 +1,14 @@
 """Rewards that a job names without a module, with settings: built in, or by entry point."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rollcall_runtime.worker.engine_registry import Registry
 
 
 class NamedReward(ABC):
-    """A reward with settings of its own. It is called as a user's function is.
+    """A reward with settings of its own. It is called as a user's function is; see RewardFunction.
 
     `config` are its settings, `field` is their path in the RLJob; SpecError names the wrong one.
     """
@@ -18,14 +18,7 @@ class NamedReward(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def __call__(
-        self,
-        prompt: Sequence[int],
-        response: Sequence[int],
-        *,
-        row: Mapping[str, Any],
-        response_text: str,
-    ) -> float:
+    def __call__(self, *tokens: Any, **named: Any) -> float:
         """The reward of a response; what it raises is an error of this sample alone."""
 
 
@@ -36,6 +29,7 @@ named_rewards: Registry[NamedReward] = Registry(
     base=NamedReward,  # type: ignore[type-abstract]
     builtins={
         "code": "rollcall_runtime.tasks.builtin_rewards.code:CodeReward",
+        "environment": "rollcall_runtime.tasks.builtin_rewards.environment:EnvironmentReward",
         "exact-match": "rollcall_runtime.tasks.builtin_rewards.exact_match:ExactMatch",
         "http": "rollcall_runtime.tasks.builtin_rewards.http_service:HttpReward",
         "math-verify": "rollcall_runtime.tasks.builtin_rewards.math_verify:MathVerify",

@@ -1,56 +1,26 @@
-"""The reward process: calls the user's reward function for a rollout, beside it.
+"""The reward process: calls the user's reward function for a worker, beside it."""
 
-It imports neither torch nor anything else that the user's own module does not import. It ends with
-the rollout, however that ends.
-"""
-
-import contextlib
 import json
 import os
-import resource
 import socket
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
 from rollcall_protocol.job_config import RewardPart
+from rollcall_runtime.tasks.process_messages import LENGTH, pack
 from rollcall_runtime.tasks.reward_function import (
     RewardFunction,
     UnusableRewardError,
     load_reward,
 )
-from rollcall_runtime.tasks.reward_messages import LENGTH, pack
+from rollcall_runtime.tasks.user_child import run_child
 from rollcall_runtime.tasks.weighted_sum import WeightedSum, load_sum
-from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.exit import summary
-from rollcall_runtime.worker.parent_process import end_with_parent
-
-_KILLED_FIRST = 1000  # of the processes of a container that has no memory left; proc(5)
 
 
 def main() -> None:
-    """Serve until the rollout closes its side of the socket.
-
-    Arguments: the socket's descriptor, the rollout's process id, how much memory the process may
-    allocate in bytes (0: any), and what `reward_messages.named` makes of the function.
-    """
-    connection, parent, memory, named = sys.argv[1:]
-    end_with_parent()
-    if os.getppid() != int(parent):  # it ended before the kernel was asked
-        os._exit(0)
-    _limit_memory(int(memory))
-    with socket.socket(fileno=int(connection)) as rollout:
-        try:
-            reward = _load(json.loads(named))
-        except SpecError as error:
-            traceback.print_exception(error)
-            problem = summary(error).removeprefix(f"{error.field}: ")
-            rollout.sendall(pack({"refused": problem, "field": error.field}))
-            os._exit(1)
-        rollout.sendall(pack({"file": reward.file, "line": reward.line}))
-        _serve(rollout, reward)
-    os._exit(0)  # threads of the user's code do not hold it back
+    """Serve until the worker closes its side of the socket; see `run_child`."""
+    run_child(_load, _serve)
 
 
 def _load(named: dict[str, Any]) -> RewardFunction | WeightedSum:
@@ -66,8 +36,8 @@ def _serve(rollout: socket.socket, reward: RewardFunction | WeightedSum) -> None
         while header := stream.read(LENGTH.size):
             request = json.loads(stream.read(*LENGTH.unpack(header)))
             prompt, row = tuple(request["prompt"]), request["row"]
-            for response in request["responses"]:
-                answer = _score(reward, prompt, tuple(response), row)
+            for response, gained in request["samples"]:
+                answer = _score(reward, prompt, tuple(response), row, gained)
                 if os.getpid() != own:
                     os._exit(0)  # the function forked and returned in both processes
                 rollout.sendall(pack(answer))
@@ -80,9 +50,10 @@ def _score(
     prompt: tuple[int, ...],
     response: tuple[int, ...],
     row: dict[str, Any],
+    environment_reward: float,
 ) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = {"reward": reward(prompt, response, row)}
+        answer: dict[str, Any] = {"reward": reward(prompt, response, row, environment_reward)}
         return answer | ({"parts": reward.numbers} if isinstance(reward, WeightedSum) else {})
     except UnusableRewardError as error:
         if error.__cause__ is not None:
@@ -93,10 +64,3 @@ def _score(
             "file": error.file,
             "line": error.line,
         }
-
-
-def _limit_memory(nbytes: int) -> None:
-    if nbytes > 0:
-        resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
-    with contextlib.suppress(OSError):  # a kernel without it
-        Path("/proc/self/oom_score_adj").write_text(str(_KILLED_FIRST), encoding="ascii")

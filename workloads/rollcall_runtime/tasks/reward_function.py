@@ -1,9 +1,7 @@
 """Finding the reward function that a job names, and calling it."""
 
 import asyncio
-import importlib
 import inspect
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,15 +10,21 @@ from typing import Any
 from rollcall_protocol.wire.reward_errors import RewardErrorKind, kind_of_number, printable
 from rollcall_runtime.tasks.named_reward import named_rewards
 from rollcall_runtime.tasks.reward_text import open_decoder
+from rollcall_runtime.tasks.user_code import (
+    as_number,
+    definition,
+    described,
+    import_callable,
+    shown,
+)
 from rollcall_runtime.worker.errors import SpecError
-from rollcall_runtime.worker.exit import user_frame
 
 REWARD = "spec.reward"
 FIELD = f"{REWARD}.function"
 
 _NO_ROW: Mapping[str, Any] = MappingProxyType({})
 _TEXTS = ("prompt_text", "response_text")
-_BY_NAME = ("row", *_TEXTS)
+_BY_NAME = ("row", *_TEXTS, "environment_reward")
 
 
 class UnusableRewardError(ValueError):
@@ -35,10 +39,11 @@ class RewardFunction:
     """Scores responses: higher is better. It may be a coroutine function (`async def`).
 
     It is called with prompt and response, both sequences of tokens, and with what it has a
-    parameter of that name for: `row`, the prompt's row of the data by column, and `prompt_text` and
-    `response_text`, the latter without special tokens. SpecError for `field` if it cannot be called
-    so, or if the model in `directory` has no tokenizer for the text that it wants. `file` and
-    `line` are where it is defined; empty and 0 for one that is not Python.
+    parameter of that name for: `row`, the prompt's row of the data by column, `prompt_text` and
+    `response_text`, the latter without special tokens, and `environment_reward`, the sum of what
+    the environment's steps gave (0 in a job without one). SpecError for `field` if it cannot be
+    called so, or if the model in `directory` has no tokenizer for the text that it wants. `file`
+    and `line` are where it is defined; empty and 0 for one that is not Python.
     """
 
     def __init__(
@@ -52,31 +57,38 @@ class RewardFunction:
         self._function, self._wanted = function, _wanted(function, name, field)
         texts = self._wanted.intersection(_TEXTS)
         self._decode = open_decoder(directory, field=field) if texts else None
-        self.file, self.line = _definition(function)
+        self.file, self.line = definition(function)
         self._loop: asyncio.Runner | None = None  # for coroutines
 
     def __call__(
-        self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any] = _NO_ROW, /
+        self,
+        prompt: Sequence[int],
+        response: Sequence[int],
+        row: Mapping[str, Any] = _NO_ROW,
+        environment_reward: float = 0.0,
+        /,
     ) -> float:
         """A usable reward: a number within MAX_REWARD. UnusableRewardError if there is none."""
         try:
-            value = self._call(prompt, response, row)
+            value = self._call(prompt, response, row, environment_reward)
         except BaseException as error:
             # Also SystemExit: the user's code may raise anything, and nothing is swallowed.
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            file, line = _place(error)
-            raise UnusableRewardError(RewardErrorKind.RAISED, text, file, line) from error
-        number = _as_number(value)
+            raise UnusableRewardError(RewardErrorKind.RAISED, *described(error)) from error
+        number = as_number(value)
         kind = RewardErrorKind.NOT_A_NUMBER if number is None else kind_of_number(number)
         if number is None or kind is not None:
             kind = kind or RewardErrorKind.NOT_A_NUMBER
-            raise UnusableRewardError(kind, _shown(value), self.file, self.line)
+            raise UnusableRewardError(kind, shown(value), self.file, self.line)
         return number
 
     def _call(
-        self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any]
+        self,
+        prompt: Sequence[int],
+        response: Sequence[int],
+        row: Mapping[str, Any],
+        environment_reward: float,
     ) -> object:
-        named: dict[str, object] = {"row": row}
+        named: dict[str, object] = {"row": row, "environment_reward": environment_reward}
         if self._decode is not None:
             named["prompt_text"] = self._decode(prompt, False)
             named["response_text"] = self._decode(response, True)
@@ -109,30 +121,8 @@ def load_reward(
             raise SpecError(field, error.problem) from error
         reward = found(config, field=f"{of}.config")
         return RewardFunction(reward, function, directory=directory, field=field)
-    called = _import(function, field)
+    called = import_callable(function, field)
     return RewardFunction(called, function, directory=directory, field=field)
-
-
-def _import(function: str, field: str) -> Callable[..., object]:
-    module_name, _, attribute = function.partition(":")
-    if not (module_name and attribute):
-        raise SpecError(field, f"{function!r} is not of the form module:callable")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        problem = f"cannot import {module_name!r}: {type(error).__name__}: {error}"
-        advice = "is it in the image, or mounted in a folder of PYTHONPATH?"
-        raise SpecError(field, f"{problem}; {advice}") from error
-    found: Any = module
-    for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError as error:
-            raise SpecError(field, f"module {module_name!r} has no {attribute!r}") from error
-    if not callable(found):
-        raise SpecError(field, f"{function!r} is a {type(found).__name__}, not a function")
-    called: Callable[..., object] = found
-    return called
 
 
 async def _awaited(value: Awaitable[object]) -> object:
@@ -152,37 +142,3 @@ def _wanted(function: Callable[..., object], name: str, field: str) -> frozenset
         called = f"({', '.join(('prompt', 'response', *(f'{each}=...' for each in named)))})"
         raise SpecError(field, f"{name}{signature} cannot be called as {called}: {error}") from None
     return frozenset(named)
-
-
-def _definition(function: Callable[..., object]) -> tuple[str, int]:
-    found: Any = inspect.unwrap(function)
-    if not hasattr(found, "__code__"):  # an object that can be called
-        found = type(found).__call__
-    code = getattr(found, "__code__", None)
-    return (Path(code.co_filename).name, code.co_firstlineno) if code is not None else ("", 0)
-
-
-def _place(error: BaseException) -> tuple[str, int]:
-    """Where the user's code raised; the last frame if none is the user's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = user_frame(error) or (frames[-1] if frames else None)
-    return (Path(frame.filename).name, frame.lineno or 0) if frame is not None else ("", 0)
-
-
-def _as_number(value: object) -> float | None:
-    """Of an int, float or bool, or of a scalar of NumPy, torch and the like; None of others."""
-    if isinstance(value, (str, bytes, bytearray)) or not hasattr(type(value), "__float__"):
-        return None
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        return float("inf")
-    except (TypeError, ValueError, RuntimeError):  # an array or tensor of several numbers
-        return None
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)
-    except Exception as error:  # noqa: BLE001 - the user's own class may raise anything
-        return f"a {type(value).__name__} whose repr raises {type(error).__name__}"

@@ -1,11 +1,9 @@
-"""The messages between a rollout and its reward process: JSON behind its length in 4 bytes.
+"""The messages between a worker and its reward process.
 
-The process sends what `started` or `refused` makes once, then for each request one answer for each
-response. No pickle: what the user's code makes is not to be trusted with more than its own reward.
+The process sends one answer for each response of a request.
 """
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,14 +11,7 @@ from typing import Any
 
 from rollcall_protocol.job_config import RewardPart
 
-LENGTH = struct.Struct("!I")
 MAX_ANSWER = 1 << 16  # bytes
-
-
-def pack(message: Mapping[str, Any]) -> bytes:
-    """A message with its length."""
-    body = json.dumps(message).encode()
-    return LENGTH.pack(len(body)) + body
 
 
 def named(
@@ -35,7 +26,14 @@ def named(
 
 
 def request(
-    prompt: Sequence[int], responses: Sequence[Sequence[int]], row: Mapping[str, Any], *, stop: bool
-) -> bytes:
-    """Ask for the rewards of responses to one prompt, in this order; `stop`: up to an error."""
-    return pack({"prompt": prompt, "responses": responses, "row": row, "stop": stop})
+    prompt: Sequence[int],
+    samples: Sequence[tuple[Sequence[int], float]],
+    row: Mapping[str, Any],
+    *,
+    stop: bool,
+) -> dict[str, Any]:
+    """Ask for the rewards of samples of one prompt, in this order; `stop`: up to an error.
+
+    A sample is a response, and what its environment's steps gave.
+    """
+    return {"prompt": prompt, "samples": samples, "row": row, "stop": stop}

@@ -53,19 +53,24 @@ class RewardProcesses:
         await self._all[0].start()
 
     async def score(
-        self, prompt: Sequence[int], responses: Sequence[Sequence[int]], row: Mapping[str, Any]
+        self,
+        prompt: Sequence[int],
+        responses: Sequence[Sequence[int]],
+        row: Mapping[str, Any],
+        environment_rewards: Sequence[float] = (),
     ) -> list[Score]:
         """A reward or an error for each response; see RewardScorer."""
         if len(self._all) == 1:
             async with self._process() as process:
-                return await process.score(prompt, responses, row)
+                return await process.score(prompt, responses, row, environment_rewards)
         failed = asyncio.Event()
 
         async def one(sample: int) -> Score | None:
             async with self._process() as process:
                 if failed.is_set() and self._stop_at_error:
                     return None
-                (score,) = await process.score(prompt, [responses[sample]], row)
+                gained = environment_rewards[sample : sample + 1]
+                (score,) = await process.score(prompt, [responses[sample]], row, gained)
             if isinstance(score, RewardError):
                 failed.set()
                 return RewardError(sample, score.kind, score.value, score.file, score.line)

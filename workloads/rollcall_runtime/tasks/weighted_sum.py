@@ -21,13 +21,18 @@ class WeightedSum:
         self.numbers: dict[str, float] = {}
 
     def __call__(
-        self, prompt: Sequence[int], response: Sequence[int], row: Mapping[str, Any], /
+        self,
+        prompt: Sequence[int],
+        response: Sequence[int],
+        row: Mapping[str, Any],
+        environment_reward: float = 0.0,
+        /,
     ) -> float:
         """The sum; UnusableRewardError names the part that has no usable number."""
         self.numbers, total = {}, 0.0
         for part, function in self._parts:
             try:
-                self.numbers[part.name] = function(prompt, response, row)
+                self.numbers[part.name] = function(prompt, response, row, environment_reward)
                 total += part.weight * self.numbers[part.name]
             except UnusableRewardError as error:
                 text = f"part {part.name}: {error.value}"

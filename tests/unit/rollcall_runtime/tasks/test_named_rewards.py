@@ -142,3 +142,11 @@ def test_an_error_names_the_part(directory: Path) -> None:
         load_sum(parts, directory=directory)
     with pytest.raises(SpecError, match=r"^spec.reward.parts\[0\].function: unknown reward 'x'"):
         load_sum([RewardPart("a", "x")], directory=directory)
+
+
+def test_environment_is_what_its_steps_gave_without_any_text() -> None:
+    reward = load_reward("environment")
+    assert reward((1,), (2,), {}, 0.75) == 0.75
+    assert reward((1,), (2,)) == 0.0
+    parts = [RewardPart("game", "environment", 2.0), RewardPart("none", "environment", 0.0)]
+    assert load_sum(parts, directory=None)((1,), (2,), {}, 0.75) == 1.5

@@ -70,7 +70,7 @@ def crashes(prompt, response): return if_two(prompt, response, lambda: ctypes.st
 def hangs(prompt, response): return if_two(prompt, response, lambda: time.sleep(60))
 def swallows(prompt, response): return if_two(prompt, response, lambda: bytearray(1 << 30))
 def closes(prompt, response):
-    return if_two(prompt, response, lambda: os.closerange(3, 100))
+    return if_two(prompt, response, lambda: os.closerange(3, os.sysconf("SC_OPEN_MAX")))
 
 def forks(prompt, response):
     if os.fork() == 0:
@@ -84,6 +84,10 @@ def ends_with_a_helper(prompt, response):
             time.sleep(60)
         os._exit(5)
     return if_two(prompt, response, act)
+
+def fills_the_disk(prompt, response):
+    with open("/dev/full", "w", buffering=1) as file:
+        file.write("x\\n")
 
 def process_id(prompt, response): return os.getpid() / 1e6
 def modules(prompt, response): return "torch" in sys.modules
@@ -156,6 +160,11 @@ async def test_the_process_does_not_import_torch_by_itself() -> None:
     [
         ("raises", RewardErrorKind.RAISED, "KeyError: 5"),
         ("exits", RewardErrorKind.RAISED, "SystemExit: 0"),
+        (
+            "fills_the_disk",
+            RewardErrorKind.RAISED,
+            "OSError: [Errno 28] No space left on device",
+        ),
         ("nothing", RewardErrorKind.NOT_A_NUMBER, "None"),
         ("text", RewardErrorKind.NOT_A_NUMBER, "'0.5'"),
         ("several", RewardErrorKind.NOT_A_NUMBER, "array([0., 0.])"),
@@ -171,7 +180,8 @@ async def test_an_unusable_reward_is_an_error_of_its_sample(
     assert isinstance(error, RewardError)
     assert (error.sample, error.kind, error.value) == (0, kind, value)
     lines = USERS_REWARDS.splitlines()
-    wanted = "sys.exit" if function == "exits" else "{}[" if function == "raises" else function
+    acts = {"exits": "sys.exit", "raises": "{}[", "fills_the_disk": "/dev/full"}
+    wanted = acts.get(function, function)
     assert error.file == "users_rewards.py"
     assert wanted in lines[error.line - 1]
 

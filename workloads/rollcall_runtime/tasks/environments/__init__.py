@@ -1,0 +1,1 @@
+"""Environments: what answers a model between the turns of a response."""
