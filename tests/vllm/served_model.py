@@ -28,7 +28,6 @@ class ServedModel:
 
     def __init__(self, folder: Path, *, first: PreTrainedModel, second: PreTrainedModel) -> None:
         self.first, self.second = first, second
-        self._descriptor = os.memfd_create("staged")
         self._llm = LLM(
             str(folder),
             skip_tokenizer_init=True,
@@ -55,11 +54,14 @@ class ServedModel:
 
     def stage(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         """Stage `weights` and prepare them; raises what the worker raises."""
-        staged_file.write(self._descriptor, weights, version=version)
-        path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-        self.begin()
-        self.act(action="prepare", path=path)
-        self.act(action="wait", seconds=60)
+        staged = os.memfd_create("staged")
+        try:
+            staged_file.write(staged, weights, version=version)
+            self.begin()
+            self.act(action="prepare", path=f"/proc/{os.getpid()}/fd/{staged}")
+            self.act(action="wait", seconds=60)
+        finally:
+            os.close(staged)
 
     def update(self, model: PreTrainedModel, *, version: int) -> None:
         """Serve the weights of `model`."""
@@ -77,7 +79,6 @@ class ServedModel:
         self._llm.collective_rpc("finish_weight_update")
 
     def close(self) -> None:
-        os.close(self._descriptor)
         self._llm.llm_engine.engine_core.shutdown()
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from rollcall_protocol.sampling_config import SamplingConfig
-from rollcall_runtime.rollout.engines.vllm.client import VllmError
-from rollcall_runtime.rollout.engines.vllm.engine import VllmEngine
+from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.rollout.engines.server.client import InferenceServerError
 from rollcall_runtime.rollout.inference_engine import (
     GenerationRequest,
     PauseMode,
@@ -23,64 +23,26 @@ from rollcall_runtime.rollout.inference_engine import (
 )
 from rollcall_runtime.vllm_plugin import staged_file
 from tests.unit.rollcall_runtime.rollout import engine_driver
-from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver, respond
-from tests.vllm.conftest import make_model
+from tests.unit.rollcall_runtime.rollout.engine_driver import respond
+from tests.vllm.served_engine import (
+    LONG,
+    PROMPTS,
+    SHORT,
+    Served,
+    gauge,
+    logprobs,
+    plain_logprobs,
+    processes,
+    requests,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from transformers import PreTrainedModel
 
-    from rollcall_protocol.wire.partial_responses import Response
-
-PROMPTS = [(5, 9, 11, 40, 7, 33), (1, 2, 3)]
-LONG = SamplingConfig(max_tokens=200)
-SHORT = SamplingConfig(max_tokens=12)
 UPDATES = 10
 
-
-class Served:
-    """The engine, and its models by version."""
-
-    def __init__(self, folder: Path, *, tensor_parallel: int = 1, **more: Any) -> None:
-        self.models = [make_model(seed, tied=True) for seed in range(2)]
-        self.models[0].generation_config.eos_token_id = None
-        self.models[0].config.eos_token_id = None
-        self.models[0].save_pretrained(folder)
-        config = {"dtype": "float32", "tensorParallelSize": tensor_parallel, **more}
-        self.engine = VllmEngine(model=str(folder), config=config)
-        self.driver = EngineDriver(self.engine)
-        self.version = 0
-        self.update()
-
-    def model(self, version: int) -> PreTrainedModel:
-        return self.models[version % 2]
-
-    def update(self, running: PauseMode = PauseMode.KEEP) -> None:
-        """Serve the next version."""
-        self.driver.run(self.updating(running))
-
-    async def updating(self, running: PauseMode = PauseMode.KEEP) -> None:
-        self.version += 1
-        weights = self.model(self.version).named_parameters()
-        await self.engine.prepare(weights, version=self.version)
-        await self.engine.update_weights(
-            self.model(self.version).named_parameters(),
-            version=self.version,
-            running=running,
-            seconds=60,
-        )
-
-    def serves_its_version(self) -> bool:
-        """Whether the log-probabilities of what it samples are the model's, by this version."""
-        groups = self.driver.sample(PROMPTS, group_size=2, seed=1, sampling=[SHORT] * 2)
-        found = True
-        for prompt, group in zip(PROMPTS, groups, strict=True):
-            for response in group:
-                own = logprobs(self, GenerationRequest(prompt, SHORT, seed=1), response)
-                found &= response.logprobs == pytest.approx(own, abs=1e-4)
-                found &= set(response.versions) == {self.version}
-        return found
+pytestmark = pytest.mark.timeout(400)  # a server starts in minutes on a machine that is busy
 
 
 @pytest.fixture(scope="module")
@@ -95,26 +57,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def _damaged(descriptor: int, *_: object, **__: object) -> None:
     """In the place of `staged_file.write`."""
     os.write(descriptor, b"x" * 100)
-
-
-def requests(sampling: SamplingConfig, *, count: int = 4) -> list[GenerationRequest]:
-    return [GenerationRequest(PROMPTS[0], sampling, seed=seed) for seed in range(count)]
-
-
-def logprobs(served: Served, request: GenerationRequest, response: Response) -> list[float]:
-    """The model's own, of tokens that were all sampled by one version."""
-    (version,) = set(response.versions)
-    return plain_logprobs(served.model(version), request.prompt, response)
-
-
-@torch.no_grad()
-def plain_logprobs(
-    model: PreTrainedModel, prompt: tuple[int, ...], response: Response
-) -> list[float]:
-    """What these weights say of each token, with keys and values of their own."""
-    found = model(torch.tensor([[*prompt, *response.tokens]])).logits[0].log_softmax(-1)
-    first = len(prompt) - 1
-    return [float(found[first + at, token]) for at, token in enumerate(response.tokens)]
 
 
 def test_logprobs_are_those_of_the_model_at_the_temperature(served: Served) -> None:
@@ -164,10 +106,12 @@ def test_keys_and_values_after_an_update_are_those_of_the_former_weights_or_reco
 
     async def updated() -> Response:
         (request,) = requests(LONG, count=1)
-        running = asyncio.create_task(respond(served.engine, request))
-        await asyncio.sleep(0.3)
-        await served.updating()
-        return await running
+        async with aclosing(served.engine.generate(request)) as pieces:
+            response = (await anext(pieces)).after(Response())
+            await served.updating()
+            async for piece in pieces:
+                response = piece.after(response)
+        return response
 
     try:
         response = served.driver.run(updated())
@@ -282,31 +226,11 @@ def test_a_client_that_goes_away_ends_its_request(served: Served) -> None:
         async with aclosing(served.engine.generate(request)) as pieces:
             await anext(pieces)
         deadline = time.monotonic() + 10
-        while await running(served) and time.monotonic() < deadline:
+        while await gauge(served, "running") and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        assert await running(served) == 0
+        assert await gauge(served, "running") == 0
 
     served.driver.run(gone())
-
-
-async def running(served: Served) -> float:
-    """The requests that vLLM works on, by its own metrics."""
-    text = (await served.engine._server.client.get("/metrics", seconds=10)).decode()
-    lines = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
-    return float(lines[0].rsplit(" ", 1)[1])
-
-
-def processes(served: Served) -> list[int]:
-    """Those of vLLM's process group: the server, and its children."""
-    assert served.engine._server._process is not None
-    group, found = served.engine._server._process.pid, []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getpgid(int(folder.name)) == group:
-                found.append(int(folder.name))
-        except ProcessLookupError:
-            continue
-    return found
 
 
 @pytest.mark.parametrize(
@@ -327,9 +251,9 @@ def test_a_server_that_dies_or_hangs_ends_its_requests_and_leaves_nothing_behind
     async def faulty() -> None:
         first = asyncio.create_task(respond(served.engine, requests(LONG, count=1)[0]))
         await asyncio.sleep(0.2)
-        for pid in processes(served):
+        for pid in processes(served.engine):
             os.kill(pid, fault)
-        with pytest.raises(VllmError, match="the stream"):
+        with pytest.raises(InferenceServerError, match="the stream"):
             await first
         deadline = time.monotonic() + 30
         while not served.engine.failure and time.monotonic() < deadline:
@@ -342,7 +266,7 @@ def test_a_server_that_dies_or_hangs_ends_its_requests_and_leaves_nothing_behind
         served.driver.run(faulty())
     finally:
         served.driver.close()
-    assert processes(served) == []
+    assert processes(served.engine) == []
     assert set(Path("/dev/shm").iterdir()) <= shared
 
 

@@ -9,6 +9,7 @@ import torch
 from vllm._custom_ops import CPUDNNLGEMMHandler
 
 from tests.vllm.served_model import Output, ServedModel, reference
+from tests.vllm.small_volume import filled, mounted
 
 CLOSE = 1e-4  # of log-probabilities in float32: vLLM's kernels add up in another order
 
@@ -113,3 +114,17 @@ def test_a_damaged_file_changes_nothing(
     with pytest.raises(ValueError, match="malformed"):
         served.act(action="wait", seconds=10)
     assert served.greedy() == before
+
+
+def test_a_full_disk_does_not_keep_a_failure_from_being_reported(
+    served: ServedModel, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "weights"
+    path.write_bytes(b"no weights")
+    volume = tmp_path_factory.mktemp("volume")
+    with mounted(volume), filled(volume):
+        served.begin()
+        served.act(action="prepare", path=str(path), reports=str(volume))
+        with pytest.raises(ValueError, match="the description has"):
+            served.act(action="wait", seconds=10)
+        assert (volume / "0").exists()

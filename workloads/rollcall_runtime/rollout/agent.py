@@ -28,7 +28,9 @@ from rollcall_runtime.membership.coordinator_connection import MemberStream
 from rollcall_runtime.membership.driver import MemberDriver
 from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.rollout.completion_sender import CAPACITY, CompletionSender
+from rollcall_runtime.rollout.conversation import Conversations
 from rollcall_runtime.rollout.drain import Drain
+from rollcall_runtime.rollout.generation_door import GenerationDoor
 from rollcall_runtime.rollout.generation_worker import (
     FinishedLease,
     GenerationWorker,
@@ -82,6 +84,7 @@ class AgentDependencies:
     settings: AgentSettings
     metrics: RolloutMetrics
     bounds: SampleBounds
+    conversations: Conversations | None = None
     log_fields: dict[str, Any] = field(default_factory=dict)  # of all lines; the epoch is kept
 
 
@@ -131,6 +134,7 @@ class Agent:
             concurrency=concurrency,
             sampling=algorithm.sampling,
             done=self._done,
+            conversations=dependencies.conversations,
             partial=PartialRollouts(
                 algorithm.partial_report,
                 self._report,
@@ -147,10 +151,19 @@ class Agent:
             names=self._names,
             tls=environment.trust.client_context,
         )
+        self._door = GenerationDoor(
+            engine=dependencies.engine,
+            served=served,
+            bounds=dependencies.bounds,
+            tickets=self._tickets,
+            metrics=dependencies.metrics,
+            draining=lambda: self._drain.draining,
+        )
         self._starting = True
         self._drain = Drain(
             timeout=environment.pool.drain_timeout,
             generator=self._generator,
+            door=self._door,
             sender=self._sender,
             reporter=self._reporter,
             send=self._stream.send,
@@ -186,6 +199,7 @@ class Agent:
             refused=self._refused,
             shard=self._shard,
             reconnect=self._stream.reconnect,
+            generate=self._door.handle,
         )
         async with AsyncExitStack() as closing:  # the last first, each whatever the others raise
             closing.push_async_callback(metrics.stop)

@@ -1,4 +1,4 @@
-"""The rollout's own port: weights for new members, drain and reconnect requests."""
+"""The rollout's own port: weights for new members, responses, drain and reconnect requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.tickets import TicketKeys
-from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.auth import Doorkeeper, Handler
 from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
 
 STOP_SECONDS = 2.0
@@ -25,7 +25,7 @@ class AgentServer:
     """Listens on this pod's addresses only. Its doors are for tickets, and for `doorkeeper`.
 
     `reconnect` handles the request of a coordinator that has no stream from this member. Everybody
-    may send that, so that the coordinator shows no token to a rollout.
+    may send that, so that the coordinator shows no token to a rollout. `generate` checks tickets.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class AgentServer:
         drain: Callable[[str], None],
         refused: Callable[[str], None],
         reconnect: Callable[[ReconnectRequest], Awaitable[bool]],
+        generate: Handler,
         shard: str = "",
     ) -> None:
         async def begin_drain(request: web.Request) -> web.StreamResponse:
@@ -71,6 +72,7 @@ class AgentServer:
             pod_contract.DRAIN_ROUTE, doorkeeper.guard(pod_contract.DRAIN_ROUTE, begin_drain)
         )
         application.router.add_post(pod_contract.REGISTER_ROUTE, handle_reconnect)
+        application.router.add_post(pod_contract.GENERATE_ROUTE, generate)
         weights = tickets.guard(weights_handler(held, shard=shard), refused)
         application.router.add_get(pod_contract.WEIGHTS_ROUTE, weights)
         self._runner = BoundedRunner(application, refused=refused, shutdown_timeout=STOP_SECONDS)

@@ -3,21 +3,29 @@
 import asyncio
 import logging
 import signal
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
+from rollcall_protocol.adapter_config import sent_adapter
 from rollcall_protocol.job_config import AGENT_SETTINGS, GroupConfig
 from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_protocol.settings_reader import SettingError
 from rollcall_protocol.wire.ids import MemberId
+from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
+from rollcall_runtime.rollout.conversation import Conversations
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,
     InferenceEngine,
     PauseMode,
     inference_engines,
 )
+from rollcall_runtime.rollout.observation_tokens import ObservationTokens
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import open_engine
+from rollcall_runtime.tasks.environments.environment_process import EnvironmentProcess
 from rollcall_runtime.tasks.reward_process import RewardScorer
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
@@ -27,6 +35,14 @@ from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _UsersCode:
+    """What calls the user's functions, each in processes of its own."""
+
+    reward: RewardScorer
+    conversations: Conversations | None
 
 
 def run(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
@@ -47,17 +63,28 @@ async def _serve(environment: RolloutEnvironment, log_fields: dict[str, Any]) ->
         group=environment.pool.sync_group,
     )
     reward = RewardProcesses(job, directory=directory, stop_at_error=stop, of_parts=metrics.scored)
-    await reward.start()
-    try:
-        await _run_agent(environment, engine, reward, metrics, log_fields)
-    finally:
-        await reward.close()
+    async with AsyncExitStack() as closing:
+        closing.push_async_callback(reward.close)
+        await reward.start()
+        conversations = None
+        if job.environment is not None:
+            process = EnvironmentProcess(job.environment, directory=directory)
+            closing.push_async_callback(process.close)
+            await process.start()
+            conversations = Conversations(
+                job.environment,
+                process=process,
+                observations=ObservationTokens(ModelInput.of(open_model(job.model))),
+                limits=engine.limits,
+            )
+        users_code = _UsersCode(reward, conversations)
+        await _run_agent(environment, engine, users_code, metrics, log_fields)
 
 
 async def _run_agent(
     environment: RolloutEnvironment,
     engine: InferenceEngine,
-    reward: RewardScorer,
+    users_code: _UsersCode,
     metrics: RolloutMetrics,
     log_fields: dict[str, Any],
 ) -> None:
@@ -66,7 +93,9 @@ async def _run_agent(
     agent = Agent(
         environment=environment,
         member=member,
-        dependencies=_open_dependencies(environment, member, engine, reward, metrics, log_fields),
+        dependencies=_open_dependencies(
+            environment, member, engine, users_code, metrics, log_fields
+        ),
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,7 +108,7 @@ def _open_dependencies(
     environment: RolloutEnvironment,
     member: MemberId,
     engine: InferenceEngine,
-    reward: RewardScorer,
+    users_code: _UsersCode,
     metrics: RolloutMetrics,
     log_fields: dict[str, Any],
 ) -> AgentDependencies:
@@ -88,7 +117,8 @@ def _open_dependencies(
     model = open_model(job.model)
     return AgentDependencies(
         settings=read_settings(AgentSettings, own, field=f"{FIELD}.config"),
-        reward=reward,
+        reward=users_code.reward,
+        conversations=users_code.conversations,
         sync=open_engine(
             _group(environment),
             member=member,
@@ -99,7 +129,9 @@ def _open_dependencies(
         ),
         engine=engine,
         log_fields=log_fields,
-        bounds=SampleBounds(model.vocabulary, model.positions),
+        bounds=SampleBounds(
+            model.vocabulary, model.positions, given_tokens=job.environment is not None
+        ),
         metrics=metrics,
     )
 
@@ -121,4 +153,10 @@ def _inference_engine(environment: RolloutEnvironment) -> InferenceEngine:
     chosen = environment.pool.engine
     config = {key: value for key, value in chosen.config.items() if key not in AGENT_SETTINGS}
     found = inference_engines.get(chosen.name)
-    return found(model=environment.job.model, config=config)
+    try:
+        adapter = sent_adapter(environment.job.trainer_engine.config)
+    except SettingError as error:
+        raise SpecError("spec.trainer.engine.config", str(error)) from error
+    if adapter is None:
+        return found(model=environment.job.model, config=config)
+    return found.for_adapter(adapter, model=environment.job.model, config=config)

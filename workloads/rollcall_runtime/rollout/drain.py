@@ -1,4 +1,4 @@
-"""Drains a rollout: returns waiting leases, finishes running ones, delivers the completions."""
+"""Drains a rollout: returns waiting leases, finishes what runs, delivers the completions."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rollcall_protocol.wire.messages import Draining, MemberMessage, PromptLeaseReturned
 from rollcall_runtime.rollout.completion_sender import CompletionSender
+from rollcall_runtime.rollout.generation_door import GenerationDoor
 from rollcall_runtime.rollout.generation_worker import GenerationWorker
 from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
 from rollcall_runtime.worker.telemetry import RolloutMetrics
@@ -27,12 +28,14 @@ class Drain:
         *,
         timeout: float,
         generator: GenerationWorker,
+        door: GenerationDoor,
         sender: CompletionSender,
         reporter: LeaseProgressReporter,
         send: Callable[[MemberMessage], None],
         metrics: RolloutMetrics,
     ) -> None:
         self._timeout, self._generator, self._sender = timeout, generator, sender
+        self._door = door
         self._reporter, self._send, self._metrics = reporter, send, metrics
         self._reason: str | None = None
         self._began = 0.0
@@ -59,13 +62,15 @@ class Drain:
             self._send(Draining(self._reason, self._left))
 
     async def complete(self) -> None:
-        """Wait for `begin`, then until no lease is left, at most `timeout` seconds."""
+        """Wait for `begin`, then for leases and the front's requests, at most `timeout` seconds."""
         await self._asked.wait()
         try:
             async with asyncio.timeout(self._left):
                 await self._generator.idle()
+                await self._door.idle()
         except TimeoutError:
             self._return(self._generator.return_all())
+            self._door.end()
         if not await self._sender.flush(self._left + DELIVER_SECONDS):
             log.warning("%d completions were not delivered", self._sender.backlog)
         seconds = time.monotonic() - self._began

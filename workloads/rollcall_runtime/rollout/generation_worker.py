@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 
 from rollcall_protocol.sampling_config import SamplingConfig, sampling_of
@@ -13,9 +13,12 @@ from rollcall_protocol.wire.messages import PromptLease, Sample
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_runtime.rollout.active_lease import ActiveLease
+from rollcall_runtime.rollout.conversation import Conversations
 from rollcall_runtime.rollout.inference_engine import GenerationRequest, InferenceEngine
 from rollcall_runtime.rollout.lease_progress import LeaseProgress
 from rollcall_runtime.rollout.served_versions import ServedVersions
+from rollcall_runtime.rollout.turns import cut, since
+from rollcall_runtime.tasks.environments.environment_process import EnvironmentFailedError
 from rollcall_runtime.tasks.reward_process import RewardScorer, Score
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.errors import SpecError
@@ -56,9 +59,9 @@ class GenerationWorker:
     """Samples the responses of up to `concurrency` leases at once, in the order of their arrival.
 
     Belongs to the event loop that runs `run`. Each response is a request of its own, which ends by
-    itself; `reward` scores those of a lease once all are there, while others are sampled.
-    `lease_progress` returns the responses so far of all leases; `partial.report` is called when
-    there is something new.
+    itself, or as many as it has turns with `conversations`; `reward` scores those of a lease once
+    all are there, while others are sampled. `lease_progress` returns the responses so far of all
+    leases; `partial.report` is called when there is something new.
     """
 
     def __init__(
@@ -72,15 +75,18 @@ class GenerationWorker:
         served: ServedVersions,
         metrics: RolloutMetrics,
         done: Callable[[FinishedLease], None],
+        conversations: Conversations | None = None,
     ) -> None:
         self._engine, self._reward, self._served = engine, reward, served
+        self._conversations = conversations
         self._concurrency, self._sampling, self._partial = concurrency, sampling, partial
         self._metrics, self._done = metrics, done
         self._waiting: deque[ActiveLease] = deque()
         self._running: dict[str, ActiveLease] = {}  # by lease: sampled, or scored
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of those that run
         self._sampled: set[str] = set()  # the running ones that the engine has work for
-        self._token_at: float | None = None  # when the last token came, while it has work
+        self._requests = 0  # that the engine works on
+        self._token_at = 0.0  # when the last token came, or the first of these requests began
         self._news = False  # a token since the last report
         self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
         self._arrived = asyncio.Event()
@@ -94,7 +100,8 @@ class GenerationWorker:
 
     def add(self, lease: PromptLease) -> None:
         """Queue a lease."""
-        self._waiting.append(ActiveLease.of(lease, keep=self._partial.keep))
+        in_turns = self._conversations is not None
+        self._waiting.append(ActiveLease.of(lease, keep=self._partial.keep, in_turns=in_turns))
         self._changed()
 
     def revoke(self, lease: str) -> None:
@@ -127,7 +134,7 @@ class GenerationWorker:
 
     def stuck(self) -> str:
         """For the liveness probe: why sampling counts as stuck, or an empty string."""
-        seconds = time.monotonic() - self._token_at if self._token_at is not None else 0.0
+        seconds = time.monotonic() - self._token_at if self._requests else 0.0
         if seconds > STUCK_SECONDS:
             return f"no token was sampled for {seconds:.0f} s"
         return ""
@@ -153,8 +160,6 @@ class GenerationWorker:
                 lease = active.lease.lease_id
                 self._running[lease] = active
                 self._sampled.add(lease)
-                if self._token_at is None:
-                    self._token_at = time.monotonic()
                 self._tasks[lease] = task = asyncio.create_task(self._work(active))
                 task.add_done_callback(self._keep_error)
             self._arrived.clear()
@@ -174,10 +179,11 @@ class GenerationWorker:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _report_news(self) -> None:
-        """Report at each interval in which a token came, or responses were scored."""
+        """Report at each interval in which a token came, or users' code was waited for."""
         while True:
             await asyncio.sleep(self._partial.interval)
-            if self._news or len(self._running) > len(self._sampled):
+            conversing = self._conversations is not None and bool(self._sampled)
+            if self._news or conversing or len(self._running) > len(self._sampled):
                 self._news = False
                 self._partial.report()
 
@@ -186,8 +192,7 @@ class GenerationWorker:
         lease = active.lease.lease_id
         await self._sample_all(active)
         self._end_sampling(lease)
-        responses = [response.tokens for response in active.group]
-        scores = await self._reward.score(active.lease.tokens, responses, active.lease.row)
+        scores = await self._score(active)
         del self._running[lease], self._tasks[lease]
         self._done(self._finished(active, scores))
         self._changed()
@@ -200,8 +205,6 @@ class GenerationWorker:
 
     def _end_sampling(self, lease: str) -> None:
         self._sampled.discard(lease)
-        if not self._sampled:
-            self._token_at = None
         self._arrived.set()
 
     async def _sample_all(self, active: ActiveLease) -> None:
@@ -222,21 +225,77 @@ class GenerationWorker:
             finally:
                 for sample in samples:
                     sample.cancel()
+        except SpecError:
+            raise
         except ValueError as error:
             problem = f"prompt {lease.prompt} does not fit the model: {error}"
             raise SpecError("spec.data.prompts", problem) from error
 
     async def _sample(self, active: ActiveLease, number: int, request: GenerationRequest) -> None:
-        """Request a response until it is finished."""
-        while not active.group[number].finished:
-            begun = active.group[number] if self._partial.keep else Response()
-            active.group[number] = begun
-            async with aclosing(self._engine.generate(replace(request, begun=begun))) as pieces:
-                async for piece in pieces:
-                    self._token_at, self._news = time.monotonic(), True
-                    active.group[number] = piece.after(active.group[number])
-            if active.group[number] == begun:
-                await asyncio.sleep(_AGAIN_SECONDS)
+        """Sample a response until it is finished."""
+        if self._conversations is None:
+            if not active.group[number].finished:
+                await self._sample_turn(active, number, request)
+            return
+        conversation = self._conversations.new(active.lease, number)
+        try:
+            active.group[number] = await conversation.begin(active.group[number])
+            while not active.group[number].finished:
+                turn = conversation.request(request, active.group[number])
+                await self._sample_turn(active, number, turn)
+                active.group[number] = await conversation.answer(active.group[number])
+            active.environment_rewards[number] = conversation.reward
+        except EnvironmentFailedError as error:
+            active.environment_errors[number] = RewardError(
+                number, error.kind, error.value, error.file, error.line, environment=True
+            )
+            active.group[number] = replace(active.group[number], finished=True)
+        finally:
+            conversation.close()
+
+    async def _sample_turn(
+        self, active: ActiveLease, number: int, request: GenerationRequest
+    ) -> None:
+        """Request what follows the prompt of `request` in a response, until that has ended."""
+        before = len(request.prompt) - len(active.lease.tokens)  # tokens of earlier turns
+        ended = False
+        with self._at_work():
+            while not ended:
+                start = active.group[number]
+                if not self._partial.keep:
+                    start = active.group[number] = cut(start, before)
+                begun = since(start, before)
+                async with aclosing(self._engine.generate(replace(request, begun=begun))) as pieces:
+                    async for piece in pieces:
+                        self._token_at, self._news = time.monotonic(), True
+                        ended = piece.finished
+                        new = piece.after(active.group[number])
+                        in_turns = self._conversations is not None
+                        active.group[number] = replace(new, finished=False) if in_turns else new
+                if active.group[number] == start and not ended:
+                    await asyncio.sleep(_AGAIN_SECONDS)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """The engine works on one more request."""
+        if not self._requests:
+            self._token_at = time.monotonic()
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+
+    async def _score(self, active: ActiveLease) -> list[Score]:
+        """Rewards of the samples; the error of its environment stands for a sample's that has one.
+
+        There may be fewer, see RewardScorer.
+        """
+        lease, responses = active.lease, [response.tokens for response in active.group]
+        gained = [active.environment_rewards.get(number, 0.0) for number in range(len(responses))]
+        scores = await self._reward.score(lease.tokens, responses, lease.row, gained)
+        errors = active.environment_errors
+        return [errors.get(number, score) for number, score in enumerate(scores)]
 
     def _finished(self, active: ActiveLease, scores: Sequence[Score]) -> FinishedLease:
         errors = tuple(score for score in scores if isinstance(score, RewardError))
@@ -253,6 +312,8 @@ class GenerationWorker:
             tokens=sum(own),
         )
         version = active.version(self._served)
+        if version is None and active.environment_errors:  # before the first token
+            version = self._served.at(active.since or 0)
         if version is None:
             raise RuntimeError(f"the engine sampled no token for lease {active.lease.lease_id}")
         return FinishedLease(active.lease, version, samples, errors)

@@ -12,18 +12,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from rollcall_protocol.wire.partial_responses import Response
+from rollcall_protocol.wire.generation import GenerationRequest, NewTokens
 from rollcall_runtime.worker.engine_registry import Registry
+from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
-    from rollcall_protocol.sampling_config import SamplingConfig
+    from rollcall_protocol.adapter_config import AdapterConfig
     from rollcall_runtime.sync.weights.shards import Shard
 
+__all__ = [
+    "FIELD",
+    "GenerationRequest",
+    "InferenceEngine",
+    "NewTokens",
+    "PauseMode",
+    "TokenLimits",
+    "WeightMismatchError",
+    "check_shapes",
+    "inference_engines",
+]
+
 FIELD = "spec.rollouts[].engine"
+EXPORT = "spec.trainer.engine.config.loraExport"
 
 
 class PauseMode(StrEnum):
@@ -34,64 +48,37 @@ class PauseMode(StrEnum):
     WAIT = "Wait"  # waits until they are finished
 
 
-_NOTHING = Response()
-
-
 @dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """One response to `prompt`, token ids; `begun` is continued if it has tokens.
-
-    `seed` and the number of a token choose its random numbers, whatever else is sampled with it.
-    Without `sampling.max_tokens` the engine's own bound holds, for all tokens of the response.
+class TokenLimits:
+    """Most tokens of a response whose sampling settings name no bound, and of prompt and response
+    together (None: any number).
     """
 
-    prompt: tuple[int, ...]
-    sampling: SamplingConfig
-    seed: int
-    begun: Response = _NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class NewTokens:
-    """The next tokens of a response, natural logarithms of their probabilities, their versions.
-
-    `finished`: the response ends with them. `all_versions`, in the last piece: the versions of all
-    tokens of the request, if those of earlier pieces were not certain. ValueError if the three
-    tuples differ in length.
-    """
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    finished: bool = False
-    all_versions: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not len(self.tokens) == len(self.logprobs) == len(self.versions):
-            raise ValueError("tokens, logprobs and versions differ in length")
-
-    def after(self, begun: Response) -> Response:
-        """`begun`, with these tokens behind its own."""
-        tokens = (*begun.tokens, *self.tokens)
-        versions = (*begun.versions, *self.versions)
-        if self.all_versions:
-            versions = (*versions[: len(tokens) - len(self.all_versions)], *self.all_versions)
-        logprobs = (*begun.logprobs, *self.logprobs)
-        return Response(tokens, logprobs, versions, finished=self.finished)
+    response: int
+    context: int | None
 
 
 class WeightMismatchError(ValueError):
-    """Weights that do not fit the model: missing, unknown or of another shape."""
+    """Weights that do not fit the model: missing, unknown, of another shape, or no floats."""
 
 
 def check_shapes(own: Mapping[str, Sequence[int]], given: Mapping[str, Tensor]) -> None:
-    """WeightMismatchError unless `given` are a model's tensors, whose shapes are `own`."""
+    """WeightMismatchError unless `given` are a model's tensors, whose shapes are `own`.
+
+    Of any floating-point dtype: engines cast to their own, but integers would be cast without a
+    word, too.
+    """
     problems = [f"missing {name}" for name in own.keys() - given.keys()]
     problems += [f"unknown {name}" for name in given.keys() - own.keys()]
     problems += [
         f"{name} has shape {tuple(given[name].shape)}, not {tuple(shape)}"
         for name, shape in own.items()
         if name in given and tuple(given[name].shape) != tuple(shape)
+    ]
+    problems += [
+        f"{name} has the dtype {str(tensor.dtype).removeprefix('torch.')}, which is none of floats"
+        for name, tensor in given.items()
+        if not tensor.is_floating_point()
     ]
     if problems:
         raise WeightMismatchError("; ".join(sorted(problems)))
@@ -107,6 +94,19 @@ class InferenceEngine(ABC):
         SpecError names the field that cannot work.
         """
 
+    @classmethod
+    def for_adapter(
+        cls, adapter: AdapterConfig, *, model: str, config: Mapping[str, Any]
+    ) -> InferenceEngine:
+        """As the constructor, where updates bring the tensors of a low-rank adapter alone.
+
+        They have PEFT's names; the model's own weights are those of its directory. SpecError, as
+        here, of an engine that cannot.
+        """
+        del adapter, model, config
+        problem = f"{cls.__name__} does not serve adapters; name vllm, or set {EXPORT} to merged"
+        raise SpecError(f"{FIELD}.name", problem)
+
     async def start(self) -> None:  # noqa: B027 - most engines have nothing to start
         """Start what the engine needs beside this process; SpecError, or RuntimeError."""
 
@@ -119,6 +119,11 @@ class InferenceEngine(ABC):
     @abstractmethod
     def version(self) -> int | None:
         """The version number of the loaded weights; None before the first `update_weights`."""
+
+    @property
+    def limits(self) -> TokenLimits | None:
+        """What `generate` takes; None if that is not known before."""
+        return None
 
     @property
     def shard(self) -> Shard | None:
@@ -187,6 +192,7 @@ inference_engines: Registry[InferenceEngine] = Registry(
     builtins={
         "tiny": "rollcall_runtime.rollout.engines.tiny_engine:TinyEngine",
         "transformers": "rollcall_runtime.rollout.engines.transformers_engine:TransformersEngine",
+        "sglang": "rollcall_runtime.rollout.engines.sglang.engine:SglangEngine",
         "vllm": "rollcall_runtime.rollout.engines.vllm.engine:VllmEngine",
     },
 )

@@ -40,6 +40,11 @@ class ServedVersions:
         with self._lock:
             return max(0, self._count - (2 if self._changing else 1))
 
+    def at(self, mark: int) -> Version:
+        """The version that was served at a mark; ValueError if it is not remembered."""
+        with self._lock:
+            return min(version for at, version in self._order if at == mark)
+
     def oldest(self, numbers: Iterable[int], *, since: int) -> Version:
         """The oldest version with one of `numbers` served since a mark; ValueError if none."""
         wanted = set(numbers)

@@ -164,7 +164,7 @@ class WeightReceiver:
         with self._stage.staged(version) as weights:
             try:
                 await self._engine.prepare(self._tensors(weights), version=version.number)
-            except (WeightMismatchError, TimeoutError, RuntimeError) as error:
+            except (WeightMismatchError, OSError, RuntimeError) as error:
                 raise ApplyFailedError(f"{version}: {type(error).__name__}: {error}") from error
 
     async def _apply(self, version: Version) -> None:
@@ -178,7 +178,7 @@ class WeightReceiver:
                         # Half of the coordinator's time limit, so that the answer arrives in time.
                         seconds=self._settings.commit_timeout / 2,
                     )
-            except (WeightMismatchError, TimeoutError, RuntimeError) as error:
+            except (WeightMismatchError, OSError, RuntimeError) as error:
                 raise ApplyFailedError(f"{version}: {type(error).__name__}: {error}") from error
 
     def _tensors(self, weights: WeightSnapshot) -> Iterator[tuple[str, Tensor]]:

@@ -59,8 +59,8 @@ class ShadowModel:
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load `weights`, named and shaped as in a checkpoint; process them as vLLM serves them.
 
-        The tensors are copied. Raises what vLLM raises for an unknown name or another shape, and
-        IncompleteWeightsError.
+        vLLM's loaders copy the tensors, and may keep some: their numbers must not change later.
+        Raises what vLLM raises for an unknown name or another shape, and IncompleteWeightsError.
         """
         try:
             self._load(weights)
@@ -108,7 +108,7 @@ class ShadowModel:
         layerwise.initialize_layerwise_reload(self._shadow)
         served = self._forget_kernels()
         shadow: Any = self._shadow
-        shadow.load_weights((name, tensor.clone()) for name, tensor in weights)
+        shadow.load_weights(weights)
         loaded = self._keep_what_was_not_loaded(served)
         layerwise.finalize_layerwise_processing(self._shadow, self._model_config)
         self._share_buffers(served, loaded)

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,7 +132,9 @@ class StagedWeightTransfer(
         rank = self.vllm_config.parallel_config.rank
         try:
             scratch = folder / f".{rank}"
-            scratch.write_text(problem)
+            scratch.touch()
+            with suppress(OSError):  # a full disk still takes the name, and `wait` says the problem
+                scratch.write_text(problem)
             scratch.rename(folder / str(rank))
         except OSError as error:  # the agent's deadline passes
             log.warning("cannot report that weights are prepared: %s", error)

@@ -45,6 +45,7 @@ class FakeEngine(InferenceEngine):
         self.updates: list[PauseMode] = []
         self.error: Exception | None = None  # of `generate`
         self.refuse: Exception | None = None  # of `update_weights`
+        self.unprepared: Exception | None = None  # of `prepare`
         self.failed = ""
         self._version: int | None = 0
         self._cut_short, self._early = cut_short, early
@@ -92,6 +93,8 @@ class FakeEngine(InferenceEngine):
         )
 
     async def prepare(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        if self.unprepared is not None:
+            raise self.unprepared
         self.prepared.append(version)
 
     async def update_weights(

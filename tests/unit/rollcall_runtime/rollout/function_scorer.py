@@ -13,10 +13,16 @@ class FunctionScorer:
 
     def __init__(self, function: Callable[..., Score], *, stop_at_error: bool = True) -> None:
         self._function, self._stop_at_error = function, stop_at_error
+        self.environment_rewards: list[float] = []  # of the last samples
 
     async def score(
-        self, prompt: Sequence[int], responses: Sequence[Sequence[int]], row: Mapping[str, Any]
+        self,
+        prompt: Sequence[int],
+        responses: Sequence[Sequence[int]],
+        row: Mapping[str, Any],
+        environment_rewards: Sequence[float] = (),
     ) -> list[Score]:
+        self.environment_rewards = list(environment_rewards)
         scores: list[Score] = []
         for response in responses:
             scores.append(self._function(prompt, response, row))

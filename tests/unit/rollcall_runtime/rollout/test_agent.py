@@ -1,6 +1,7 @@
 """An agent against a coordinator that is only two listeners: credits, weights, drain."""
 
 import asyncio
+import errno
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -181,18 +182,25 @@ class Bench:
         while (await self.probe())[0] != 200:
             await asyncio.sleep(0.01)
 
+    async def stage(self, version: Version) -> Ack:
+        """Form a session and stage `version`; the answer to that."""
+        seats = (Seat(MemberId("t", "t"), self.coordinator.address, ""), Seat(MEMBER, "", ""))
+        for message in (Prepare(SESSION, seats), Join(SESSION)):
+            assert not (await self.answer(message)).error
+        return await self.answer(Stage(SESSION, version, MANIFEST))
+
     async def commit(self, version: Version) -> Ack:
         """Form a session, stage `version` and commit it; the answer to the commit."""
-        seats = (Seat(MemberId("t", "t"), self.coordinator.address, ""), Seat(MEMBER, "", ""))
-        for message in (Prepare(SESSION, seats), Join(SESSION), Stage(SESSION, version, MANIFEST)):
-            await self.coordinator.say(message)
-            ack = await self.coordinator.receive(Ack)
-            assert isinstance(ack, Ack)
-            assert not ack.error
-        await self.coordinator.say(Commit(SESSION, version))
+        assert not (await self.stage(version)).error
+        ack = await self.answer(Commit(SESSION, version))
+        assert ack.phase is AckPhase.COMMIT
+        return ack
+
+    async def answer(self, message: CoordinatorMessage) -> Ack:
+        """What the member says to a message of the coordinator."""
+        await self.coordinator.say(message)
         ack = await self.coordinator.receive(Ack)
         assert isinstance(ack, Ack)
-        assert ack.phase is AckPhase.COMMIT
         return ack
 
 
@@ -244,6 +252,26 @@ async def test_weights_that_do_not_fit_leave_the_old_ones_served() -> None:
         assert "missing head.weight" in ack.error
         assert engine.version == 1
         assert engine.prepared == [1, 2], "before the commit"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WeightMismatchError("missing head.weight"),
+        RuntimeError("rank 0: out of memory"),
+        TimeoutError("not within 600 s"),
+        OSError(errno.ENOSPC, "no space left"),
+    ],
+)
+async def test_weights_that_cannot_be_prepared_are_the_rollouts_own_fault(error: Exception) -> None:
+    engine = FakeEngine()
+    async with Bench(engine).running() as bench:
+        await bench.commit(V1)
+        engine.unprepared = error
+        ack = await bench.stage(Version(V1.lineage, 2))
+        assert ack.own_fault, "the others' session goes on"
+        assert str(error) in ack.error
+        assert engine.version == 1
 
 
 async def test_the_probe_says_not_current_until_it_serves_a_version_in_a_session() -> None:

@@ -20,13 +20,14 @@ RUNS = LeaseProgress(lease(0), Version(Lineage(1, 1), 7), (Response((3,), (-1.0,
 
 
 class FakeWork:
-    """Stands for the generator and for the sender of completions."""
+    """Stands for the generator, for the front's requests, and for the sender of completions."""
 
     def __init__(self, *, waiting: list[LeaseProgress], running: list[LeaseProgress]) -> None:
         self.waiting, self.running = waiting, running
         self.done = asyncio.Event()
         self.flushed = False
         self.backlog = 0
+        self.cut_off = False
 
     def return_waiting(self) -> list[LeaseProgress]:
         given, self.waiting = self.waiting, []
@@ -41,6 +42,9 @@ class FakeWork:
 
     async def idle(self) -> None:
         await self.done.wait()
+
+    def end(self) -> None:
+        self.cut_off = True
 
     async def flush(self, seconds: float) -> bool:
         assert seconds > 0
@@ -63,6 +67,7 @@ def drain_of(work: FakeWork, *, timeout: float) -> tuple[Drain, list[MemberMessa
     drain = Drain(
         timeout=timeout,
         generator=stand_in,
+        door=stand_in,
         sender=stand_in,
         reporter=LeaseProgressReporter(sent.append),
         send=sent.append,
@@ -85,6 +90,7 @@ async def test_what_runs_is_finished_and_what_waits_is_handed_back() -> None:
     await asyncio.wait_for(completing, 5)
     assert work.flushed
     assert work.running == [RUNS], "it was finished, not handed back"
+    assert not work.cut_off
 
 
 async def test_after_its_bound_what_runs_is_handed_back_too() -> None:
@@ -96,6 +102,7 @@ async def test_after_its_bound_what_runs_is_handed_back_too() -> None:
     progress = next(message for message in sent if isinstance(message, GenerationProgress))
     assert [response.tokens for response in progress.reports[0].responses] == [(3,), (3,)]
     assert work.flushed
+    assert work.cut_off, "the front continues its requests elsewhere"
 
 
 async def test_a_second_request_changes_nothing() -> None:

@@ -52,11 +52,15 @@ def test_weights_come_back_bit_for_bit(descriptor: int) -> None:
         assert torch.equal(tensor, weights[name])
 
 
-def test_a_file_is_written_again_for_other_weights(descriptor: int) -> None:
-    write(descriptor, [("a", torch.ones(1000))], version=1)
-    write(descriptor, [("b", torch.zeros(2))], version=2)
-    staged = read(path_of(descriptor))
-    assert (staged.version, [name for name, _ in staged.tensors]) == (2, ["b"])
+def test_weights_without_numbers_make_a_file(descriptor: int) -> None:
+    write(descriptor, [("none", torch.empty(0, 4))], version=1)
+    ((name, tensor),) = read(path_of(descriptor)).tensors
+    assert (name, tensor.shape) == ("none", (0, 4))
+
+
+def test_without_space_the_error_says_so() -> None:
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="space"):  # noqa: PTH123
+        write(full.fileno(), [("a", torch.ones(100_000))], version=1)
 
 
 def test_a_dtype_that_the_format_lacks_is_named(descriptor: int) -> None:

@@ -15,12 +15,14 @@ from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.tokenizer import open_tokenizer
 from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder, ResponseRow
 from rollcall_runtime.rollout.engines.decode_thread import DecodeThread
+from rollcall_runtime.rollout.engines.prompt_check import check_prompt
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,
     GenerationRequest,
     InferenceEngine,
     NewTokens,
     PauseMode,
+    TokenLimits,
     check_shapes,
 )
 from rollcall_runtime.worker.engine_config import read_settings
@@ -94,6 +96,10 @@ class InProcessEngine(InferenceEngine):
         return self._device.type
 
     @property
+    def limits(self) -> TokenLimits:
+        return TokenLimits(self._settings.max_tokens, self._source.positions)
+
+    @property
     def version(self) -> int | None:
         return self._thread.version
 
@@ -124,7 +130,12 @@ class InProcessEngine(InferenceEngine):
     def _row(self, request: GenerationRequest) -> ResponseRow:
         """ValueError for a request that the model cannot take."""
         sampling = _bounded(request.sampling, self._settings.max_tokens)
-        _check(self._source, request.prompt, sampling.max_tokens)
+        check_prompt(
+            request.prompt,
+            vocabulary=self._source.vocabulary,
+            positions=self._source.positions,
+            max_tokens=sampling.max_tokens,
+        )
         if sampling.stop:
             self._open_tokenizer()
         begun = request.begun
@@ -175,19 +186,3 @@ def _copy(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(state[name])
-
-
-def _check(source: ModelSource, prompt: Sequence[int], max_tokens: int) -> None:
-    if not prompt:
-        raise ValueError("the prompt is empty")
-    unknown = next((token for token in prompt if not 0 <= token < source.vocabulary), None)
-    if unknown is not None:
-        raise ValueError(
-            f"the prompt has the token {unknown}, outside the vocabulary of {source.vocabulary}"
-        )
-    # The last sampled token is not processed.
-    if source.positions is not None and len(prompt) + max_tokens - 1 > source.positions:
-        raise ValueError(
-            f"the prompt has {len(prompt)} tokens; with a response of {max_tokens} that is more "
-            f"than the model's {source.positions} positions"
-        )

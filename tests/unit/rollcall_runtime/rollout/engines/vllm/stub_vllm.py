@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rollcall_runtime.rollout.engines.vllm.client import VllmClient
+from rollcall_runtime.rollout.engines.server.client import ServerClient
 
 METRICS = """\
 # HELP python_gc_objects_collected_total Objects collected during gc
@@ -26,10 +26,12 @@ http_requests_total{handler="/pause",method="POST",status="2xx"} 1.0
 
 
 class StubVllm:
-    """In the place of `VllmServer`: answers on a Unix socket, in this process.
+    """In the place of `ServerProcess`: answers on a Unix socket, in this process.
 
     `pieces` are the choices of each stream; `refused` maps routes to the error that they give;
-    `slow` are routes that do not answer in time. `called` are the routes that were called.
+    `slow` are routes that do not answer in time. `called` are the routes that were called, and
+    `adapters` those that are loaded, with their folders. While it is `held` a stream that has no
+    end of its own waits for `release`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,12 +43,16 @@ class StubVllm:
         self.refused: dict[str, str] = {}
         self.slow: set[str] = set()
         self.report = ""
+        self.adapters: dict[str, str] = {}
+        self.held = asyncio.Event()
+        self.held.set()
+        self._last: dict[str, Any] | None = None
         self._folder = folder
         self._runner: web.AppRunner | None = None
-        self._client: VllmClient | None = None
+        self._client: ServerClient | None = None
 
     @property
-    def client(self) -> VllmClient:
+    def client(self) -> ServerClient:
         assert self._client is not None
         return self._client
 
@@ -57,12 +63,12 @@ class StubVllm:
         application = web.Application()
         application.router.add_post("/inference/v1/generate", self._generate)
         application.router.add_get("/metrics", self._metrics)
-        application.router.add_post("/{route}", self._call)
+        application.router.add_post("/{route:.+}", self._call)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
         socket = self._folder / "stub.sock"
         await web.UnixSite(self._runner, str(socket)).start()
-        self._client = VllmClient(socket)
+        self._client = ServerClient(socket=socket)
 
     async def close(self) -> None:
         await self.client.close()
@@ -83,6 +89,10 @@ class StubVllm:
         if route in self.refused:
             error = {"message": self.refused[route], "code": 500}
             return web.json_response({"error": error}, status=500)
+        if route == "/v1/load_lora_adapter":
+            self.adapters[body["lora_name"]] = body["lora_path"]
+        if route == "/v1/unload_lora_adapter":
+            del self.adapters[body["lora_name"]]
         if action.get("action") == "prepare":
             (Path(action["reports"]) / "0").write_text(self.report)
         return web.json_response({})
@@ -91,10 +101,19 @@ class StubVllm:
         self.bodies.append(await request.json())
         stream = web.StreamResponse()
         await stream.prepare(request)
-        for piece in self.pieces:
+        pieces = self.pieces
+        for piece in pieces:
             await stream.write(f"data: {json.dumps({'choices': [piece]})}\n\n".encode())
+        if not (pieces and pieces[-1]["finish_reason"]) and not self.held.is_set():
+            await self.held.wait()
+            await stream.write(f"data: {json.dumps({'choices': [self._last]})}\n\n".encode())
         await stream.write(b"data: [DONE]\n\n")
         return stream
+
+    def release(self, last: dict[str, Any]) -> None:
+        """End the streams that are held with the piece `last`."""
+        self._last = last
+        self.held.set()
 
 
 def piece(*tokens: int, logprob: float = -1.0, finish: str | None = None, **more: Any) -> Any:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.rollout.engines.vllm.client import VllmError
+from rollcall_runtime.models.tokenizer import open_tokenizer
+from rollcall_runtime.rollout.engines.server.client import InferenceServerError
 from rollcall_runtime.rollout.engines.vllm.engine import VllmEngine
 from rollcall_runtime.rollout.inference_engine import (
     GenerationRequest,
@@ -44,6 +46,7 @@ class Bench:
     """The engine, the stub that it calls, and weights that fit."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
+        self.folder = folder
         self.stub = StubVllm(folder)
         path = str(write_tiny_model(folder / "model"))
         self.engine = VllmEngine(model=path, config=config)
@@ -114,6 +117,17 @@ def test_a_whole_response_is_not_asked_for_again(bench: Bench) -> None:
     assert len(bench.stub.bodies) == asked
 
 
+def test_a_stop_string_that_another_rollout_began_ends_the_response(bench: Bench) -> None:
+    bench.update(3)
+    tokenizer = open_tokenizer(open_model(str(bench.folder / "model")))
+    first, *rest = tokenizer.encode("xyz")
+    bench.stub.pieces = [piece(*rest), piece(1, finish="length")]
+    begun = Response((first,), (-1.0,), (2,))
+    sampling = SamplingConfig(max_tokens=9, stop=("xyz",))
+    (only,) = bench.pieces(replace(REQUEST, sampling=sampling, begun=begun))
+    assert (only.tokens, only.finished) == (tuple(rest), True)
+
+
 def test_vllms_own_versions_count_in_the_end(bench: Bench) -> None:
     bench.update(3)
     spans = [{"version": "2", "start": 0, "end": 1}, {"version": "3", "start": 1, "end": 3}]
@@ -139,7 +153,7 @@ def test_a_stream_that_cannot_be_right_is_an_error(
 ) -> None:
     bench.update(3)
     bench.stub.pieces = pieces
-    with pytest.raises(VllmError, match=problem):
+    with pytest.raises(InferenceServerError, match=problem):
         bench.pieces()
 
 
@@ -155,6 +169,9 @@ def test_weights_that_do_not_fit_are_not_shown_to_vllm(bench: Bench) -> None:
     wrong: dict[str, Tensor] = {**bench.weights, name: tensor[:1], "extra": tensor}
     with pytest.raises(WeightMismatchError, match=f"{name} has shape .*; unknown extra"):
         bench.driver.run(bench.engine.prepare(wrong.items(), version=3))
+    integers = {**bench.weights, name: tensor.to(torch.int64)}
+    with pytest.raises(WeightMismatchError, match=f"^{name} has the dtype int64"):
+        bench.driver.run(bench.engine.prepare(integers.items(), version=3))
     assert bench.stub.called == []
 
 

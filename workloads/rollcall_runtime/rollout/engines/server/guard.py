@@ -1,12 +1,13 @@
-"""Ends vLLM's processes and frees their shared memory, also for an agent that was killed.
+"""Ends a server's processes and frees what they leave, also for an agent that was killed.
 
-As a program, `guard.py GROUP`, it waits until its standard input ends, which is a pipe of the
-agent's, and then ends that process group. It imports the standard library alone: it lies beside
-each vLLM for as long as that runs.
+As a program, `guard.py GROUP FOLDER`, it waits until its standard input ends, which is a pipe of
+the agent's, then ends that process group and removes the folder of its files. It imports the
+standard library alone: it lies beside each server for as long as that runs.
 """
 
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -45,3 +46,4 @@ def kill(group: int, shared: Iterable[Path] = ()) -> None:
 if __name__ == "__main__":
     sys.stdin.buffer.read()
     kill(int(sys.argv[1]))
+    shutil.rmtree(sys.argv[2], ignore_errors=True)

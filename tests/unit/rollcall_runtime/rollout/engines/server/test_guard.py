@@ -1,4 +1,4 @@
-"""vLLM's processes and shared memory go with the agent, whatever ends the agent."""
+"""A server's processes and shared memory go with the agent, whatever ends the agent."""
 
 import mmap
 import os
@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from rollcall_runtime.rollout.engines.vllm import guard
+from rollcall_runtime.rollout.engines.server import guard
 
 SECONDS = 10
 # A process with a child and shared memory, which says when both are there.
@@ -31,14 +31,17 @@ def start(shared: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_group_is_killed_and_its_shared_memory_is_removed() -> None:
+def test_a_group_is_killed_and_its_files_and_shared_memory_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    (folder / "reports").mkdir(parents=True)
     shared = Path(f"/dev/shm/rollcall-test-{os.getpid()}")
     other = shared.with_suffix(".other")
     other.write_bytes(b"\0" * 4096)
     with other.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         process = start(shared)
         guarding = subprocess.Popen(
-            [sys.executable, "-S", "-E", guard.__file__, str(process.pid)], stdin=subprocess.PIPE
+            [sys.executable, "-S", "-E", guard.__file__, str(process.pid), str(folder)],
+            stdin=subprocess.PIPE,
         )
         assert guarding.stdin is not None
         time.sleep(0.3)
@@ -47,6 +50,7 @@ def test_a_group_is_killed_and_its_shared_memory_is_removed() -> None:
         assert process.wait(SECONDS) < 0
         assert guarding.wait(SECONDS) == 0
         assert not shared.exists()
+        assert not folder.exists()
         assert other.exists(), "another process's"
     other.unlink()
 

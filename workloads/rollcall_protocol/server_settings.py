@@ -1,0 +1,27 @@
+"""What the settings of all inference servers have in common."""
+
+import shlex
+from collections.abc import Collection, Mapping
+
+
+def check_at_least_one(values: Mapping[str, int]) -> None:
+    """ValueError names the first of the settings that is below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1")
+
+
+def check_seconds(start: float, silent: float) -> None:
+    """ValueError unless a server has time to start and to answer, and not for ever."""
+    if not (0 < start <= 86_400 and 1 <= silent <= 3_600):
+        raise ValueError("startSeconds must be at most 86400, silentSeconds from 1 to 3600")
+
+
+def split_arguments(arguments: str, *, taken: Collection[str]) -> list[str]:
+    """A user's arguments, one by one; ValueError for an unclosed quotation or a name in `taken`."""
+    found = shlex.split(arguments)
+    for argument in found:
+        name = argument.partition("=")[0]
+        if name in taken:
+            raise ValueError(f"arguments must not have {name}, which Rollcall sets")
+    return found
